@@ -75,7 +75,7 @@ def main() -> int:
 
 def preload_modules(config_file: Path | None) -> None:
     """Load what the settings will need, while the parent process starts the server."""
-    # What is wrong with them is reported when the task is there.
+    # Invalid settings are reported later, by `run_bridge_process`.
     with suppress(ConfigError):
         if config.load_settings(config_file).a2a.enabled:
             importlib.import_module("bridge.a2a.module")
@@ -185,6 +185,8 @@ def write_port_files(files: Sequence[tuple[Path | None, str]], addresses: Listen
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that readers see either no file or the complete text."""
+    # With the process id, so that two bridges do not write to one file. Killed in between, the process leaves the
+    # unfinished file behind, which nobody reads.
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

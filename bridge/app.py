@@ -29,9 +29,9 @@ RPC_PATH: Final = "/cstp"
 HEALTH_PATH: Final = "/health"
 
 INDEX_SERVICE: Final = "index"
-"""The name by which the server's health service knows its vector index."""
+"""The name of the vector index in the server's health service."""
 HEALTH_TIMEOUT: Final = 2.0
-"""Seconds the server has to say that it is well."""
+"""Maximum seconds for the server's answer. Chosen: load balancers expect a health check to answer within a few."""
 
 
 def create_app(

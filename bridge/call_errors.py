@@ -38,16 +38,16 @@ STATUS_MESSAGES: Final[Mapping[grpc.StatusCode, str]] = {
     grpc.StatusCode.CANCELLED: "The server broke the call off; try again later",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "The server has no room for the call; try again later",
 }
-"""What callers are told of a status without details, whose own text may be that of a driver."""
+"""Messages for statuses without details. Security: the status's own text may come from a driver or proxy."""
 
 UNEXPECTED_FAILURE: Final = "Something unforeseen happened; the server's log tells more under the request id"
 SIZE_LIMIT_MESSAGES: Final = {
     "INVALID_ARGUMENT": "The request is larger than the server takes",
     "INTERNAL": "The answer is larger than the server sends; ask for less",
 }
-"""What callers are told of messages beyond the limits of gRPC, by the reason of such a failure."""
+"""Messages for requests and responses beyond the limits of gRPC, by the reason of the failure."""
 DETAIL: Final = "detail"
-"""The key of an error's metadata that says how a request is malformed; `error.data` has it beside the reason."""
+"""The key of an error's metadata that describes how a request is malformed; `error.data` shows it as a member."""
 
 
 class ErrorWithOwnCodes(CstpError):

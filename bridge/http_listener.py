@@ -17,17 +17,18 @@ from aiohttp import hdrs, web
 logger = logging.getLogger(__name__)
 
 SERVER_NAME: Final = "cstp"
-"""What answers tell of the server; the default has the versions of Python and aiohttp."""
+"""The Server header. Security: aiohttp's default names the versions of Python and aiohttp."""
 CONTINUE_EXPECTATION: Final = "100-continue"
 BACKLOG: Final = 1024
-"""Connections that the system keeps until they are accepted; the clients of more try again after a second."""
+"""Connections that the kernel queues until they are accepted, if net.core.somaxconn allows as many. Chosen: beyond it,
+clients' SYNs are dropped, and repeated after a second."""
 RESERVED_DESCRIPTORS: Final = 256
-"""Files and sockets that the process may need beside the connections over HTTP: those over gRPC above all."""
+"""Descriptors kept for everything but HTTP connections. Chosen: connections over gRPC, the channel, logs and pipes."""
 EXHAUSTION_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 RETRY_SECONDS: Final = 1.0
-"""How long nothing is accepted after that failed, unless a connection could be closed."""
+"""Pause after a failed accept if no connection could be closed. Chosen: without it, the loop would fail on and on."""
 LOG_INTERVAL_SECONDS: Final = 60.0
-"""How often the log tells at the most that connections were closed for others."""
+"""Minimum interval of log lines about closed connections, whose number an attacker decides."""
 
 
 class HttpConnection(web.RequestHandler):
@@ -43,7 +44,7 @@ class HttpConnection(web.RequestHandler):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the connection has no complete request that is still to be answered."""
+        """True if the connection has no complete request that is still to be answered."""
         return self.request is None or not self.request.content.is_eof()
 
     def abandon(self) -> None:
@@ -96,7 +97,7 @@ class HttpListener:
         self._idle_seconds = idle_seconds
         self._context = context
         self._options = {**options, "keepalive_timeout": idle_seconds}
-        # In the order in which they were opened, as a dict keeps it.
+        # A dict as an ordered set, oldest first. No lock: all of this runs on one event loop.
         self._open: dict[HttpConnection, None] = {}
         self._accepting: list[asyncio.Task[None]] = []
         self._sockets: list[socket.socket] = []
@@ -121,6 +122,7 @@ class HttpListener:
             asyncio.Protocol, host, port, start_serving=False, reuse_port=reuse_port or None
         )
         self._sockets = [found.dup() for found in bound.sockets]
+        # `create_server` is used only to bind, since it has no limit on open connections; `_accept` does the rest.
         bound.close()
         for found in self._sockets:
             found.settimeout(0)
@@ -140,8 +142,8 @@ class HttpListener:
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            # As long as connections queue up, accepting does not wait: nothing else would have a turn, and sockets that
-            # make room would stay open.
+            # `sock_accept` returns without suspending while connections are queued. Without this pass of the loop
+            # nothing else would run, and the sockets closed to make room would stay open.
             await asyncio.sleep(0)
             try:
                 accepted, _ = await loop.sock_accept(listening)
@@ -174,7 +176,7 @@ class HttpListener:
         error = None if ended.cancelled() else ended.exception()
         if not ended.cancelled() and error is None:
             return
-        # A task that is cancelled before it begins has no chance to close the socket.
+        # Here and not in `_set_up`: a task that is cancelled before its first step runs no code.
         accepted.close()
         self._forget(connection)
         if error is not None and not isinstance(error, OSError):
@@ -186,7 +188,7 @@ class HttpListener:
         # others first keep everybody else out.
         for connection in self._open:
             if connection.is_waiting:
-                # It is forgotten at once: that its socket is closed is noticed later.
+                # Forgotten at once, because `connection_lost` comes only in a later pass of the loop.
                 self._forget(connection)
                 connection.abandon()
                 return True
@@ -221,20 +223,20 @@ async def set_server_header(_: web.Request, response: web.StreamResponse) -> Non
 def raise_descriptor_limit(connections: int) -> None:
     """Raise the soft limit of open files for this many connections, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + RESERVED_DESCRIPTORS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = connections + RESERVED_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def limit_connections(wanted: int) -> int:
-    """Return how many connections may be open: the wanted number, or fewer if descriptors are scarce."""
+def limit_connections(configured: int) -> int:
+    """Return how many connections may be open: the configured number, or fewer if descriptors are scarce."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft - RESERVED_DESCRIPTORS >= wanted:
-        return wanted
+    if soft == resource.RLIM_INFINITY or soft - RESERVED_DESCRIPTORS >= configured:
+        return configured
     # With very few descriptors half of them go to connections.
     fitting = max(soft - RESERVED_DESCRIPTORS, soft // 2)
     logger.warning(
-        "server.max_connections is %d, of which %d fit: the process may open %d files", wanted, fitting, soft
+        "server.max_connections is %d, of which %d fit: the process may open %d files", configured, fitting, soft
     )
     return fitting

@@ -69,7 +69,8 @@ ALLOWED_HEADERS: Final = (
 )
 EXPOSED_HEADERS: Final = "A2A-Extensions, ETag, Retry-After, WWW-Authenticate, X-A2A-Extensions, X-Request-Id"
 MAX_AGE: Final = "600"
-"""Seconds for which a browser may remember the answer to its preflight request."""
+"""Seconds for which a browser may cache a preflight response. Chosen: Chromium caps it at two hours; a change of the
+settings should take effect sooner."""
 
 
 class Cors:

@@ -20,11 +20,13 @@ from bridge.http_response import challenge_headers
 from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest, JsonParseError
 
 MAX_DIGITS: Final = 400
-"""An integer of more digits is beyond every double; Python refuses to convert some thousands of them."""
+"""Digits above which an integer keeps its text. The largest double has 309, and int() takes quadratic time and refuses
+more than 4300."""
 
 
 class SpelledNumber(float):
-    """A number that keeps its original spelling."""
+    """A number that keeps its original spelling, because JSON-RPC 2.0, section 5, wants an id returned as it was
+    sent."""
 
     text: str
 
@@ -188,7 +190,8 @@ ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separator
 
 
 BATCH_CONCURRENCY: Final = 4
-"""How many calls of one batch are in progress at once: half of the threads that a server has unless configured."""
+"""Calls of one batch in progress at once. Chosen: half of the eight threads of the server's largest pools, so that one
+batch does not fill them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class LiaisonEventEndpoint:
             else:
                 params[name] = parse_sequence(name, values[0]) if name == "after" else values[0]
         if seen := request.headers.get(LAST_EVENT_ID):
-            # A browser that connects again sends it, and repeats the address that it began with.
+            # A browser that reconnects sends this header with the original URL, whose `after` is older.
             params["after"] = parse_sequence(LAST_EVENT_ID, seen)
         if "after" not in params:
             listed = await self._forwarder.call(LIST_METHOD, {"page_size": 1}, metadata)
@@ -99,7 +99,7 @@ async def send_events(
     except (ConnectionResetError, TimeoutError):
         logger.info("the reader of a stream of events left or stopped reading")
     except CstpError as failure:
-        # The stream just ends: whoever connects again is told the reason then, with its HTTP status.
+        # The stream ends without an error event: the client reconnects, and gets the error with its HTTP status.
         logger.info("a stream of events ended: %s", failure.message)
 
 

@@ -58,7 +58,7 @@ async def run_bridge(
         forwarder = Forwarder(channel, contract_methods(settings.disabled_services), settings.server.timeout_seconds)
         a2a: A2aModule | None = None
         if settings.a2a.enabled:
-            # Not loaded if it is left out, and the SDK of A2A neither.
+            # Imported late: without A2A, neither this package nor its SDK is loaded.
             from bridge.a2a.module import A2aModule
 
             a2a = A2aModule(settings, upstream, version, channel, forwarder, certificate, reuse_port=reuse_ports)
@@ -73,6 +73,8 @@ async def run_bridge(
             grpc_address = a2a.grpc_address if a2a else None
             yield ListenAddresses(join_host_port(host, port), grpc_address, secure=certificate is not None)
         finally:
+            # The order: accept no more connections, let HTTP and gRPC calls end, then tasks, which outlive their calls;
+            # the channel closes last, because all of them use it.
             ends_at = time.monotonic() + settings.grpc.drain_seconds
             await listener.stop()
             ending = [a2a.stop(settings.grpc.drain_seconds)] if a2a else []
@@ -93,7 +95,8 @@ def build_listener(
         certificate.https_context() if certificate else None,
         access_log=None,
         logger=http_server_logger(),
-        # Compressed bodies are refused, so nothing of them must be unpacked while they are read off the connection.
+        # Security: compressed bodies are refused, and must not be unpacked before that, since a few bytes may become
+        # gigabytes.
         auto_decompress=False,
     )
 

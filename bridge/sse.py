@@ -15,13 +15,15 @@ from aiohttp_sse import EventSourceResponse
 logger = logging.getLogger(__name__)
 
 PING_SECONDS: Final = 10.0
-"""How often a stream that has nothing to say shows that it is alive, and learns whether its reader still is."""
+"""Interval of pings on an idle stream. Chosen: proxies close connections that are idle for 30 to 60 s, and a failed
+ping shows that the reader has gone."""
 
 DISCONNECT_POLL_SECONDS: Final = 0.5
-"""How often a stream looks whether its connection is closed, which nothing tells it that only sends."""
+"""Interval of checks for a closed connection. Chosen: aiohttp does not notify a handler that only sends."""
 
 LINE_BREAKS: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
-"""What ends a line neither in JSON nor in an event, but for clients that split events as Python splits text."""
+"""Escapes characters that end a line neither in JSON nor in the event format, but in clients that use
+str.splitlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class EventEncoder:
     encode_error: Callable[[Exception], Awaitable[str]]
     """Returns the JSON text of the error that ends a stream."""
     error_name: str | None = None
-    """By which name that last event is sent; None for that of all events."""
+    """The name of that last event; None to send it without a name like all others."""
 
 
 async def stream_events(
@@ -105,16 +107,17 @@ async def run_while_connected(
 ) -> None:
     """Run the work until it ends or the client disconnects."""
     sending = asyncio.create_task(work)
-    # It ends when a ping cannot be sent: a connection that was lost without being closed shows no other way.
+    # It ends when a ping cannot be sent, which is the only sign of a connection that was lost without being closed.
     reading = asyncio.create_task(response.wait())
     leaving = asyncio.create_task(wait_for_disconnect(request))
     tasks = (sending, reading, leaving)
-    # The first to end wins: all is sent, or the reader cannot be reached any more, or it has left.
+    # The first of the three to end decides: everything is sent, the reader cannot be reached, or it has disconnected.
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
+        # Awaited, so that the generator behind `work` is closed, and its call cancelled, before the response ends.
         await asyncio.gather(*tasks, return_exceptions=True)
     if not sending.cancelled():
         sending.result()

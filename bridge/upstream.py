@@ -21,15 +21,16 @@ from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, MethodNotFound
 
 CHANNEL_OPTIONS: Final = [
-    # The server bounds its answers and their error details; the bridge does not judge them again.
+    # No limit on responses: the server, which is trusted, limits them itself. Error details are in metadata, where
+    # gRPC's default of 8 KiB is too little.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_metadata_size", 1_048_576),
     ("grpc.absolute_max_metadata_size", 1_048_576),
-    # The pauses between attempts to reach a server that is away grow to two minutes by default.
+    # Chosen: a restarted server is reached again within two seconds; gRPC's default grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
-    # The server is a neighbour: a proxy for the internet does not lead to it.
+    # The server is on this machine or in the same network; a proxy from the environment would get the callers' tokens.
     ("grpc.enable_http_proxy", 0),
 ]
 
@@ -99,9 +100,9 @@ def read_ca_file(path: Path | None) -> bytes | None:
 Metadata = Sequence[tuple[str, str]]
 
 REQUEST_ID_FIELD: Final = "request_id"
-"""By this field of a request, chosen by its caller, a method knows a repetition."""
+"""The field of requests by which a method recognizes a repetition; the caller chooses its value."""
 MALFORMED_MESSAGE: Final = b"\xff"
-"""The beginning of a field's number, which decodes as no message."""
+"""An unfinished varint: the tag of a field that never ends, so that no message type can decode it."""
 
 
 class ServerStream(Protocol):
@@ -205,7 +206,8 @@ class Forwarder:
             async with asyncio.timeout(self._timeout):
                 admitted = dict(await call.initial_metadata())
                 if REQUEST_ID_KEY not in admitted:
-                    # A refused call has no messages: asking for one raises the reason.
+                    # The request id is sent only after admission. A refused call has no messages, and reading one
+                    # raises the server's error.
                     await anext(results, None)
         except TimeoutError as error:
             call.cancel()

@@ -48,7 +48,7 @@ TOKEN_DESCRIPTION: Final = "The token by which the agent's operator knows the ca
 SIGNATURES: Final = "signatures"
 """The member of a card that holds its signatures."""
 CARD_MAX_AGE: Final = 300
-"""Seconds for which a card may be kept."""
+"""Seconds for which a card may be cached. Chosen: a changed configuration is seen within five minutes."""
 ORDINARY_PERMISSIONS: Final = frozenset({ANY_PERMISSION, "query", "check", "announce", "record"})
 """The permissions of agents that are neither reviewers, nor guides or liaison agents, nor administrators."""
 ERRORS_HEADING: Final = " Errors: "
@@ -65,7 +65,7 @@ class AdvertisedPorts:
     a2a: int
     """The port of A2A over gRPC."""
     cstp_secure: bool = False
-    """Whether the gRPC server of CSTP speaks TLS."""
+    """True if the gRPC server of CSTP speaks TLS."""
 
 
 class AgentCardBuilder:
@@ -87,7 +87,7 @@ class AgentCardBuilder:
         self._version = settings.agent.version or version
         self._ports = ports
         self._signer = None if signing_key is None else build_signer(signing_key)
-        # A message of A2A cannot call what streams.
+        # An A2A message cannot call streaming methods.
         callable_methods = [method for method in methods if method.public and not method.streaming]
         self._methods = sorted(callable_methods, key=lambda method: method.service != CORE_SERVICE)
 
@@ -182,8 +182,8 @@ class AgentCardBuilder:
 
     def _interfaces(self, address: str) -> Iterable[a2a_pb2.AgentInterface]:
         """Yield the addresses of the A2A interfaces, the preferred one first."""
-        # The specification wants `host:port` for gRPC, and it is what the clients need: they give it to their gRPC
-        # libraries as it stands, and those take no http:// or https:// for a target.
+        # `host:port` for gRPC, as the specification says: clients pass it to their gRPC libraries unchanged, which
+        # accept no http:// or https://.
         grpc_target = self._a2a.public_grpc_target or host_target(address, self._ports.a2a)
         rows = (
             (f"{address}{A2A_PATH}", JSONRPC, V1_0),
@@ -227,8 +227,8 @@ def build_signer(key: SigningKey) -> CardSigner:
 def card_to_json(card: a2a_pb2.AgentCard) -> dict[str, Any]:
     """Return a card as JSON in which every extension states whether it is required, even if it is not."""
     found: dict[str, Any] = json_format.MessageToDict(card)
-    for extension, said in zip(card.capabilities.extensions, found["capabilities"]["extensions"], strict=True):
-        said["required"] = extension.required
+    for extension, content in zip(card.capabilities.extensions, found["capabilities"]["extensions"], strict=True):
+        content["required"] = extension.required
     return found
 
 
@@ -277,7 +277,7 @@ def skill_examples(method: RpcMethod) -> Iterable[str]:
 def access_summary(access: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the result of `cstp.getAccess` that the extended card shows."""
     names = {"agent": "requestingAgent", "permissions": "permissions", "guardrails": "guardrails", "limits": "limits"}
-    return {name: access[given] for name, given in names.items() if given in access}
+    return {name: access[member] for name, member in names.items() if member in access}
 
 
 def host_target(address: str, port: int) -> str:
@@ -288,11 +288,12 @@ def host_target(address: str, port: int) -> str:
 
 PUBLIC_CACHE_CONTROL: Final = f"public, max-age={CARD_MAX_AGE}"
 PRIVATE_CACHE_CONTROL: Final = f"private, max-age={CARD_MAX_AGE}"
-"""For a card that names the address by which one caller asked for it: no cache may show it to another."""
+"""Without a configured URL, a card names the host of the request. Security: a shared cache must not show it to others,
+or a caller could plant a host of its own."""
 GZIP_CODINGS: Final = frozenset({"gzip", "x-gzip"})
 QUALITY_FORM: Final = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)
 MAX_CACHED_CARDS: Final = 32
-"""Of how many addresses the pages are kept, the last used ones; strangers name addresses too."""
+"""Cached cards for each version, one per URL. Chosen: bounded, since strangers choose the host of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +373,8 @@ def requested_version(request: web.Request) -> str:
 
 def encode_card(card: Mapping[str, Any], signed_by: str) -> CachedCard:
     """Encode a card with its ETag; `signed_by` identifies the signing key."""
-    # All copies of the bridge must give the same tag, and signatures of the same content by the same key differ.
+    # Without the signatures: all processes of the bridge must give the same tag, and ECDSA signatures of the same
+    # content by the same key differ.
     unsigned = encode_card_json({name: value for name, value in card.items() if name != SIGNATURES})
     tag = hashlib.sha256(unsigned + signed_by.encode()).hexdigest()[:32]
     return CachedCard(encode_card_json(card), tag)

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 EXTENSION_URI: Final = "urn:cstp:extension:v1"
 EXTENSIONS_HEADER: Final = "A2A-Extensions"
 EXTENSIONS_HEADER_V0_3: Final = "X-A2A-Extensions"
-"""How A2A 0.3 calls it."""
+"""The name of the header in A2A 0.3."""
 VERSION_HEADER: Final = "A2A-Version"
 
 V1_0: Final = "1.0"
@@ -49,7 +49,7 @@ class A2aCallContext:
     """The metadata, public URL, extensions, version and tenant of an A2A call."""
 
     metadata: Metadata
-    """What the gRPC server gets besides the message: request id, authorization, trace."""
+    """The metadata for the gRPC server: request id, authorization, trace."""
     address: str
     """The public address of the bridge, as `https://agent.example.com`."""
     extensions: frozenset[str]
@@ -103,15 +103,15 @@ def parse_version(text: str) -> str:
     return match[1]
 
 
-def require_version(given: str, wanted: str, what: str) -> None:
-    """Raise VersionNotSupportedError, which names `what` was requested, unless the version is the wanted one."""
-    if parse_version(given) != wanted:
+def require_version(sent: str, required: str, what: str) -> None:
+    """Raise VersionNotSupportedError, which names `what` was requested, unless the version is the required one."""
+    if parse_version(sent) != required:
         hint = (
-            f"send {VERSION_HEADER}: {wanted}"
-            if given
-            else f"without {VERSION_HEADER} a request is one of {V0_3}; send {wanted}"
+            f"send {VERSION_HEADER}: {required}"
+            if sent
+            else f"without {VERSION_HEADER} a request is one of {V0_3}; send {required}"
         )
-        raise VersionNotSupportedError(f"{what} belongs to A2A {wanted}; {hint}")
+        raise VersionNotSupportedError(f"{what} belongs to A2A {required}; {hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,12 @@ class A2aHttpCall:
     @property
     def response_headers(self) -> Mapping[str, str]:
         """The headers that name the activated extension, under the header names that the caller used."""
-        asked = {name: self._extensions(name) for name in (EXTENSIONS_HEADER, EXTENSIONS_HEADER_V0_3)}
+        sent = {name: self._extensions(name) for name in (EXTENSIONS_HEADER, EXTENSIONS_HEADER_V0_3)}
         if EXTENSION_URI not in {
-            uri.strip() for values in asked.values() for value in values for uri in value.split(",")
+            uri.strip() for values in sent.values() for value in values for uri in value.split(",")
         }:
             return {}
-        return {name: EXTENSION_URI for name, values in asked.items() if values or name == EXTENSIONS_HEADER}
+        return {name: EXTENSION_URI for name, values in sent.items() if values or name == EXTENSIONS_HEADER}
 
     def build_context(self) -> A2aCallContext:
         """Build the context of the call. Raises InvalidRequestError if the request names no valid host."""

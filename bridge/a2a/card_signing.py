@@ -40,7 +40,7 @@ class CardSigner:
 
         Clients of 1.0 convert the card to 1.0 and verify the result.
         """
-        # The SDK changes what it is given.
+        # A copy, because `parse_agent_card` changes its argument.
         new = canonical_card_forms(parse_agent_card(copy.deepcopy(dict(card))))
         return [*self.signatures_v0_3(card), *(self._key.sign(form) for form in new)]
 

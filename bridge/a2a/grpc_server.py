@@ -51,7 +51,8 @@ from cstp_grpc.errors import CannotListen, DeadlineExceeded, MethodNotFound
 Context = grpc.aio.ServicerContext[Any, Any]
 
 ANONYMOUS_READ_SECONDS: Final = 1.0
-"""How long a request may take of which nobody asks whose it is."""
+"""Seconds that a request may take to arrive before its caller is authenticated. Chosen: most arrive with their
+headers."""
 LATE_REQUEST: Final = "The request did not arrive in time"
 
 
@@ -59,7 +60,8 @@ class RequestReader:
     """Read the request of a call whose handler takes a stream of bytes, so that the wait for it can be bounded."""
 
     def __init__(self, context: Context) -> None:
-        # Reading cannot be broken off and begun again; it ends with the call, with an error that concerns nobody then.
+        # One task for all waits, because a cancelled read of grpc.aio cannot be repeated. It ends with the call at the
+        # latest; the callback retrieves its exception, which asyncio would otherwise log.
         self._reading = asyncio.ensure_future(context.read())
         self._reading.add_done_callback(lambda reading: reading.cancelled() or reading.exception())
 
@@ -81,18 +83,18 @@ class OpenStreamLimit:
     """Bound the number of open streams that need no token, so that they cannot exhaust the server."""
 
     def __init__(self, most: int) -> None:
-        self._left = most
+        self._free = most
 
     @asynccontextmanager
     async def hold(self, context: Context) -> AsyncIterator[None]:
         """Hold a place for the length of a block, or abort the call with RESOURCE_EXHAUSTED if none is free."""
-        if not self._left:
+        if not self._free:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many such streams are open; try again later")
-        self._left -= 1
+        self._free -= 1
         try:
             yield
         finally:
-            self._left += 1
+            self._free += 1
 
 
 class StreamLimitedHealth(health.aio.HealthServicer):  # type: ignore[misc]
@@ -155,16 +157,18 @@ async def read_health_request(context: Context) -> health_pb2.HealthCheckRequest
 logger = logging.getLogger(__name__)
 
 CONCURRENT_CALLS: Final = 1000
-"""Calls and streams that may be open at once; gRPC itself answers RESOURCE_EXHAUSTED to more."""
+"""Calls and streams open at once; gRPC answers RESOURCE_EXHAUSTED to more. Chosen: each costs some kilobytes."""
 CALLS_OF_CONNECTION: Final = 100
-"""Of these, the calls and streams of one connection; clients keep more of them waiting."""
+"""Calls and streams of one connection (SETTINGS_MAX_CONCURRENT_STREAMS); clients queue more. 100 is what RFC 9113,
+section 6.5.2, recommends at least."""
 OPEN_STREAMS: Final = 64
-"""Of these, the streams that need no token."""
+"""Open streams of health and reflection, which need no token. Chosen: strangers must not take up CONCURRENT_CALLS."""
 HEALTH_NOTICE_SECONDS: Final = 1.0
-"""How long telling the watchers of the services' health may take at the end."""
+"""Maximum seconds to send NOT_SERVING to health watchers when the server stops. Chosen: one may not read."""
 MAX_ERROR_TEXT_BYTES: Final = 1000
 MAX_STATUS_BYTES: Final = 5000
-"""Bytes of an error's text and of its details: clients take 8 KiB of trailing metadata, which holds the text twice."""
+"""Maximum bytes of an error's text and of its status. Clients accept 8 KiB of trailing metadata, which has the text
+twice, and the status in Base64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +250,7 @@ class A2aGrpcServer:
     async def stop(self, drain_seconds: float) -> None:
         """Refuse new calls, let those in progress end for up to `drain_seconds`, then cancel them."""
         with suppress(TimeoutError):
-            # A watcher that takes nothing must not keep the server from stopping.
+            # A watcher that does not read blocks the library's servicer, and must not keep the server from stopping.
             async with asyncio.timeout(HEALTH_NOTICE_SECONDS):
                 await self._health.enter_graceful_shutdown()
         await self._server.stop(drain_seconds)
@@ -280,7 +284,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         self._address = address
         self._timeout = timeout
         self._operations: MessageOperationTable | None = None
-        """Those of the version, once they were asked for."""
+        """The operations of this version, loaded at the first call."""
         self._prefix = f"/{binding.service.full_name}/"
         self._handlers = {self._prefix + rpc.name: self._handler(rpc) for rpc in binding.service.methods}
         self._unknown: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(self._refuse)
@@ -297,15 +301,15 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         async def unary(_: AsyncIterator[bytes], context: Context) -> Message:
             call = self._open_call(rpc.name, context)
             async with self._abort_on_error(call):
-                given = await self._read_request(call, request)
-                answer: Message = await (await self._load()).answers[rpc.name](given, call.call_context)
+                message = await self._read_request(call, request)
+                answer: Message = await (await self._load()).answers[rpc.name](message, call.call_context)
             return answer
 
         async def stream(_: AsyncIterator[bytes], context: Context) -> AsyncIterator[Message]:
             call = self._open_call(rpc.name, context)
             async with self._abort_on_error(call):
-                given = await self._read_request(call, request)
-                async with aclosing((await self._load()).streams[rpc.name](given, call.call_context)) as answers:
+                message = await self._read_request(call, request)
+                async with aclosing((await self._load()).streams[rpc.name](message, call.call_context)) as answers:
                     async for answer in answers:
                         yield answer
 
@@ -392,7 +396,8 @@ def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tupl
         ("grpc.max_receive_message_length", settings.server.max_body_bytes),
         ("grpc.max_send_message_length", settings.grpc.max_message_bytes),
         ("grpc.max_concurrent_streams", CALLS_OF_CONNECTION),
-        # Two servers on one port each get a part of the calls.
+        # On only for bridges of one supervisor: gRPC's default is on, and a second bridge on the port by mistake would
+        # silently take a part of the calls.
         ("grpc.so_reuseport", int(reuse_port)),
     ]
 
@@ -408,7 +413,7 @@ def decode_request(data: bytes, kind: type[Message]) -> Message:
     try:
         return kind.FromString(data)
     except Exception as error:
-        # What protobuf raises differs between its implementations.
+        # The exception differs between the implementations of protobuf.
         raise invalid_params("The request cannot be decoded as the message that the operation takes") from error
 
 

@@ -28,9 +28,9 @@ from cstp_grpc.errors import FieldViolation
 TEXT_PLAIN: Final = "text/plain"
 APPLICATION_JSON: Final = "application/json"
 MEDIA_TYPES: Final = (TEXT_PLAIN, APPLICATION_JSON)
-"""The media types of the parts that are understood and answered."""
+"""The media types of accepted parts and of results."""
 MEDIA_TYPE_ALIASES: Final = {"text": TEXT_PLAIN}
-"""What clients of A2A before 1.0 may call a media type."""
+"""Names of media types that clients of A2A before 1.0 may send."""
 
 
 def normalize_media_type(media_type: str) -> str:
@@ -62,13 +62,13 @@ def escape_types(media_types: Iterable[str]) -> str:
 Params = dict[str, object]
 
 ANNOUNCE_METHOD: Final = "cstp.announceIntent"
-"""The method that takes plain text too."""
+"""The method that a message with plain text calls."""
 EXTENSION_PATH: Final = f'message.metadata["{EXTENSION_URI}"]'
 MAX_CONTEXT_ID: Final = 200
 MAX_NESTING_DEPTH: Final = MAX_NESTING + 2
-"""How deep the structures of a message may be nested: free-form data, within the params of a call."""
+"""Maximum nesting of a message's structures: free-form data, within the params, within the object of a call."""
 MAX_REFERENCES: Final = 10
-"""How many tasks a message may refer to: each is looked up."""
+"""Maximum number of tasks that a message refers to. Chosen: each is read by a call of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class ParsedMessage:
     text: str
     """Its text parts, without blank ones."""
     values: Params
-    """What its data parts say to the guardrails."""
+    """The members of its data parts, which guardrails read."""
     value_places: tuple[str, ...]
     call: MethodCall | None
     announcement_params: Params
@@ -130,10 +130,10 @@ def parse_message(message: Message) -> ParsedMessage:
             data.append((f"{place}.data", read_object(part.data, f"{place}.data")))
         else:
             raise field_error(place, "must hold text or data")
-    given = read_announcement_params(message.metadata)
-    call = find_call(data, bool(texts), bool(given))
+    params = read_announcement_params(message.metadata)
+    call = find_call(data, bool(texts), bool(params))
     values = {} if call else {key: value for _, item in data for key, value in item.items()}
-    return ParsedMessage("\n".join(texts), values, () if call else tuple(place for place, _ in data), call, given)
+    return ParsedMessage("\n".join(texts), values, () if call else tuple(place for place, _ in data), call, params)
 
 
 def build_request(content: ParsedMessage, earlier: Params | None = None) -> MessageRequest:
@@ -150,15 +150,15 @@ def build_request(content: ParsedMessage, earlier: Params | None = None) -> Mess
 
 def build_announcement(content: ParsedMessage, earlier: Params | None) -> IntentAnnouncement:
     """Return the intent to announce, merged with the earlier one if there is one."""
-    given = dict(content.announcement_params)
-    said = given.pop("context", None)
-    lines = [said] if isinstance(said, str) else []
+    own = dict(content.announcement_params)
+    context = own.pop("context", None)
+    lines = [context] if isinstance(context, str) else []
     params = dict(earlier or {})
-    # An announcement has a correlation id of its own, also where it repeats another's words.
+    # An announcement never takes over the correlation id of the one it refines, or it would be a revision of that.
     params.pop("correlationId", None)
-    metadata, sources = merge_metadata(content, given.pop("metadata", None), said, params.get("metadata"))
-    params |= given
-    places = {printable_key(name): f"{EXTENSION_PATH}.{printable_key(name)}" for name in given}
+    metadata, sources = merge_metadata(content, own.pop("metadata", None), context, params.get("metadata"))
+    params |= own
+    places = {printable_key(name): f"{EXTENSION_PATH}.{printable_key(name)}" for name in own}
     if metadata:
         params["metadata"] = metadata
         if len(sources) == 1:
@@ -175,11 +175,13 @@ def build_announcement(content: ParsedMessage, earlier: Params | None) -> Intent
     return IntentAnnouncement(params, places)
 
 
-def merge_metadata(content: ParsedMessage, given: object, said: object, before: object) -> tuple[Params, list[str]]:
+def merge_metadata(
+    content: ParsedMessage, metadata: object, context: object, before: object
+) -> tuple[Params, list[str]]:
     """Merge the metadata for guardrails, later values first, and return it with the paths it comes from."""
     layers = [
-        (f"{EXTENSION_PATH}.metadata", given),
-        (f"{EXTENSION_PATH}.context", said),
+        (f"{EXTENSION_PATH}.metadata", metadata),
+        (f"{EXTENSION_PATH}.context", context),
         *((place, content.values) for place in content.value_places),
     ]
     merged: Params = dict(before) if isinstance(before, dict) else {}
@@ -208,7 +210,7 @@ def check_envelope(message: Message) -> None:
         raise field_error("message.contextId", f"must have at most {MAX_CONTEXT_ID} characters")
     if len(message.reference_task_ids) > MAX_REFERENCES:
         raise field_error("message.referenceTaskIds", f"must name at most {MAX_REFERENCES} tasks")
-    # The message is kept as it came and shown again as JSON.
+    # Checked although they are not used: the message is stored as it came, and must have a form in JSON.
     read_struct(message.metadata, "message.metadata")
     for place, part in enumerate_parts(message):
         read_struct(part.metadata, f"{place}.metadata")
@@ -216,31 +218,33 @@ def check_envelope(message: Message) -> None:
 
 def check_media_type(place: str, part: Part) -> None:
     """Raise ContentTypeNotSupportedError for files and for media types that the agent card does not declare."""
-    wanted = {"text": TEXT_PLAIN, "data": APPLICATION_JSON}.get(part.WhichOneof("content") or "")
+    expected = {"text": TEXT_PLAIN, "data": APPLICATION_JSON}.get(part.WhichOneof("content") or "")
     if part.WhichOneof("content") in ("raw", "url"):
         raise ContentTypeNotSupportedError(
             f"{place}: files are not taken; send text ({TEXT_PLAIN}) or data ({APPLICATION_JSON})"
         )
-    if wanted and part.media_type and normalize_media_type(part.media_type) != wanted:
-        raise ContentTypeNotSupportedError(f"{place}.mediaType: must be {wanted}, not {printable_key(part.media_type)}")
+    if expected and part.media_type and normalize_media_type(part.media_type) != expected:
+        raise ContentTypeNotSupportedError(
+            f"{place}.mediaType: must be {expected}, not {printable_key(part.media_type)}"
+        )
 
 
 def read_announcement_params(metadata: Struct) -> Params:
     """Return the announcement params in a message's metadata."""
     if EXTENSION_URI not in metadata.fields:
         return {}
-    said = read_object(metadata.fields[EXTENSION_URI], EXTENSION_PATH)
-    given = {key: value for key, value in said.items() if value is not None}
-    if "intent" in given:
+    members = read_object(metadata.fields[EXTENSION_URI], EXTENSION_PATH)
+    params = {key: value for key, value in members.items() if value is not None}
+    if "intent" in params:
         raise field_error(f"{EXTENSION_PATH}.intent", "belongs into a text part")
-    if not isinstance(given.get("context", ""), (str, dict)):
+    if not isinstance(params.get("context", ""), (str, dict)):
         raise field_error(f"{EXTENSION_PATH}.context", "must be text or an object")
-    if not isinstance(given.get("metadata", {}), dict):
+    if not isinstance(params.get("metadata", {}), dict):
         raise field_error(f"{EXTENSION_PATH}.metadata", "must be an object")
-    return given
+    return params
 
 
-def find_call(data: list[tuple[str, Params]], has_text: bool, has_given: bool) -> MethodCall | None:
+def find_call(data: list[tuple[str, Params]], has_text: bool, has_params: bool) -> MethodCall | None:
     """Return the method call that a message holds, or None."""
     calls = [(place, item) for place, item in data if "method" in item]
     if not calls:
@@ -251,7 +255,7 @@ def find_call(data: list[tuple[str, Params]], has_text: bool, has_given: bool) -
         raise field_error(other, f"cannot be beside the call in {place}: a message holds one call and nothing else")
     if has_text:
         raise field_error("message.parts", f"cannot hold text beside the call in {place}")
-    if has_given:
+    if has_params:
         raise field_error(EXTENSION_PATH, f"is about announcing; the call in {place} has its own params")
     return parse_call(item, place)
 
@@ -308,7 +312,7 @@ def field_error(place: str, description: str) -> InvalidParamsError:
 
 
 MAX_ITEMS: Final = PROTO_JSON.max_items or 0
-"""How many items a list of a request may have, however it is written."""
+"""Maximum number of items of a list in a request, over every transport."""
 TOO_MANY: Final = too_many_items(MAX_ITEMS)
 WELL_KNOWN: Final = "google.protobuf."
 
@@ -322,7 +326,7 @@ class FieldRule:
     is_list: bool
     has_presence: bool
     has_fields: bool
-    """Whether its values are messages with fields to judge."""
+    """True if its values are messages with fields to check."""
 
 
 def check_required_fields(message: ProtobufMessage) -> None:

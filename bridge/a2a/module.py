@@ -23,12 +23,13 @@ logger = logging.getLogger(__name__)
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 OLD_CARD_PATH: Final = "/.well-known/agent.json"
-"""Where the CSTP design has the card, and A2A had it before 0.3."""
+"""The path of the card in the CSTP design, and in A2A before 0.3."""
 READ_METHODS: Final = ("GET", "HEAD")
 JSONRPC_PATHS: Final = ("/a2a", "/a2a/", "/")
-"""Where A2A is spoken over JSON-RPC; the last is the `url` of the card at the old path."""
+"""The paths of A2A over JSON-RPC; the last is the `url` of the card at the old path."""
 MIN_DRAIN_SECONDS: Final = 0.5
-"""What the work on tasks has to end in any case."""
+"""Minimum seconds for running tasks to end, even if calls used up the drain time. Chosen: storing a result takes
+less."""
 
 
 class A2aModule:

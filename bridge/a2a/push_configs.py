@@ -106,7 +106,8 @@ class PushConfigOperations:
         if any(is_same_config(config, each) for each in kept):
             return
         if not config.id and config.format == tasks_pb2.PUSH_FORMAT_A2A_1_0:
-            # Repetitions at the same time must not add it several times.
+            # An id derived from the message: two repetitions at the same time both pass the check above, and then store
+            # the same configuration once.
             config = with_config_id(config, str(uuid.uuid5(uuid.NAMESPACE_OID, message_id)))
         await push.create(task_id, config, metadata, INLINE_CONFIG_PATH)
 

@@ -65,11 +65,11 @@ from cstp_grpc.errors import Conflict
 ResultT = TypeVar("ResultT")
 
 DEFAULT_PAGE_SIZE: Final = 50
-"""How many tasks a page holds where the caller does not say."""
+"""The default number of tasks on a page (A2A 1.0, ListTasksRequest.page_size)."""
 CANCEL_SECONDS: Final = 2.0
-"""How long a task at work that cannot be canceled is waited for."""
+"""Maximum seconds to wait for a working task, which cannot be canceled. Chosen: most calls end within it."""
 MAX_START_ATTEMPTS: Final = 2
-"""How often a message is begun whose task another one keeps at the same time."""
+"""Attempts to start a message: after a conflict with the same message at the same time, the second finds its task."""
 CANCEL_POLL_SECONDS: Final = 0.02
 """Seconds until a task that is about to end is first read again."""
 
@@ -149,7 +149,7 @@ class A2aRequestHandler:
             validate_page_size(params.page_size)
         page_size = params.page_size or DEFAULT_PAGE_SIZE
         if params.status and params.status not in SERVER_STATES:
-            # No task is ever in such a state; that is nothing for strangers to hear either.
+            # No task is ever in such a state. Security: still only known callers get an answer.
             await self._gate.fetch_access(call_metadata(context))
             return ListTasksResponse(page_size=page_size)
         query = TaskQuery(
@@ -186,7 +186,7 @@ class A2aRequestHandler:
                     ended = task_results.with_result(stored.task, task_results.canceled_result())
                     return (await self._store.save(ended, stored.version, metadata)).task
                 except TaskVersionConflict:
-                    # It was begun meanwhile, or canceled twice at once.
+                    # It was started, or canceled by another call, since it was read.
                     stored = await self._store.get(params.id, metadata)
                     if stored.task.status.state == TaskState.TASK_STATE_CANCELED:
                         return stored.task
@@ -242,7 +242,7 @@ class A2aRequestHandler:
                 return pending
             with suppress(TaskVersionConflict):
                 return await start(replace(pending, push_config=push_config), metadata)
-            # The same message came by another way at the same time, and its task is kept now.
+            # The same message arrived elsewhere at the same time, and its task is stored now.
         raise UpstreamError(Conflict("The task of this message cannot be kept: its id is taken"))
 
     async def _wait_for_end(

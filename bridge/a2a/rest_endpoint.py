@@ -59,10 +59,11 @@ def read_http_routes() -> dict[str, dict[str, str]]:
             method = rule.WhichOneof("pattern") or ""
             operations = found.setdefault(route_path(rpc, getattr(rule, method)), {})
             if rpc.name == "SubscribeToTask":
-                # The specification's text and the SDKs' clients have POST where the options have GET.
+                # The options of the proto have GET; the text of the specification and the clients of the SDKs have
+                # POST.
                 operations[hdrs.METH_POST] = rpc.name
             operations[method.upper()] = rpc.name
-    # `/tasks/{id}` fits `/tasks/1:cancel` too, so that paths with a verb must be asked before those without.
+    # `/tasks/{id}` also matches `/tasks/1:cancel`, so paths with a verb must be registered before those without.
     return dict(sorted(found.items(), key=lambda item: item[0].endswith("}")))
 
 
@@ -132,13 +133,13 @@ class A2aRestEndpoint:
         return handle
 
     async def _begin(
-        self, name: str, given: object, context: A2aCallContext
+        self, name: str, params: object, context: A2aCallContext
     ) -> tuple[object, AsyncGenerator[object, None] | None]:
         """Return the result of an operation, or its first event and the following ones. Raises A2AError."""
         answer = self._operations.answers.get(name)
         if answer is not None:
-            return await answer(given, context), None
-        events = self._operations.streams[name](given, context)
+            return await answer(params, context), None
+        events = self._operations.streams[name](params, context)
         return await anext(events), events
 
     async def _read(self, http_call: A2aHttpCall) -> object:
@@ -175,8 +176,8 @@ def request_params(request: web.Request, body: object) -> dict[str, object]:
     """Return the params in the path and in the body, or in the URL. Raises InvalidParamsError."""
     if not isinstance(body, dict):
         raise invalid_params("The body must be an object")
-    given = dict(body) if request.method == hdrs.METH_POST else query_params(request)
-    return given | {name: value for name, value in request.match_info.items() if name != TENANT}
+    params = dict(body) if request.method == hdrs.METH_POST else query_params(request)
+    return params | {name: value for name, value in request.match_info.items() if name != TENANT}
 
 
 def request_context(http_call: A2aHttpCall) -> A2aCallContext:
@@ -186,9 +187,9 @@ def request_context(http_call: A2aHttpCall) -> A2aCallContext:
 
 def query_params(request: web.Request) -> dict[str, object]:
     """Return the params in a URL. Raises InvalidParamsError for a repeated one."""
-    twice = [name for name in set(request.query) if len(request.query.getall(name)) > 1]
-    if twice:
-        raise violations_error([FieldViolation(name, "must be given once") for name in sorted(twice)])
+    repeated = [name for name in set(request.query) if len(request.query.getall(name)) > 1]
+    if repeated:
+        raise violations_error([FieldViolation(name, "must be given once") for name in sorted(repeated)])
     return {
         name: BOOLEANS.get(text, text) if name in BOOLEAN_PARAMETERS else text for name, text in request.query.items()
     }
@@ -237,7 +238,7 @@ def build_response(status: int, value: object, http_call: A2aHttpCall) -> web.Re
 def media_type_for(request: web.Request) -> str:
     """Return the media type of the response to a request."""
     accept = AcceptHeader.parse(request.headers.getall(hdrs.ACCEPT, []))
-    # The Go SDK asks for nothing but a stream there, and reads an error instead of one as application/json only.
+    # The Go SDK accepts only an event stream there, and reads an error in its place only as application/json.
     only_stream = accept.prefer((*ACCEPTED_TYPES, EVENT_STREAM)) == EVENT_STREAM
     return http_request.APPLICATION_JSON if only_stream else accept.prefer(ACCEPTED_TYPES) or A2A_JSON
 

@@ -42,10 +42,10 @@ from cstp_grpc.errors import CstpError, InternalError
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 
 MAX_UNANSWERED_BYTES: Final = 1_048_576
-"""The largest task before it has an answer: half of what is kept, so that the answer finds room."""
+"""Maximum size of a task before it has a result. Chosen: half of MAX_TASK_BYTES, so that the result finds room."""
 SEARCH_PAGE_SIZE: Final = 20
 MAX_SEARCH_PAGES: Final = 10
-"""How many pages of a conversation are searched for an announcement."""
+"""Pages of a conversation that are searched for an announcement. Chosen: 200 tasks, in ten calls of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class PendingTaskBuilder:
         task = stored.task
         if message.context_id and message.context_id != task.context_id:
             raise context_mismatch("message.taskId", task)
-        said = to_history_message(task, message)
-        if any(said.message_id == each.message_id for each in task.history):
+        sent = to_history_message(task, message)
+        if any(sent.message_id == each.message_id for each in task.history):
             return require_same_message(message, stored)
         earlier = announced_params(task)
         if task.status.state != WAITING_STATE or earlier is None:
@@ -119,7 +119,7 @@ class PendingTaskBuilder:
         del continued.artifacts[:]
         if task.status.HasField("message"):
             continued.history.append(task.status.message)
-        continued.history.append(said)
+        continued.history.append(sent)
         return PendingTask(record_announcement(continued, request), request, media_types, version=stored.version)
 
     async def _resolve_context(
@@ -177,8 +177,8 @@ def message_key(message: Message) -> str:
 
 def require_same_message(message: Message, kept: StoredTask) -> StoredTask:
     """Return the task of a repeated message. Raises InvalidParamsError if the message is another one."""
-    said = to_history_message(kept.task, message)
-    if said not in kept.task.history:
+    sent = to_history_message(kept.task, message)
+    if sent not in kept.task.history:
         raise message_parsing.field_error(
             "message.messageId",
             f"names another message in its context already, which began the task {kept.task.id}; "
@@ -219,11 +219,11 @@ def new_task(message: Message, task_id: str, context_id: str) -> Task:
 
 def to_history_message(task: Task, message: Message) -> Message:
     """Return a message as the history of a task holds it."""
-    said = Message()
-    said.CopyFrom(message)
-    said.task_id = task.id
-    said.context_id = task.context_id
-    return said
+    sent = Message()
+    sent.CopyFrom(message)
+    sent.task_id = task.id
+    sent.context_id = task.context_id
+    return sent
 
 
 def with_correlation_id(task: Task, request: MessageRequest) -> MessageRequest:
@@ -245,14 +245,14 @@ logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 FIRST_DELAY_SECONDS: Final = 0.2
-"""Seconds until something is asked for again; each further pause is half as long again."""
+"""Seconds before the first repeated read or attempt; each further delay is 1.5 times as long."""
 MAX_DELAY_SECONDS: Final = 2.0
-"""The longest pause: what is asked counts against the limits of the caller."""
+"""The longest delay. Chosen: each read counts against the caller's rate limits, and two seconds are hardly noticed."""
 PROTOCOL_REASONS: Final = {"AUTHENTICATION_REQUIRED", "RATE_LIMITED", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED"}
-"""Failures that say nothing of the message: a caller who waits is told, and no task is kept. Nor is one kept if the
-caller lacks a permission."""
+"""Reasons of failures that are not caused by the message. A waiting caller gets such a failure as an error, and no task
+is stored; likewise if the caller lacks a permission."""
 MAX_WORK_SECONDS: Final = 3600.0
-"""The longest that the server lets a task be at work."""
+"""The longest `time_left` of a working task that the contract allows."""
 
 
 class TaskRunner:
@@ -265,9 +265,11 @@ class TaskRunner:
         self._forwarder = forwarder
         self._store = store
         self._timeout = timeout
-        # Time for the call, and twice as much for keeping its answer.
+        # Time for the call, and twice as much to store its result. If the bridge is killed meanwhile, the server ends
+        # the task as failed once this time is over.
         self.seconds: Final = min(3 * timeout, MAX_WORK_SECONDS)
         """How long a task may be at work."""
+        # Keeps references, since the event loop has only weak ones, and a task that is collected never ends.
         self._work: set[asyncio.Task[Task]] = set()
 
     async def aclose(self) -> None:
@@ -381,7 +383,7 @@ class TaskRunner:
                 lambda: self._store.save(working, version, metadata, self.seconds), self.seconds
             )
         except TaskVersionConflict:
-            # It has changed, perhaps by an earlier attempt of which nobody heard that it succeeded.
+            # The task has changed, perhaps by an earlier attempt whose response was lost.
             return await retry_upstream(lambda: self._store.get(task.id, metadata), self.seconds)
 
     async def _finish(self, pending: PendingTask, started: StoredTask, metadata: Metadata) -> Task:
@@ -402,7 +404,7 @@ class TaskRunner:
         try:
             return (await retry_upstream(lambda: self._store.save(task, version, metadata), seconds)).task
         except TaskVersionConflict:
-            # Its time ran out, or an earlier attempt kept it and nobody heard so: it has ended as everybody is told.
+            # Its time ran out, or an earlier attempt stored it and the response was lost; what is stored counts.
             return (await retry_upstream(lambda: self._store.get(task.id, metadata), seconds)).task
 
     async def _call_method(self, pending: PendingTask, metadata: Metadata) -> TaskResult:

@@ -24,11 +24,11 @@ from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 
 TaskEvent = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
-"""What a stream says of a task."""
+"""An event of a task's stream."""
 WAITING_STATE: Final = TaskState.TASK_STATE_INPUT_REQUIRED
 """The state of a task that takes a further message."""
 CANCELABLE_STATES: Final = frozenset({TaskState.TASK_STATE_SUBMITTED, WAITING_STATE})
-"""The states in which the server lets a task be canceled: what it asks for was not sent, or blocked."""
+"""The states in which the server allows a task to be canceled: its method was not called, or was blocked."""
 OPEN_STATES: Final = CANCELABLE_STATES | {TaskState.TASK_STATE_WORKING}
 """The states of tasks that have not ended."""
 
@@ -92,12 +92,12 @@ SERVER_STATES: Final = {
 A2A_STATES: Final = {kept: state for state, kept in SERVER_STATES.items()}
 
 MAX_TASK_BYTES: Final = 2_097_152
-"""The largest task that the server keeps."""
+"""Maximum size of a stored task, as the contract limits it."""
 
 LIMITED_CALLS: Final = re.compile(r"calls of cstp\.\w+")
-"""How a limit names the calls that there are too many of."""
+"""The name of a method in the server's message about a rate limit."""
 A2A_FIELD_NAMES: Final = {"updatedAfter": "statusTimestampAfter"}
-"""Fields of a listing that A2A calls otherwise than the server does."""
+"""A2A's names of listing fields that the server names differently."""
 
 
 class TaskVersionConflict(Exception):
@@ -193,7 +193,7 @@ class GrpcTaskStore:
         try:
             kept = (await invoke_rpc(self._service.GetTask, request, metadata, self._timeout)).task
         except CstpError as failure:
-            # An id that cannot be one is the id of no task.
+            # A malformed id is reported like a missing task, as A2A has no other error for it.
             if failure.reason in ("NOT_FOUND", "INVALID_ARGUMENT"):
                 raise TaskNotFoundError from failure
             raise UpstreamError(failure) from failure

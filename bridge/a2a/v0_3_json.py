@@ -32,7 +32,7 @@ ResultT = TypeVar("ResultT")
 
 EventV03 = types.Task | types.Message | types.TaskStatusUpdateEvent | types.TaskArtifactUpdateEvent
 
-# The handler wants an id, but the one of the call is written by whoever answers it.
+# The SDK's model requires an id; the one of the call is added by the JSON-RPC endpoint.
 NO_ID: Final = ""
 PART_TYPES: Final = ("TextPart", "FilePart", "DataPart")
 UNION_CHOICES: Final = {
@@ -42,11 +42,11 @@ UNION_CHOICES: Final = {
     "TaskIdParams",
     "GetTaskPushNotificationConfigParams",
 }
-"""What pydantic puts into a path to tell the choices of a union apart."""
+"""Names that pydantic inserts into a path for the choices of a union; they are no members of the JSON."""
 KIND_MESSAGE: Final = "must be 'text', 'file' or 'data'"
 FREE_FORM: Final = {"data", "metadata"}
 ENVELOPE_DEPTH: Final = 4
-"""How many objects and lists of params are around the free-form data of a part."""
+"""Levels of params around the free-form data of a part: params, message, parts, part."""
 ERROR_WORDS: Final[Mapping[str, str]] = {
     "missing": "is required",
     "string_type": "must be a string",
@@ -137,10 +137,10 @@ def unary_operation(
 ) -> UnaryOperation:
     """Build an operation with a single result."""
 
-    async def answer(given: object, context: A2aCallContext) -> object:
-        request = to_v1_0(parse_request(given, model), convert)
+    async def answer(params: object, context: A2aCallContext) -> object:
+        request = to_v1_0(parse_request(params, model), convert)
         try:
-            return to_json_value(show(await perform(request, with_named_tenant(context, given))))
+            return to_json_value(show(await perform(request, with_named_tenant(context, params))))
         except InvalidParamsError as error:
             raise with_json_names(error, type(request)) from error
 
@@ -154,10 +154,10 @@ def streaming_operation(
 ) -> StreamingOperation:
     """Build an operation with a stream of results."""
 
-    async def stream(given: object, context: A2aCallContext) -> AsyncGenerator[object, None]:
-        request = to_v1_0(parse_request(given, model), convert)
+    async def stream(params: object, context: A2aCallContext) -> AsyncGenerator[object, None]:
+        request = to_v1_0(parse_request(params, model), convert)
         try:
-            async with aclosing(perform(request, with_named_tenant(context, given))) as events:
+            async with aclosing(perform(request, with_named_tenant(context, params))) as events:
                 async for event in events:
                     yield to_json_value(to_event_v0_3(event))
         except InvalidParamsError as error:
@@ -176,12 +176,12 @@ def to_push_configs_v0_3(found: ListTaskPushNotificationConfigsResponse) -> list
     return [conversions.to_compat_task_push_notification_config(each) for each in found.configs]
 
 
-def with_named_tenant(context: A2aCallContext, given: object) -> A2aCallContext:
+def with_named_tenant(context: A2aCallContext, params: object) -> A2aCallContext:
     """Return the context with the tenant that the params name. Raises InvalidParamsError.
 
     A2A 0.3 has no such member, but a caller that names a tenant must not be served as one of another tenant.
     """
-    tenant = given.get("tenant") if isinstance(given, dict) else None
+    tenant = params.get("tenant") if isinstance(params, dict) else None
     if tenant is None:
         return context
     if not isinstance(tenant, str):
@@ -198,56 +198,56 @@ def to_json_value(result: object) -> object:
     return result
 
 
-def parse_request(given: object, model: type[ModelT]) -> ModelT:
+def parse_request(params: object, model: type[ModelT]) -> ModelT:
     """Parse the request from params. Raises InvalidParamsError."""
-    check_values(given)
-    check_list_lengths(given, "")
-    check_part_kinds(given)
+    check_values(params)
+    check_list_lengths(params, "")
+    check_part_kinds(params)
     try:
-        return model.model_validate({"id": NO_ID, "params": given})
+        return model.model_validate({"id": NO_ID, "params": params})
     except ValidationError as error:
         raise pydantic_errors_to_a2a(error.errors(include_url=False, include_input=False)) from error
 
 
-def check_values(given: object) -> None:
+def check_values(params: object) -> None:
     """Raise InvalidParamsError unless all values are ones that a message can hold.
 
     That means finite numbers, valid Unicode and bounded nesting.
     """
     problems = ViolationCollector()
     try:
-        json_values.set_struct(struct_pb2.Struct(), given, "", problems, 1 - ENVELOPE_DEPTH)
+        json_values.set_struct(struct_pb2.Struct(), params, "", problems, 1 - ENVELOPE_DEPTH)
     except InvalidValue as refusal:
         problems.add("", f"params {refusal}")
     if problems.found:
         raise violations_error([replace(each, field=each.field.removeprefix(".")) for each in problems.found])
 
 
-def check_list_lengths(given: object, path: str) -> None:
+def check_list_lengths(value: object, path: str) -> None:
     """Raise InvalidParamsError if a list is too long."""
-    if isinstance(given, dict):
-        for name, value in given.items():
+    if isinstance(value, dict):
+        for name, member in value.items():
             if name not in FREE_FORM:
-                check_list_lengths(value, f"{path}.{printable_key(name)}" if path else printable_key(name))
-    elif isinstance(given, list):
-        if len(given) > MAX_ITEMS:
+                check_list_lengths(member, f"{path}.{printable_key(name)}" if path else printable_key(name))
+    elif isinstance(value, list):
+        if len(value) > MAX_ITEMS:
             raise violations_error([FieldViolation(path, TOO_MANY)])
-        for position, item in enumerate(given):
+        for position, item in enumerate(value):
             check_list_lengths(item, f"{path}[{position}]")
 
 
-def check_part_kinds(given: object) -> None:
+def check_part_kinds(params: object) -> None:
     """Raise InvalidParamsError if a part has no `kind`.
 
     The SDK's types accept a part without `kind` as any type that it fits.
     """
-    message = given.get("message") if isinstance(given, dict) else None
+    message = params.get("message") if isinstance(params, dict) else None
     parts = message.get("parts") if isinstance(message, dict) else None
     if not isinstance(parts, list):
         return
-    silent = [n for n, part in enumerate(parts) if isinstance(part, dict) and "kind" not in part]
-    if silent:
-        places = [f"message.parts[{number}].kind" for number in silent[:MAX_VIOLATIONS]]
+    without_kind = [n for n, part in enumerate(parts) if isinstance(part, dict) and "kind" not in part]
+    if without_kind:
+        places = [f"message.parts[{number}].kind" for number in without_kind[:MAX_VIOLATIONS]]
         raise violations_error([FieldViolation(place, KIND_MESSAGE) for place in places])
 
 
@@ -261,7 +261,8 @@ def to_v1_0(request: ModelT, convert: Callable[[ModelT], CoreT]) -> CoreT:
 
 def pydantic_errors_to_a2a(errors: Sequence[ErrorDetails]) -> InvalidParamsError:
     """Return the A2A error that names the invalid fields of a validation error."""
-    # Pydantic tells what is wrong with a part as each kind of part. What it is not, as its `kind` says, is left out.
+    # For a union, pydantic reports errors for every choice. Those of choices that the part's `kind` rules out are
+    # dropped.
     ruled_out = {error["loc"][:-1] for error in errors if error["loc"][-1] == "kind" and error["loc"][-2] in PART_TYPES}
     found: dict[str, str] = {}
     for error in errors:

@@ -34,11 +34,12 @@ from cstp_grpc.errors import InvalidArgument
 T = TypeVar("T")
 
 MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
-"""The largest response that is read; agents have no reason to send a context back."""
+"""Maximum size of a response. Chosen: a task or a card is far smaller, and the agent is another party."""
 MAX_TASK_ID_CHARACTERS: Final = 256
 TIMEOUT_GRACE_SECONDS: Final = 1.0
-"""How long a call may take to end after its timeout."""
+"""Seconds for a call to end after its timeout, since cancelling it takes a pass of the event loop."""
 CLOSE_SECONDS: Final = 5.0
+"""Maximum seconds to cancel all calls, and again for the thread to end. Chosen: neither waits for the network."""
 SUPPORTED_BINDINGS: Final = [TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value]
 TRANSIENT_STATUSES: Final = frozenset({404, 408, 425, 429})
 """HTTP statuses below 500 after which the agent may answer differently later."""
@@ -78,12 +79,14 @@ class A2aClient:
     def __init__(self, url: str, token: str | None, *, root_certificates: bytes | None = None) -> None:
         self._address = agent_card_url(url)
         self._http = IntegerJsonClient(
-            # What is read is counted as it comes, so it must not come compressed.
+            # Security: the size limit counts bytes as they arrive, and a compressed body could become a thousand times
+            # as large.
             headers=[("accept-encoding", "identity"), *bearer_header(token)],
             event_hooks={"response": [limit_body_size]},
             verify=tls_context(root_certificates),
-            # Each call has a bound of its own.
+            # `_run` limits each call as a whole; httpx limits only each read.
             timeout=None,
+            # No proxy from the environment, which would get the token.
             trust_env=False,
         )
         config = ClientConfig(
@@ -118,7 +121,7 @@ class A2aClient:
         except A2aSendError:
             raise
         except Exception as error:
-            # The SDK raises whatever an answer that is none makes its parsers raise.
+            # For an invalid response the SDK raises whatever its parsers raise.
             raise send_error_for(error) from error
 
     async def _read_card(self) -> AgentCard:
@@ -135,10 +138,10 @@ class A2aClient:
         return self._card
 
     def _usable(self, card: AgentCard) -> AgentCard:
-        spoken = [each for each in card.supported_interfaces if each.protocol_binding in SUPPORTED_BINDINGS]
-        if not spoken:
+        supported = [each for each in card.supported_interfaces if each.protocol_binding in SUPPORTED_BINDINGS]
+        if not supported:
             raise A2aPermanentError("no interface of A2A over JSON-RPC or HTTP+JSON in its card")
-        own = [each for each in spoken if self._is_own(each)]
+        own = [each for each in supported if self._is_own(each)]
         if not own:
             raise A2aPermanentError("only interfaces on other hosts than its own in its card, or less secure ones")
         usable = AgentCard()
@@ -161,7 +164,7 @@ class A2aClient:
             answers = [answer async for answer in self._clients.create(card).send_message(request)]
             return accepted_task_id(answers[0])
         except Exception:
-            # It may be elsewhere by now.
+            # The agent may have moved: the next call reads the card again.
             self._card = None
             raise
 
@@ -171,7 +174,8 @@ class A2aEventLoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._entering = threading.Lock()
+        # Guards `_closed`, and the order of what enters the loop: no call can be submitted after the shutdown.
+        self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
@@ -181,7 +185,7 @@ class A2aEventLoopThread:
 
         Raises what the coroutine raises, TimeoutError, and A2aTransientError after `close`.
         """
-        with self._entering:
+        with self._lock:
             if self._closed:
                 work.close()
                 raise A2aTransientError("not called any more")
@@ -193,11 +197,11 @@ class A2aEventLoopThread:
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Cancel all running tasks, run the last coroutine, and stop the thread."""
-        with self._entering:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
-            # What entered before comes before this in the loop, so it is ended.
+            # Calls submitted before are started before this by the loop, so that it cancels them all.
             ending = asyncio.run_coroutine_threadsafe(shut_down_loop(last), self._loop)
         try:
             ending.result(CLOSE_SECONDS)

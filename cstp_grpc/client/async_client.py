@@ -127,7 +127,7 @@ class AsyncGrpcTransport:
         try:
             await self._waited(call.initial_metadata())
         except BaseException:
-            # Whoever gives up the wait does not end the call.
+            # Cancelling the wait does not cancel the call.
             call.cancel()
             raise
         return AsyncResponseStream(call, self._target)
@@ -162,7 +162,8 @@ class AsyncGrpcTransport:
         try:
             return await call
         except asyncio.CancelledError:
-            # Closing the channel cancels its calls, which says nothing of the task that waits for one.
+            # Closing the channel cancels its calls, which looks like a cancellation of the waiting task; only if that
+            # was cancelled itself may CancelledError leave here.
             if self._closed and not is_current_task_cancelled():
                 raise client_closed_error() from None
             raise
@@ -182,7 +183,7 @@ def require_message(answer: Message | None, target: str) -> Message:
 
 
 def is_current_task_cancelled() -> bool:
-    """Whether the running task has been cancelled."""
+    """Return True if the running task has been cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

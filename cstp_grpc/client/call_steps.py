@@ -23,7 +23,7 @@ IDEMPOTENCY_FIELDS: Mapping[str, str] = {
 }
 """The idempotency key field of each request message that has one, by full message name."""
 MAX_TIMEOUT_SECONDS: Final = 7 * 86_400.0
-"""The largest timeout in seconds; sockets reject much larger values."""
+"""The largest timeout in seconds. Chosen: a week; sockets reject much larger values."""
 
 
 def method_of_call(described: UnaryCall[Any] | PagedCall[Any] | WatchCall[Any] | UploadCall[Any, Any]) -> RpcMethod:
@@ -55,7 +55,7 @@ def call_timeout(method: RpcMethod, timeout: float | None, default: float | None
 
 
 def is_retry_safe(method: RpcMethod, request: Message) -> bool:
-    """Whether a call can be retried without being executed twice."""
+    """Return True if a call can be retried without being executed twice."""
     return method.idempotent or request.DESCRIPTOR.full_name in IDEMPOTENCY_FIELDS
 
 
@@ -102,9 +102,9 @@ def advance_page(listing: PagedCall[Any], request: Any, page: Any) -> bool:
 class WatchCursor:
     """The position of a watch, and its retry state."""
 
-    def __init__(self, watch: WatchCall[Any], pace: RetryTimer) -> None:
+    def __init__(self, watch: WatchCall[Any], timer: RetryTimer) -> None:
         self._watch = watch
-        self._pace = pace
+        self._timer = timer
         self._failures = 0
         self.request = build_request(watch)
 
@@ -140,4 +140,4 @@ class WatchCursor:
         if not (is_transient_failure(error) or isinstance(error, QueryFailed)):
             return None
         self._failures += 1
-        return self._pace.retry_delay(error, self._failures)
+        return self._timer.retry_delay(error, self._failures)

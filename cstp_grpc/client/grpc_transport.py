@@ -17,9 +17,12 @@ from cstp_grpc.contract.service_config import service_config
 from cstp_grpc.errors import InvalidArgument, Unavailable
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+"""Maximum size of a response. Chosen: 16 times gRPC's default, which long listings exceed."""
 MAX_ERROR_BYTES = 1024 * 1024
+"""Maximum size of trailing metadata, which carries errors; gRPC's default of 8 KiB cuts off detailed ones."""
 PING_MILLISECONDS = 30_000
-"""How long a connection with open calls may be silent before a keepalive ping, and how long the reply may take."""
+"""Silence on a connection with open calls before a keepalive ping, and the timeout of the reply. The server accepts
+pings every 15 s."""
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -133,7 +136,7 @@ class GrpcTransport:
         try:
             return self._callable(kind, method)(request, timeout=timeout, metadata=self._metadata)
         except ValueError as error:
-            # All that gRPC says of a closed channel.
+            # gRPC raises no error of its own for a closed channel.
             if self._closed:
                 raise client_closed_error() from error
             raise
@@ -165,7 +168,7 @@ def target_scheme(target: str) -> str:
     """Return `grpc`, `grpcs`, `http` or `https`; a bare `host:port` is gRPC. Raises InvalidArgument."""
     scheme = target.partition("://")[0].lower() if "://" in target else "grpc"
     if scheme not in {"grpc", "grpcs", "http", "https"}:
-        # Not shown: it may hold a password.
+        # Security: the target is not shown, since it may contain a password.
         raise InvalidArgument.field("target", "must begin with grpc://, grpcs://, http:// or https://")
     return scheme
 
@@ -184,7 +187,7 @@ def parse_target(target: str) -> tuple[SplitResult, int | None]:
         url = urlsplit(target)
         port = url.port
     except ValueError as error:
-        # Not shown: it may hold a password.
+        # Security: the target is not shown, since it may contain a password.
         raise InvalidArgument.field("target", "has no usable host or port") from error
     if "@" in url.netloc:
         raise InvalidArgument.field("target", "must not name a user: a token says who calls")
@@ -195,7 +198,7 @@ def balancing_options() -> list[tuple[str, int | str]]:
     """Return the channel options for load balancing, from the service config."""
     return [
         ("grpc.service_config", service_config().balancing),
-        # What the names of servers say of it, as DNS may, is not the contract's.
+        # Security: DNS may supply a service config too, and must not change retries and timeouts.
         ("grpc.service_config_disable_resolution", 1),
     ]
 
@@ -205,19 +208,19 @@ def channel_options(address: str) -> list[tuple[str, int | str]]:
     host = address.rpartition(":")[0].strip("[]")
     return [
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
-        # Errors say in trailing metadata which fields are wrong and which guardrails block.
         ("grpc.max_metadata_size", MAX_ERROR_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_ERROR_BYTES),
         ("grpc.primary_user_agent", "cstp-python"),
-        # Clients of one server would share a connection, and so a process of a server that has several.
+        # Otherwise all clients in a process share one connection, and so one worker of a server that has several.
         ("grpc.use_local_subchannel_pool", 1),
-        # After a failure gRPC refuses calls until it connects again; our own pauses are of this order.
+        # After a failure gRPC refuses calls until it reconnects. Chosen: as long as the delays of RetryPolicy, so that
+        # a retry finds the channel ready to connect.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
-        # Who watches a server that vanished without a word would wait for ever.
+        # Otherwise a watch of a server whose machine has vanished waits for ever.
         ("grpc.keepalive_time_ms", PING_MILLISECONDS),
         ("grpc.http2.ping_timeout_ms", PING_MILLISECONDS),
         ("grpc.http2.max_pings_without_data", 0),
-        # A proxy for the internet does not reach this machine's own servers.
+        # A proxy from the environment cannot reach servers on this machine's loopback.
         ("grpc.enable_http_proxy", 0 if host in LOCAL_HOSTS else 1),
     ]

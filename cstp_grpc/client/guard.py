@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 DEFERRED_WORK_MESSAGE = "a generator runs after it was called: guard what it does, or the block that uses it"
 MAX_TITLE_CHARACTERS = 500
-"""Maximum length of a decision's title, in characters."""
+"""Maximum length of a decision's title, in characters, as the contract limits it."""
 
 
 class GuardableClient(Protocol):
@@ -158,14 +158,14 @@ class GuardPlan:
     def __init__(self, intent: str | Callable[..., str], options: GuardOptions) -> None:
         if unknown := sorted(options.keys() - GuardOptions.__annotations__.keys()):
             raise TypeError(f"guard() has no option {unknown[0]!r}")
-        said = cast(dict[str, Any], {**options})
-        self.records: bool = said.pop("record", True)
-        """Whether there is a decision to review."""
-        self.timeout: float | None = said.pop("timeout", None)
+        remaining = cast(dict[str, Any], {**options})
+        self.records: bool = remaining.pop("record", True)
+        """True if a decision is recorded, to be reviewed."""
+        self.timeout: float | None = remaining.pop("timeout", None)
         """The seconds that each call may take."""
         self._intent = intent
-        self._metadata = said.pop("metadata", None)
-        self._said = said
+        self._metadata = remaining.pop("metadata", None)
+        self._announced_values = remaining
 
     def announce_call(self, arguments: CallArguments) -> UnaryCall[cstp_pb2.AnnounceIntentResponse]:
         """Return the call that announces the action with some arguments."""
@@ -173,12 +173,13 @@ class GuardPlan:
             resolve_value(self._intent, arguments),
             metadata=resolve_value(self._metadata, arguments),
             correlation_id=str(uuid.uuid4()),
-            **self._said,
+            **self._announced_values,
         )
 
     def require_allowed(self, announcement: UnaryCall[Any], response: cstp_pb2.AnnounceIntentResponse) -> None:
         """Raise Blocked if the action is not allowed."""
         verdict = response.guardrail_status
+        # Fail closed: a response without a verdict has `allowed` false, and violations block even if it were true.
         if not verdict.allowed or verdict.violations:
             raise Blocked(announcement.values["intent"], response)
 
@@ -257,13 +258,13 @@ class GuardedAction:
         if self._decision is None:
             return
         if isinstance(error, GeneratorExit) and isinstance(self._client, AsyncCstpClient):
-            # Where a coroutine is closed, it cannot wait for anything any more.
+            # The coroutine is being closed: awaiting now would raise RuntimeError.
             log_review_failure(self._decision, error)
             return
         try:
             await self._execute(review_call(self._decision, error))
-        except Exception as unreviewed:  # noqa: BLE001 - whatever it is, what was done has a result
-            log_review_failure(self._decision, unreviewed)
+        except Exception as failure:  # noqa: BLE001 - the action is done, and its own result counts
+            log_review_failure(self._decision, failure)
 
     async def _record(self, announcement: UnaryCall[Any]) -> journal_pb2.Decision:
         try:
@@ -283,18 +284,20 @@ class GuardedBlock:
     def __init__(self, client: AnyClient, plan: GuardPlan) -> None:
         self._client = client
         self._plan = plan
-        self._around = threading.Lock()
+        # Held from the announcement to the review, and never waited for: a second block at the same time would
+        # overwrite `_action`. Threads and tasks may share a guard.
+        self._busy = threading.Lock()
         self._action: GuardedAction | None = None
 
     async def __aenter__(self) -> Announced:
         """Announce the block. Raises Blocked, CstpError, and RuntimeError if a block of this guard is running."""
-        if not self._around.acquire(blocking=False):
+        if not self._busy.acquire(blocking=False):
             raise RuntimeError("this guard is around a block already: make one for each block")
         action = GuardedAction(self._client, self._plan)
         try:
             announced = await action.__aenter__()
         except BaseException:
-            self._around.release()
+            self._busy.release()
             raise
         self._action = action
         return announced
@@ -309,7 +312,7 @@ class GuardedBlock:
         try:
             await action.__aexit__(kind, error, trace)
         finally:
-            self._around.release()
+            self._busy.release()
 
 
 class SyncContextManager:

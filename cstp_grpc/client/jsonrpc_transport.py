@@ -36,7 +36,7 @@ ENDPOINT_PATH = "/cstp"
 GUARDRAIL_ID_KEY = "guardrailId"
 """The member that distinguishes a guardrail violation from a field violation."""
 MAX_WAIT_MILLISECONDS = 365 * 86_400_000
-"""The longest accepted retry delay, in milliseconds."""
+"""The longest accepted retry delay, a year. Chosen: sleep functions take it, and longer ones make no sense."""
 
 
 class JsonRpcTransport:

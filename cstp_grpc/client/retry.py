@@ -18,7 +18,7 @@ T = TypeVar("T")
 DEFAULT_BACKOFF = service_config().backoff
 
 MAX_BACKOFF_STEPS = 32
-"""Maximum number of times the delay grows, so that the power does not overflow."""
+"""Maximum number of times the delay grows. Chosen: every cap is reached before, and the power does not overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class RetryTimer:
         if isinstance(error, CstpError) and error.retry_after is not None:
             return error.retry_after
         bound = self._policy.base * self._policy.multiplier ** min(failures - 1, MAX_BACKOFF_STEPS)
+        # Full jitter: clients that failed together do not come back together.
         return self._random() * min(bound, self._policy.cap)
 
     def countdown(self, timeout: float | None) -> Callable[[], float | None]:
@@ -83,6 +84,7 @@ class RetryTimer:
         end = self._clock() + timeout
 
         def stop(state: RetryCallState) -> bool:
+            # Not retried if the deadline would pass during the delay: the caller gets the last error at once.
             spent = self._clock() + state.upcoming_sleep >= end
             return spent or not repeatable or state.attempt_number >= self._policy.attempts
 

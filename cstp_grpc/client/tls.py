@@ -21,7 +21,7 @@ def channel_credentials(root_certificates: bytes | None) -> grpc.ChannelCredenti
     """
     if root_certificates is None:
         return grpc.ssl_channel_credentials(system_authorities())
-    # gRPC would say that they cannot be used only when it connects, and not clearly.
+    # Only to check them now: gRPC would fail at the first connection, without naming the reason.
     context_for_authorities(root_certificates)
     return grpc.ssl_channel_credentials(root_certificates)
 
@@ -34,7 +34,7 @@ def tls_context(root_certificates: bytes | None) -> ssl.SSLContext:
     if root_certificates is None:
         return ssl.create_default_context()
     context = context_for_authorities(root_certificates)
-    # What is given is trusted, also where it is the certificate of the server itself; gRPC does likewise.
+    # Trust the given certificates even if none of them is a root, for instance a server's own; gRPC does the same.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
@@ -43,7 +43,7 @@ def context_for_authorities(root_certificates: bytes) -> ssl.SSLContext:
     """Return a TLS context that trusts only the given authorities (PEM). Raises InvalidArgument."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        # Bundles name each authority between the certificates, in any script.
+        # Bundles have names of authorities in any script between the certificates, and OpenSSL takes ASCII only.
         context.load_verify_locations(cadata=root_certificates.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
         raise InvalidArgument.field("root_certificates", "are no certificates in PEM") from error
@@ -59,7 +59,7 @@ def system_authorities() -> bytes | None:
     if found.cafile:
         return Path(found.cafile).read_bytes() or None
     folder = sorted(Path(found.capath).iterdir()) if found.capath else []
-    # A certificate that was taken away may leave the link to it behind.
+    # `is_file` skips dangling links to certificates that were removed.
     return (
         b"\n".join(
             file.read_bytes() for file in folder if HASHED_CERTIFICATE_NAME.fullmatch(file.name) and file.is_file()

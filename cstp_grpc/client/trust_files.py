@@ -23,9 +23,9 @@ def read_ca_file(ca_file: Path | None) -> bytes | None:
         return None
     authorities = ca_file.read_bytes()
     if not authorities.strip():
-        # Without any, the system's would be believed.
+        # Security: an empty bundle would make gRPC trust the system's authorities instead.
         raise InvalidArgument.field("root_certificates", "are no certificates in PEM")
-    # gRPC itself would only notice when it connects.
+    # Checked now, because gRPC would fail only when it connects.
     tls_context(authorities)
     return authorities
 

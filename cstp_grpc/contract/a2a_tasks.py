@@ -79,7 +79,7 @@ def encode_notification(
     if task is None:
         return None
     if written is PushFormat.A2A_0_3:
-        # It takes 0.2 s to import, and clients of 0.3 alone need it.
+        # Imported late: it takes 0.2 s (measured), and only notifications of 0.3 need it.
         from a2a.compat.v0_3 import conversions
 
         return encode_json_bytes(

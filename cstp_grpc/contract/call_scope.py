@@ -22,5 +22,5 @@ def reject_unknown_agents(agents: Sequence[str], peers: Collection[str] = ()) ->
     """Raise InvalidArgument if a request names agents that are no peers."""
     if unknown := [number for number, name in enumerate(agents) if name not in peers]:
         violations = [FieldViolation(f"agents[{number}]", "is the name of no peer") for number in unknown]
-        # Only the first is named: errors have little room.
+        # The message names only the first, since trailing metadata is limited to 8 KiB in many clients.
         raise InvalidArgument(f"There is no peer {agents[unknown[0]]}", violations=violations)

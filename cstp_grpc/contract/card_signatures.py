@@ -19,7 +19,8 @@ from cstp_grpc.card_keys import PublicKey
 
 SIGNATURES_KEY: Final = "signatures"
 MAX_SIGNATURES: Final = 16
-"""Maximum number of signatures of a card that are checked."""
+"""Maximum number of signatures of a card that are checked. Chosen: each is checked with every key and form, and the
+card is another party's."""
 
 
 def canonical_card_forms(card: AgentCard) -> list[bytes]:
@@ -69,7 +70,7 @@ def verify_card(content: Mapping[str, Any], keys: Sequence[PublicKey]) -> tuple[
 def signable_forms(content: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield the byte strings that signatures of a card may cover, as a card of 1.0 and of 0.3."""
     with contextlib.suppress(FormatError, ValueError, TypeError, AttributeError, RecursionError):
-        # It changes what it is given.
+        # A copy, because `parse_agent_card` changes its argument.
         yield from canonical_card_forms(parse_agent_card(copy.deepcopy(dict(content))))
     with contextlib.suppress(ValueError, RecursionError):
         yield from canonical_card_forms_v0_3(content)

@@ -10,11 +10,11 @@ from urllib.parse import quote, unquote
 HOP_METADATA_KEY: Final = "x-cstp-federation"
 """The name of the gRPC metadata key and of the HTTP header."""
 MAX_HOP_METADATA_CHARACTERS: Final = 1536
-"""Maximum length of the value; a bridge drops longer ones. All metadata of a call share 8 KiB by gRPC's default."""
+"""Maximum length of the value. Chosen: gRPC's default limit for all metadata of a call is 8 KiB."""
 MAX_HOPS: Final = 64
-"""Far beyond `federation.max_hops`, which is 8 at most: callers of other software may begin with more."""
+"""Maximum number of hops that is accepted. Chosen: far above the 8 of `federation.max_hops`, for other software."""
 MAX_PATH_AGENTS: Final = 64
-"""As many as there may be hops."""
+"""Maximum number of agents in a path: one for each hop."""
 QUOTED_CHARACTER: Final = r"(?:[A-Za-z0-9_.~-]|%[0-9A-F]{2})"
 HOP_METADATA_PATTERN: Final = re.compile(
     rf"id=(?P<id>{QUOTED_CHARACTER}*);hops=(?P<hops>[0-9]{{1,2}});path=(?P<path>(?:{QUOTED_CHARACTER}+(?:,{QUOTED_CHARACTER}+)*)?)"
@@ -46,7 +46,7 @@ class HopContext:
             return None
         match = HOP_METADATA_PATTERN.fullmatch(text) if len(text) <= MAX_HOP_METADATA_CHARACTERS else None
         if match is None:
-            # Not None: a call without metadata has all hops left.
+            # Fail closed: None would mean a call without metadata, which has all hops left.
             return NO_HOPS_LEFT
         names = match["path"].split(",") if match["path"] else []
         try:
@@ -61,7 +61,7 @@ class HopContext:
         path = (*self.path, agent)
         further = HopContext(self.id, self.hops - 1, path)
         fits = len(path) <= MAX_PATH_AGENTS and len(further.encode()) <= MAX_HOP_METADATA_CHARACTERS
-        # A path that lacks an agent cannot end a loop through it, so that the hops must.
+        # Without this agent in the path, a loop through it could not be recognized; so no hop is left instead.
         return further if self.hops > 0 and fits else HopContext(self.id, 0, self.path)
 
 

@@ -108,9 +108,9 @@ def parse_decimal(value: object) -> int:
 
 
 CONTRACT_JSON: Final = JsonProfile(scalar_codec)
-"""How the contract is written."""
+"""The JSON of the contract."""
 PROTO_JSON: Final = JsonProfile(proto_scalar_codec, takes_proto_names=True, ignores_unknown=True, max_items=1000)
-"""How A2A is written. To judge an item of a list takes time that is everybody's."""
+"""The JSON of A2A. `max_items` is chosen: items are validated on the event loop, which all callers share."""
 
 
 def to_json(message: Message) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def to_json(message: Message) -> dict[str, Any]:
 def to_proto_json(message: Message) -> dict[str, Any]:
     """Return a message as the JSON object that ProtoJSON makes of it. Raises ValueError as `to_json` does."""
     rendered: dict[str, Any] = {}
-    # Messages within messages wait here, each with the empty object that it fills: the stack does not grow with them.
+    # Nested messages are appended with the empty object that they fill, so that the stack does not grow with them.
     pending: list[tuple[Message, dict[str, Any]]] = [(message, rendered)]
     for each, members in pending:
         codecs = object_codec(each.DESCRIPTOR, PROTO_JSON).by_number
@@ -252,7 +252,8 @@ class ObjectCodec:
             return
         prefix = f"{path}." if path else ""
         fields = self._by_name
-        # Where unknown members are ignored, the fields are asked for in their own order, which violations have then.
+        # If unknown members are ignored, only known ones are looked up: a caller's thousand unknown members cost
+        # nothing, and violations come in the order of the fields.
         known = (
             [(name, value[name]) for name in fields if name in value]
             if self._profile.ignores_unknown
@@ -269,7 +270,7 @@ class ObjectCodec:
             elif field.codec is None or field.is_map:
                 field.fill_values(message, item, prefix + field.json_name, problems)
             elif not field.is_list:
-                # Messages are filled here, so that there is one frame for each level of them.
+                # Filled here and not in FieldCodec, for one frame per level of nesting.
                 child = getattr(message, field.name)
                 child.SetInParent()
                 field.codec.fill(child, item, prefix + field.json_name, problems)

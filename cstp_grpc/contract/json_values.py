@@ -21,13 +21,14 @@ from cstp_grpc.errors import FieldViolation
 MAX_VIOLATIONS: Final = 100
 """Maximum number of reported fields, so that a small invalid request cannot cause a huge response."""
 MAX_KEY_CHARACTERS: Final = 64
-"""Maximum length of a caller's key in an error message, in characters."""
+"""Maximum length of a caller's key in an error message. Chosen: a path stays readable, and a response small."""
 
 
 ROUNDED_INTEGER_TEXT: Final = "is an integer that a double would round; send it as a string"
 """The error text for an integer that a double cannot represent exactly."""
 
 
+# A type of its own, because None and every other plain value has a form in JSON.
 class OmittedValue:
     """The type of OMITTED."""
 
@@ -109,7 +110,7 @@ def parse_exact_double(value: object) -> float:
 
 
 def is_rounded(value: int) -> bool:
-    """Whether a double cannot represent an integer exactly, or at all."""
+    """Return True if a double cannot represent an integer exactly, or at all."""
     try:
         return int(float(value)) != value
     except OverflowError:
@@ -158,6 +159,7 @@ def integer_codec(low: int, high: int) -> ScalarCodec:
 def long_codec(low: int, high: int) -> ScalarCodec:
     """Return the codec of 64-bit integers: decimal strings as in ProtoJSON; numbers are accepted too."""
     number = integer_codec(low, high)
+    # Checked before int(), which takes quadratic time in the number of digits.
     longest = max(len(str(low)), len(str(high)))
 
     def parse(value: object) -> int:
@@ -233,19 +235,21 @@ def scalar_codec(field: FieldDescriptor) -> ScalarCodec:
 
 
 MAX_NESTING: Final = 24
-"""Maximum nesting of objects and lists in free-form data, counting the outermost."""
+"""Maximum nesting of objects and lists in free-form data, counting the outermost. Chosen: the parsers of protobuf
+refuse 100 levels of messages, of which each level here takes three (Struct, entry, Value)."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 RFC3339_PATTERN: Final = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
 )
+# The years 1 to 9999, the range of google.protobuf.Timestamp.
 MIN_TIMESTAMP_SECONDS: Final = -62_135_596_800
 MAX_TIMESTAMP_SECONDS: Final = 253_402_300_799
 DURATION_PATTERN: Final = re.compile(r"-?\d{1,12}(?:\.\d{1,9})?s", re.ASCII)
 MAX_DURATION_SECONDS: Final = 315_576_000_000
-"""The largest duration of protobuf, 10,000 years."""
+"""The largest google.protobuf.Duration, 10 000 years."""
 INTEGER_LIMIT: Final = 1e21
-"""Whole numbers below it are written without an exponent, as JavaScript and RFC 8785 write them."""
+"""Whole numbers below it are written without an exponent, as JavaScript and RFC 8785, section 3.2.2.3, write them."""
 
 
 class MessageCodec(Protocol):
@@ -269,7 +273,7 @@ class TimestampCodec:
 
     def fill(self, message: Timestamp, value: object, path: str, problems: ViolationCollector) -> None:
         """Parse RFC 3339 text with an offset."""
-        # Protobuf's own parser takes 2026-1-31 too, and does not tell a day that does not exist from one too early.
+        # Protobuf's own parser also accepts 2026-1-31, and reports a day that does not exist as one out of range.
         match = RFC3339_PATTERN.fullmatch(value) if isinstance(value, str) else None
         if match is None:
             problems.add(path, 'must be an RFC 3339 instant such as "2026-01-31T08:00:00Z"')
@@ -367,7 +371,8 @@ def set_container(
         try:
             target = container.fields[parse_text(key)] if is_object else container.values.add()
             if isinstance(item, (dict, list)):
-                # One frame for each level of nesting, and no path made for values that have none below them.
+                # Called directly, for one frame per level of nesting; and the path is built only where it is needed, as
+                # that would take longer than setting a scalar.
                 place = item_path(path, key, is_object=is_object)
                 set_container(open_container(target, item), item, place, problems, depth + 1)
             else:
@@ -393,7 +398,7 @@ def set_scalar(target: Value, value: object) -> None:
     if isinstance(value, bool):
         target.bool_value = value
     elif isinstance(value, str):
-        # Most text is ASCII, which has no surrogates to be looked for.
+        # Fast path: ASCII text has no surrogates.
         target.string_value = value if value.isascii() else parse_text(value)
     elif isinstance(value, (int, float)):
         target.number_value = parse_exact_double(value)
@@ -408,7 +413,8 @@ def set_trusted_struct(struct: Struct, members: Mapping[str, Any]) -> None:
 
     Raises ValueError for NaN and infinity.
     """
-    # Objects and lists in them wait here to be filled: the stack does not grow with the nesting.
+    # Nested objects and lists are appended while the list is iterated, so that the stack does not grow with the
+    # nesting.
     pending: list[tuple[Any, Any]] = [(struct, members)]
     for container, value in pending:
         is_object = isinstance(value, Mapping)

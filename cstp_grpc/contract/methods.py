@@ -41,11 +41,11 @@ class RpcMethod:
     response: type[Message]
     """The response's message class."""
     client_streaming: bool
-    """Whether the client sends a stream."""
+    """True if the client sends a stream."""
     server_streaming: bool
-    """Whether the server responds with a stream."""
+    """True if the server responds with a stream."""
     idempotent: bool
-    """Whether the call may be retried safely."""
+    """True if the call may be retried safely."""
     permission: str
     """The permission that a caller needs, for instance `query`; `any` if a valid token is enough, empty if the
     contract states none.
@@ -73,8 +73,8 @@ def contract_methods(without: frozenset[str] = frozenset()) -> Mapping[str, RpcM
     imported. Raises ValueError if two rpcs of a package have the same name.
     """
     found: dict[str, RpcMethod] = {}
-    wanted = {module for service, module in SERVICE_MODULES.items() if service not in without}
-    for file in _generated_files({*SERVICE_MODULES.values()} - wanted):
+    served = {module for service, module in SERVICE_MODULES.items() if service not in without}
+    for file in _generated_files({*SERVICE_MODULES.values()} - served):
         for service in file.services_by_name.values():
             if service.full_name in without:
                 continue
@@ -91,7 +91,7 @@ def method_by_name(name: str) -> RpcMethod:
     """Return an rpc by its JSON-RPC name, importing only the messages of its service. Raises KeyError."""
     module = METHOD_MODULES.get(name)
     if module is None:
-        # Code that was generated elsewhere may be beside ours.
+        # Code of further services may have been generated into the package.
         return contract_methods()[name]
     file: FileDescriptor = importlib.import_module(module).DESCRIPTOR
     described = (_describe_rpc(service, rpc) for service in file.services_by_name.values() for rpc in service.methods)

@@ -31,7 +31,7 @@ class SymbolPool:
 
     def __init__(self) -> None:
         self._default = descriptor_pool.Default()
-        # Of its own, since whoever registers the original file in the default pool would clash with it.
+        # Not in the default pool, where it would clash with the original file if another library registers that.
         self._reflection = descriptor_pool.DescriptorPool()
         self._reflection.AddSerializedFile(build_v1_descriptor().SerializeToString())
 

@@ -30,9 +30,10 @@ REQUEST_ID_KEY: Final = "x-request-id"
 """The metadata in which a request and its answer carry the request id."""
 
 MAX_DELAY_SECONDS: Final = 1e9
-"""A server that asks to wait longer makes no sense."""
+"""Longest accepted retry delay, some 30 years. Chosen: below what sleep functions take."""
 
-# gRPC answers RESOURCE_EXHAUSTED to messages beyond its limits; only this text tells them from other exhaustion.
+# gRPC core answers RESOURCE_EXHAUSTED to messages beyond its limits; only its text distinguishes that from a server
+# that is busy, after which a retry makes sense.
 SIZE_LIMIT_REASONS: Final[Mapping[str, str]] = {
     "Received message larger": errors.InvalidArgument.reason,
     "Sent message larger": errors.InternalError.reason,

@@ -35,6 +35,7 @@ class ServiceConfig:
     """
 
 
+# Cached for the process: it is a file of the package, and every call reads its timeout from it.
 @functools.cache
 def service_config() -> ServiceConfig:
     """Load the generated service config."""

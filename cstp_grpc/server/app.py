@@ -106,6 +106,7 @@ class App:
         With `private`, a server that speaks TLS also listens on `private_target`. If it raises, the caller must call
         `stop`.
         """
+        # Each part is registered once it has started, so that `stop` after a failed start stops exactly those.
         self._start_parts([part for module in self._modules for part in module.background])
         self._start_parts(self._watches)
         self._bound_ports = self._server.start(private=private)
@@ -118,7 +119,7 @@ class App:
             for begin_stop in module.begin_stop:
                 begin_stop()
         self._server.stop(self._settings.grpc.drain_seconds if drain_seconds is None else drain_seconds)
-        # The last one first: the parts of the modules, then what they are built on.
+        # In reverse order: the parts of the modules, the writer, the database, and last the lock on the data folder.
         self._resources.close()
 
     @property
@@ -186,6 +187,7 @@ def open_shared_parts(
     opened: ExitStack, settings: Settings, clock: Callable[[], datetime], deployment: Deployment
 ) -> SharedParts:
     """Open and migrate the journal and load the model; `opened` closes them. Raises AlreadyRunning, WeightsMissing."""
+    # First of all, so that nothing on disk is touched that another process uses. A killed process leaves no lock.
     if not deployment.supervised:
         opened.enter_context(DataDirLock(settings.data_dir))
     pools = CallPools()

@@ -43,7 +43,8 @@ ServicerRegistration: TypeAlias = tuple[Callable[[Any, grpc.Server], None], obje
 """The generated function that registers a servicer, and the servicer."""
 
 LARGE_BYTES: Final = 16_384
-"""Message size from which parsing may take milliseconds, which is too long for the event loop."""
+"""Message size above which parsing and validation run on a thread. Chosen: below it they take less than a millisecond,
+for which the event loop is blocked."""
 
 AsyncServicerMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 """Handles a request: returns a message, or an async generator of messages for server streaming."""
@@ -70,10 +71,10 @@ class CallHandlers(grpc.GenericRpcHandler):
     """
 
     def __init__(
-        self, servicers: Iterable[ServicerRegistration], policy: CallPolicy, lanes: CallPools, streams: OpenStreams
+        self, servicers: Iterable[ServicerRegistration], policy: CallPolicy, pools: CallPools, streams: OpenStreams
     ) -> None:
         self._policy = policy
-        self._lanes = lanes
+        self._pools = pools
         self._streams = streams
         registered = RegisteredHandlers(servicers)
         self._handlers = {
@@ -90,7 +91,8 @@ class CallHandlers(grpc.GenericRpcHandler):
         answering = self._make_async(method, servicer_function(handler))
         if method.server_streaming:
             return grpc.stream_stream_rpc_method_handler(partial(CallHandlers._handle_stream, self, method, answering))
-        # Partials of the plain function cost no frame, and gRPC sees that they are coroutine functions.
+        # Partials of the plain function, in place of closures: they add no frame to a call, and gRPC recognizes them as
+        # coroutine functions.
         return grpc.stream_unary_rpc_method_handler(partial(CallHandlers._handle_unary, self, method, answering))
 
     def _make_async(self, method: RpcMethod, function: Callable[..., Any]) -> AsyncServicerMethod:
@@ -103,8 +105,8 @@ class CallHandlers(grpc.GenericRpcHandler):
                 return function(request, context)
 
             return compute
-        lane = self._lanes.for_method(method.name)
-        return lambda request, context: lane.run(function, request, context)
+        pool = self._pools.for_method(method.name)
+        return lambda request, context: pool.run(function, request, context)
 
     async def _handle_unary(
         self, method: RpcMethod, answering: AsyncServicerMethod, _requests: object, context: Context
@@ -112,6 +114,7 @@ class CallHandlers(grpc.GenericRpcHandler):
         """Return the serialized response of a call, or abort it with the status of its error."""
         call = begin_call(method, context)
         try:
+            # Security: admission sees metadata only. Not a byte of a message is read for a caller that is refused.
             for admit in self._policy.admission:
                 admit(call)
             agent = call.agent or ""
@@ -142,6 +145,7 @@ class CallHandlers(grpc.GenericRpcHandler):
                 admit(call)
             agent = call.agent or ""
             self._policy.in_progress.enter(agent)
+            # Counted only until the request is there: an open stream counts in `_streams` instead.
             try:
                 request = await self._receive(call)
             finally:
@@ -166,10 +170,10 @@ class CallHandlers(grpc.GenericRpcHandler):
             raise InvalidArgument("The method takes one message, and none was sent")
         if len(data) <= LARGE_BYTES:
             return self._read_message(call.method, data)
-        lane = self._lanes.for_method(call.method.name)
-        message = await lane.run(self._read_message, call.method, data)
-        # What the servicer makes of it takes long too, so that others get their turn between two of them.
-        await lane.take_turn()
+        pool = self._pools.for_method(call.method.name)
+        message = await pool.run(self._read_message, call.method, data)
+        # Converting a large message in the servicer takes long too: a turn lets other calls run between two of them.
+        await pool.take_turn()
         return message
 
     def _read_message(self, method: RpcMethod, data: bytes) -> Message:
@@ -185,8 +189,8 @@ class CallHandlers(grpc.GenericRpcHandler):
             if len(data) <= LARGE_BYTES:
                 yield self._read_numbered(call.method, data, number)
             else:
-                lane = self._lanes.for_method(call.method.name)
-                yield await lane.run(self._read_numbered, call.method, data, number)
+                pool = self._pools.for_method(call.method.name)
+                yield await pool.run(self._read_numbered, call.method, data, number)
             number += 1
 
     def _read_numbered(self, method: RpcMethod, data: bytes, number: int) -> Message:
@@ -261,7 +265,7 @@ def parse_message(decode: Callable[[bytes], T], data: bytes) -> T:
 
 
 def serialize_message(message: Message) -> bytes:
-    """Serialize a message deterministically."""
+    """Serialize a message, with map entries in a fixed order, so that equal responses have equal bytes."""
     return message.SerializeToString(deterministic=True)
 
 

@@ -26,7 +26,7 @@ class Deployment:
     """What a server process shares with other processes that serve the same data."""
 
     supervised: bool = False
-    """Whether a supervisor holds the lock on the data folder and runs several processes on it."""
+    """True if a supervisor holds the lock on the data folder and runs several processes on it."""
     private_port: int | None = None
     """An additional loopback port of this process without TLS, for the bridges of its supervisor."""
 
@@ -37,7 +37,7 @@ class Deployment:
     index_url: str | None = None
     """URL of the supervisor's Chroma server, in mode `embedded`; None if this process runs its own."""
     feeds_index: bool = True
-    """Whether this process feeds the index; exactly one of the processes that share it does."""
+    """True if this process feeds the index; exactly one of the processes that share it does."""
     rulebooks: Sequence[RulebookFile] | None = None
     """The rulebooks of all processes, so that one started later has the same; None to read the files."""
 
@@ -77,6 +77,8 @@ class WorkerTask:
 
     @classmethod
     def decode(cls, encoded: bytes) -> WorkerTask:
-        """Deserialize a task from the supervisor; nobody else has the other end of the socket."""
+        """Deserialize a task that the supervisor sent."""
+        # Security: unpickling runs code. The socket is one of a pair that the supervisor made before it started this
+        # process, so that no other process can write to it.
         task: WorkerTask = pickle.loads(encoded)  # noqa: S301
         return task

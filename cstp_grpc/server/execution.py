@@ -27,6 +27,7 @@ class EventLoopThread:
     """A uvloop event loop in a thread, so that code that starts and stops a server need not be async."""
 
     def __init__(self, name: str) -> None:
+        # A daemon, so that a start that fails halfway does not keep the process alive; `stop` joins it.
         self._loop = uvloop.new_event_loop()
         self._loop.set_exception_handler(log_uncaught_exception)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -101,7 +102,7 @@ POOL_OF_METHOD: Final[Mapping[str, PoolName]] = {
     "liaison.routeToLiaisonAgent": PoolName.ROUTINGS,
     "cstp.queryDecisions": PoolName.QUERIES,
 }
-"""The pool of each method that is not in OTHERS, by its JSON-RPC name."""
+"""The pool of each method by its JSON-RPC name; all others use OTHERS."""
 
 POOL_THREADS: Final[Mapping[PoolName, int]] = {
     PoolName.CHECKS: 4,
@@ -109,12 +110,13 @@ POOL_THREADS: Final[Mapping[PoolName, int]] = {
     PoolName.ROUTINGS: 8,
     PoolName.OTHERS: 8,
 }
-"""Threads of each pool. More than two for searches would only compete for the interpreter's lock; the others
-mostly wait for the database.
+"""Threads of each pool. Chosen: searches compute, and more than two would only compete for the interpreter's lock; the
+others mostly wait for the database or for remote agents.
 """
 
 CLOSE_SECONDS: Final = 2.0
-"""How long running work is waited for when a server stops; a silent database may block it for longer."""
+"""Maximum seconds to wait for running work when a server stops. Chosen: most calls end in milliseconds, and one that
+waits for a silent database must not keep the process from ending."""
 
 SHORT_METHODS: Final = frozenset({"cstp.getAccess"})
 """Methods whose functions take only microseconds, less than a switch to a thread."""
@@ -135,6 +137,7 @@ class LoopTurns:
     """
 
     def __init__(self) -> None:
+        # No lock: all of this runs on one event loop, between two awaits.
         self._taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -156,7 +159,7 @@ class LoopTurns:
             return
         while self._waiting:
             turn = self._waiting.popleft()
-            # Who was cancelled does not need it any more.
+            # The future is done if its caller was cancelled while it waited.
             if not turn.done():
                 turn.set_result(None)
                 loop.call_soon(self._pass_on, loop, PASSES_BETWEEN_TURNS)
@@ -179,8 +182,11 @@ class CallPool:
 
         A running function continues if the caller is cancelled.
         """
+        # The thread sees the caller's context variables, above all the current caller, which authentication has set.
         context = contextvars.copy_context()
         future = self._pool.submit(lambda: context.run(function, *args, **kwargs))
+        # Kept for `close`, since ThreadPoolExecutor cannot wait for running work with a time limit. The set is changed
+        # by the loop and by worker threads; `add` and `discard` are atomic.
         self._begun.add(future)
         future.add_done_callback(self._begun.discard)
         return await asyncio.wrap_future(future)
@@ -200,6 +206,7 @@ class CallPool:
     def close(self) -> None:
         """Start nothing more, and wait briefly for running work: it may hold a database connection."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        # A copy, since workers remove what has ended.
         wait(set(self._begun), CLOSE_SECONDS)
 
 
@@ -207,16 +214,16 @@ class CallPools:
     """All call pools of a server."""
 
     def __init__(self) -> None:
-        self._lanes = {name: CallPool(name) for name in PoolName}
+        self._pools = {name: CallPool(name) for name in PoolName}
 
     def __getitem__(self, name: PoolName) -> CallPool:
-        return self._lanes[name]
+        return self._pools[name]
 
     def for_method(self, name: str) -> CallPool:
         """Return the pool of a method by its JSON-RPC name."""
-        return self._lanes[POOL_OF_METHOD.get(name, PoolName.OTHERS)]
+        return self._pools[POOL_OF_METHOD.get(name, PoolName.OTHERS)]
 
     def close(self) -> None:
         """Close all pools."""
-        for lane in self._lanes.values():
-            lane.close()
+        for pool in self._pools.values():
+            pool.close()

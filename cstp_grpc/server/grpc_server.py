@@ -28,23 +28,25 @@ from cstp_grpc.server.interceptors.validation import RequestValidator
 from cstp_grpc.server.open_services import MAX_OPEN_STREAMS, HealthService, OpenHandlers
 
 STREAM_GRACE: Final = 1.0
-"""Seconds for response streams to end by themselves when the server stops."""
+"""Seconds for response streams to end by themselves when the server stops. Chosen: watches never do."""
 
 INTERRUPTED_GRACE: Final = 1.0
-"""Seconds for cancelled streams and the last responses to be sent."""
+"""Seconds for cancelled streams and the last responses to be sent. Chosen: a few round trips."""
 
 LOOPBACK: Final = "127.0.0.1"
 
 PING_MILLISECONDS: Final = 30_000
-"""How long a connection with open calls may be silent before a keepalive ping, and its timeout."""
+"""Silence on a connection with open calls before a keepalive ping, and the ping's timeout. The same as in our
+clients."""
 
 IDLE_MILLISECONDS: Final = 300_000
-"""How long a connection may have no calls; clients reconnect by themselves. Each holds a file descriptor, and gRPC
-cannot limit their number.
+"""How long a connection may have no calls. Each holds a file descriptor, and gRPC cannot limit their number. Chosen:
+longer than agents pause between calls, and clients reconnect by themselves.
 """
 
 HANDSHAKE_MILLISECONDS: Final = 10_000
-"""How long a new connection may take for its TLS and HTTP/2 handshakes."""
+"""Maximum time for the TLS and HTTP/2 handshakes of a new connection, against connections that send nothing (gRPC's
+default is two minutes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +70,21 @@ class GrpcServer:
         policy: CallPolicy,
         servicers: Iterable[ServicerRegistration],
         details: Mapping[str, Callable[[], bool]],
-        lanes: CallPools,
+        pools: CallPools,
         certificate: ServerCertificate | None = None,
         deployment: Deployment = SINGLE_PROCESS,
     ) -> None:
         self._settings = settings
         self._deployment = deployment
         self._certificate = certificate
-        self._lanes = lanes
+        self._pools = pools
         self._in_progress = policy.in_progress
         self._streams = OpenStreams()
         self._open_streams = OpenStreams(MAX_OPEN_STREAMS)
         self._services = sorted({method.service for method in policy.methods.values()})
         self._health = HealthService(details)
         self._handlers = [
-            CallHandlers(servicers, policy, lanes, self._streams),
+            CallHandlers(servicers, policy, pools, self._streams),
             OpenHandlers(self._open_services(), settings.message_seconds, self._open_streams),
         ]
         self._loop: EventLoopThread | None = None
@@ -111,7 +113,7 @@ class GrpcServer:
             self._loop.run(self._stop(drain_seconds))
             self._loop.stop()
             self._loop = None
-        self._lanes.close()
+        self._pools.close()
 
     def report_failure(self) -> None:
         """Report NOT_SERVING until a restart; from any thread."""
@@ -134,14 +136,15 @@ class GrpcServer:
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(self._handlers)
         port = self._listen(server, join_host_port(self._settings.host, self._settings.port))
-        secret = None
-        if (given := self._deployment.private_port) is not None or (private and self._certificate):
-            secret = server.add_insecure_port(join_host_port(LOOPBACK, given or 0))
+        private_port = None
+        if (port_number := self._deployment.private_port) is not None or (private and self._certificate):
+            # Without TLS, so on loopback only; callers need a token there too.
+            private_port = server.add_insecure_port(join_host_port(LOOPBACK, port_number or 0))
         await server.start()
         self._server = server
         for service in self._services:
             self._health.set_status(service, health_pb2.HealthCheckResponse.SERVING)
-        return BoundPorts(port, secret)
+        return BoundPorts(port, private_port)
 
     def _listen(self, server: grpc.aio.Server, address: str) -> int:
         try:
@@ -153,6 +156,8 @@ class GrpcServer:
 
     async def _stop(self, drain_seconds: float) -> None:
         assert self._server is not None, "a server that has a loop has started"
+        # The order: report NOT_SERVING, refuse new calls, give streams a moment, cancel them, wait for the calls in
+        # progress, and only then cut off what is left.
         self._health.enter_graceful_shutdown()
         draining = asyncio.ensure_future(self._server.stop(drain_seconds))
         done, _ = await asyncio.wait({draining}, timeout=min(drain_seconds, STREAM_GRACE))
@@ -163,7 +168,7 @@ class GrpcServer:
         idle = asyncio.ensure_future(self._in_progress.wait_until_idle())
         await asyncio.wait({draining, idle}, timeout=drain_seconds, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({draining}, timeout=INTERRUPTED_GRACE)
-        # Streams whose callers do not read what was sent are left; no status can be sent to them.
+        # Only streams whose callers do not read are left; flow control keeps even a status from reaching them.
         await self._server.stop(None)
         await draining
         idle.cancel()
@@ -174,14 +179,16 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", settings.max_message_bytes),
-        # Two servers on one port each get a part of the calls.
+        # On only for workers of one supervisor: gRPC's default is on, and a second server on the port by mistake would
+        # silently take a part of the calls.
         ("grpc.so_reuseport", int(reuse_port)),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
         ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
-        # A caller that vanished without a word would keep its streams, of which there are not many, for hours.
+        # Otherwise the streams of a caller whose machine has vanished stay open for hours, and count for the limits.
         ("grpc.keepalive_time_ms", PING_MILLISECONDS),
         ("grpc.http2.ping_timeout_ms", PING_MILLISECONDS),
-        # Callers that watch ask likewise whether the server is there.
+        # The server closes connections that ping more often than this. Our clients ping every PING_MILLISECONDS, and
+        # half of it leaves room for jitter.
         ("grpc.http2.min_ping_interval_without_data_ms", PING_MILLISECONDS // 2),
     ]
 

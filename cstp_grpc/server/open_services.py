@@ -16,13 +16,13 @@ from cstp_grpc.server.interceptors.call_limits import OpenStreams, WaitingCalls
 from cstp_grpc.server.interceptors.error_status import to_status
 
 MAX_WAITING_CALLS: Final = 256
-"""Maximum number of calls that wait for messages; each costs some kilobytes."""
+"""Maximum number of calls that wait for messages. Chosen: each costs some kilobytes, and none needs a token."""
 MAX_OPEN_STREAMS: Final = 1000
 """Maximum number of open streams, beyond which the oldest is closed. Each client that balances over servers
 watches the health of each.
 """
 STREAM_IDLE_SECONDS: Final = 60.0
-"""How long a stream may go without a request; interactive tools pause between two."""
+"""How long a stream may go without a request. Chosen: people with reflection tools pause between two."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -127,8 +127,9 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it
     def __init__(self, details: Mapping[str, Callable[[], bool]]) -> None:
         self._details = dict(details)
         self._statuses: dict[str, ServingStatus] = {"": SERVING}
+        # No lock for these: statuses change and watches run on one event loop (`report_failure` calls into it).
         self._changes: set[asyncio.Event] = set()
-        """One for each watch."""
+        """An event for each watch, set when a status changes."""
         self._stopping = False
 
     async def Check(  # noqa: N802 - the generated name
@@ -148,14 +149,15 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it
         """Send the status of the server or a service, now and at every change."""
         changed = asyncio.Event()
         self._changes.add(changed)
-        told: ServingStatus = None
+        last_sent: ServingStatus = None
         try:
             while True:
+                # Cleared before the status is read: a change while it is sent sets it again.
                 changed.clear()
                 status = self._status(request.service)
-                if status != told:
+                if status != last_sent:
                     await context.write(health_pb2.HealthCheckResponse(status=status))
-                    told = status
+                    last_sent = status
                 await changed.wait()
         finally:
             self._changes.discard(changed)

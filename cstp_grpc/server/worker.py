@@ -21,11 +21,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m cstp_grpc.server.worker", description="A worker of `cstp serve`.")
     parser.add_argument("--task-fd", type=int, required=True, help="a socket to the supervisor")
     channel = TaskChannel(parser.parse_args().task_fd)
-    # An Event cannot be set by a handler that interrupts its wait.
+    # A handler runs in the main thread, also while that waits below. `SimpleQueue.put` is reentrant; `Event.set` could
+    # deadlock on the lock that the interrupted wait holds.
     signals: SimpleQueue[int] = SimpleQueue()
     signal.signal(signal.SIGTERM, lambda number, _: signals.put(number))
     received = channel.receive()
     if not received:
+        # The supervisor has ended before it sent a task.
         return 0
     task = WorkerTask.decode(received)
     log_to_stderr(task.settings, task.name)

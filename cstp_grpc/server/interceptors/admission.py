@@ -49,12 +49,13 @@ def find_repeated_keys(metadata: Sequence[tuple[str, str | bytes]]) -> frozenset
     return frozenset(key for key in keys if keys.count(key) > 1)
 
 
+# No spaces, quotes or control characters: request ids are written to logs and metadata as they are.
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-def choose_request_id(given: str | bytes | None) -> str:
+def choose_request_id(sent: str | bytes | None) -> str:
     """Return the caller's `x-request-id` if it is valid, else 32 random hexadecimal digits."""
-    return given if isinstance(given, str) and REQUEST_ID_PATTERN.fullmatch(given) else os.urandom(16).hex()
+    return sent if isinstance(sent, str) and REQUEST_ID_PATTERN.fullmatch(sent) else os.urandom(16).hex()
 
 
 def refuse_expired(call: InboundCall) -> None:
@@ -105,7 +106,7 @@ class Authenticator:
         Raises AuthenticationRequired, also for a repeated header even if none is needed, and PermissionDenied.
         """
         if AUTHORIZATION_HEADER in call.repeated_keys:
-            # Which of them counts would be a guess, and proxies guess differently.
+            # Security: a proxy may check one of the values and the server use another, so none is used.
             raise AuthenticationRequired(f"`authorization` was sent more than once; {TOKEN_HINT}, once")
         agent = self._identify(call.metadata.get(AUTHORIZATION_HEADER))
         call.agent = agent.name
@@ -113,6 +114,7 @@ class Authenticator:
         if needed is not None and needed not in agent.permissions:
             raise missing_permission_error(call.method.name, needed, agent.name)
         reader = RELAYED_READER if HOP_METADATA_KEY in call.metadata else agent.name
+        # For the rest of this task: gRPC runs each call in a task of its own, so that calls cannot see each other's.
         current_caller.set(Caller(agent.name, reader, agent.permissions, call.request_id, agent.tenant))
 
     def _identify(self, header: str | bytes | None) -> TokenIdentity:
@@ -121,6 +123,8 @@ class Authenticator:
         if not isinstance(header, str):
             raise AuthenticationRequired(f"No bearer token was sent; {TOKEN_HINT}")
         scheme, _, token = header.partition(" ")
+        # A look-up by digest takes the same path for every wrong token; its timing depends on the digest only, from
+        # which nothing about a valid token can be learned.
         known = self._agents.get(token_digest(token.strip())) if scheme.lower() == "bearer" else None
         if known is None:
             raise AuthenticationRequired(f"The bearer token is not accepted; {TOKEN_HINT}")
@@ -129,4 +133,5 @@ class Authenticator:
 
 def token_digest(token: str) -> bytes:
     """Return the SHA-256 digest of a token."""
+    # No slow password hash: tokens are long and random, and every call is authenticated.
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

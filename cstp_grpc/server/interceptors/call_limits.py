@@ -22,8 +22,9 @@ from cstp_grpc.errors import RateLimited, Unavailable
 from cstp_grpc.server.interceptors.admission import InboundCall
 
 VALUE_BYTES: Final = 8
+"""The size of a double. A window is `most` + 1 doubles: the index of the oldest time, then a ring of `most` times."""
 LOCK_ATTEMPTS: Final = 40
-"""Attempts to lock a window that another process is changing, which takes it microseconds."""
+"""Attempts to lock a window that another process is changing, which takes it microseconds. With RETRY_PAUSE, 2 ms."""
 RETRY_PAUSE: Final = 0.00005
 """Seconds between two attempts. A process that is suspended while it holds the lock must not block the others for
 long.
@@ -41,13 +42,18 @@ class MovingWindows:
         """Allocate windows of `values` numbers in total, see `window_value_count`."""
         self._descriptor = descriptor
         self._clock = clock
+        # Guards the values against threads of this process. Lock order: this one first, then the record lock of a
+        # window against other processes.
         self._lock = threading.Lock()
         opened = create_shared_memory() if descriptor is None else descriptor
         try:
+            # New memory is zero: all times are long past, so every window starts empty. All processes set the same
+            # size.
             os.ftruncate(opened, max(values, 1) * VALUE_BYTES)
             self._values = memoryview(mmap.mmap(opened, max(values, 1) * VALUE_BYTES)).cast("d")
         finally:
             if descriptor is None:
+                # The mapping keeps the memory. A shared descriptor stays open, because record locks need it.
                 os.close(opened)
 
     def take(self, start: int, most: int, seconds: float) -> float | None:
@@ -62,13 +68,14 @@ class MovingWindows:
             try:
                 values = self._values
                 now = self._clock()
-                place = int(values[start])
-                oldest = values[start + 1 + place]
+                position = int(values[start])
+                oldest = values[start + 1 + position]
                 if oldest >= now - seconds:
                     return oldest + seconds
-                # In this order a process that dies in between leaves a call uncounted, not a window that looks full.
-                values[start] = (place + 1) % most
-                values[start + 1 + place] = now
+                # In this order a process that is killed in between leaves a call uncounted. In the other one, the new
+                # time would stay the "oldest", and the window would look full for its whole length.
+                values[start] = (position + 1) % most
+                values[start + 1 + position] = now
                 return None
             finally:
                 if locked:
@@ -78,6 +85,8 @@ class MovingWindows:
     @staticmethod
     def _try_lock(descriptor: int, offset: int) -> bool:
         """Lock a window against other processes; return False if one does not release it, which may undercount."""
+        # Not a blocking lock, which would hold up the event loop for as long as a suspended process holds it. The
+        # kernel releases the lock of a killed process.
         for _ in range(LOCK_ATTEMPTS):
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
@@ -130,6 +139,8 @@ class RateLimiter:
         if unknown := [name for name in settings.methods if name not in methods and not is_contract_method(name)]:
             raise ConfigError(f"rate_limits.methods: there is no method {', '.join(unknown)}")
         limits = {name: parse(settings.methods.get(name, settings.per_agent)) for name in sorted(methods)}
+        # The layout of the memory: for each agent, in name order, the windows of all methods in name order; then the
+        # overall window. Every process computes the same offsets from the same settings.
         self._methods: dict[str, RateWindow] = {}
         size = 0
         for name, limit in limits.items():
@@ -166,7 +177,7 @@ def too_many_calls_in_window(what: str, window: RateWindow, free_at: float) -> R
 
 
 RETRY_SECONDS = 0.5
-"""Retry delay for calls beyond the limit."""
+"""Retry delay for calls beyond the limit. Chosen: a call in progress usually ends within it."""
 
 
 class CallsInProgress:
@@ -182,6 +193,7 @@ class CallsInProgress:
     async def wait_until_idle(self) -> None:
         """Wait until no call is in progress."""
         self._idle = asyncio.Event()
+        # `leave` sees the event that was just set up, since nothing is awaited in between.
         if self._total:
             await self._idle.wait()
 
@@ -203,7 +215,7 @@ class CallsInProgress:
         if count:
             self._counts[agent] = count
         else:
-            # Otherwise there would be a count for each agent that ever called.
+            # Otherwise the dict would keep an entry for each agent that ever called.
             del self._counts[agent]
         if self._idle and not self._total:
             self._idle.set()
@@ -248,6 +260,7 @@ class OpenStreams:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         """In the order in which they were opened."""
         self._replaced: set[asyncio.Task[Any]] = set()
+        """Tasks that were cancelled for a newer stream and have not ended yet."""
         self._interrupted = False
 
     @contextmanager
@@ -264,7 +277,7 @@ class OpenStreams:
         try:
             yield
         except asyncio.CancelledError:
-            # Who leaves cancels the task too, and is told nothing.
+            # gRPC also cancels the task when the caller leaves, who needs no status; that one is re-raised.
             if self._interrupted:
                 raise Unavailable("the server is stopping") from None
             if task in self._replaced:

@@ -28,8 +28,8 @@ from cstp_grpc.server.interceptors.admission import InboundCall
 NO_RETRY = "-1"
 """The pushback value that forbids retries."""
 BLOCKING_GUARDRAILS_BYTES = 4_096
-"""Room for blocking guardrails, of which the first is always included: many clients refuse more than 8 KiB of
-trailing metadata, which carries errors.
+"""Bytes for blocking guardrails, of which the first is always included. Chosen: half of the 8 KiB of trailing metadata
+beyond which many clients refuse a response; the message takes its part of the rest twice.
 """
 
 

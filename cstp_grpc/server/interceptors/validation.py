@@ -19,6 +19,7 @@ from cstp_grpc.errors import FieldViolation, InvalidArgument
 
 NANOS = 1_000_000_000
 MAX_VIOLATIONS = 20
+"""Maximum number of reported fields. Chosen: errors travel in trailing metadata, of which many clients take 8 KiB."""
 TIMESTAMP = Timestamp.DESCRIPTOR.full_name
 STRUCT = Struct.DESCRIPTOR.full_name
 
@@ -64,7 +65,6 @@ class RequestValidator:
         if not violations and (found := self._validator.collect_violations(request)):
             violations = [FieldViolation(format_field_path(each.proto.field), each.proto.message) for each in found]
         if violations:
-            # Trailing metadata, in which errors travel, has little room.
             violations = violations[:MAX_VIOLATIONS]
             summary = "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations)
             raise InvalidArgument(summary, violations=violations)
@@ -116,6 +116,7 @@ def find_malformed_value(value: Any, path: str, bounds: StructBounds) -> Iterato
 
 def describe_struct_flaw(struct: Struct, bounds: StructBounds) -> str | None:
     """Return why a Struct is not a JSON object within bounds, or None."""
+    # A list of its own in place of recursion, which a caller could exhaust.
     pending: list[tuple[Collection[Value], int]] = [(struct.fields.values(), 1)]
     left = bounds.values
     while pending:
