@@ -252,7 +252,7 @@ PROTOCOL_REASONS: Final = {"AUTHENTICATION_REQUIRED", "RATE_LIMITED", "UNAVAILAB
 """Reasons of failures that are not caused by the message. A waiting caller gets such a failure as an error, and no task
 is stored; likewise if the caller lacks a permission."""
 MAX_WORK_SECONDS: Final = 3600.0
-"""The longest `time_left` of a working task that the contract allows."""
+"""The longest time that the server lets a task be working."""
 
 
 class TaskRunner:
