@@ -19,6 +19,9 @@ PREFIX = "ERROR_REASON_"
 OK_STATUS = 200
 """What HTTP answers unless an option says otherwise: JSON-RPC tells of failures in its body."""
 
+A2A_CODES = range(-32099, -32000)
+"""The JSON-RPC codes to which A2A gives a meaning of its own (section 5.4 of its specification)."""
+
 CodeT = TypeVar("CodeT")
 
 
@@ -76,12 +79,19 @@ def iterate_reasons(contract: Contract) -> Iterator[Reason]:
 
 def find_problem(reason: Reason, reasons: Iterable[Reason]) -> str | None:
     """Return what is wrong with the options of a reason; None if they can be used."""
+    if not (reason.grpc_code or reason.json_rpc_code or reason.a2a_http_status):
+        return "add the option error_codes with grpc_code, json_rpc_code and a2a_http_status"
     known = set(code_pb2.Code.keys()) - {"OK"}
     for code in (reason.grpc_code, *reason.bare_grpc_codes):
         if code not in known:
             return f"grpc_code and bare_grpc_codes must name a status of google.rpc.Code that is not OK, not {code!r}"
     if reason.json_rpc_code >= 0 or reason.a2a_code >= 0:
         return "json_rpc_code is required, and it and a2a_code must be negative"
+    if reason.a2a_code in A2A_CODES:
+        return (
+            f"a2a_code is required and must not be from {A2A_CODES[0]} to {A2A_CODES[-1]}, which mean something else "
+            "in A2A; use json_rpc_code + 1000"
+        )
     if not 400 <= reason.a2a_http_status <= 599:
         return "a2a_http_status is required and must be from 400 to 599"
     for earlier in reasons:

@@ -105,7 +105,10 @@ def test_case(run: CaseRun, servers: CaseServers) -> None:
 def test_every_public_rpc_has_a_case() -> None:
     called = {run.case["call"] for run in RUNS}
     public = {name for name, method in contract_methods().items() if method.public and not method.streaming}
-    assert not public - called, "no case under tests/cases calls these"
+    missing = sorted(public - called)
+    assert not missing, (
+        f"tests/cases: add a case with `call: {missing[0]}`, in the folder of its rpc or its service; {missing}"
+    )
 
 
 class WorkersCaller:

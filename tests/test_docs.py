@@ -53,19 +53,21 @@ def test_the_modules_that_documents_name_exist(document: Path) -> None:
 def test_every_rpc_is_documented() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
     for name in contract_methods():
-        assert f"`{name}`" in text
+        assert f"`{name}`" in text, f"docs/api.md: {name} is missing; run `make docs`"
 
 
 def test_every_intent_type_is_documented_with_its_method() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
     for method in contract_methods().values():
         if method.intent_type:
-            assert f"| `{method.name}` | {method.permission} | `{method.intent_type}` |" in text
+            row = f"| `{method.name}` | {method.permission} | `{method.intent_type}` |"
+            assert row in text, f"docs/api.md: {method.name} is missing among the intent types; run `make docs`"
 
 
 def test_every_reason_is_documented_with_its_codes() -> None:
     rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (.*) \|$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
     for reason, codes in REASON_CODES.items():
+        assert reason in rows, f"docs/api.md: {reason} is missing; run `make docs`"
         shown = rows[reason].split(" | ")
         assert shown[0] == ("" if codes.bridge_only else codes.grpc_code), reason
         assert shown[1:5] == [

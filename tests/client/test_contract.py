@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import protovalidate
 import pytest
 from grpc_tools import protoc
 
 from cstp_grpc import gen
-from cstp_grpc.contract.json_codec import from_json
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.gen.comments import RPC_COMMENTS
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2
@@ -89,16 +86,6 @@ def test_every_method_states_a_permission() -> None:
         "route",
         "erase",
     }
-
-
-@pytest.mark.parametrize("name", [name for name, method in contract_methods().items() if method.public])
-def test_a_public_method_says_what_it_is_for_and_shows_it(name: str) -> None:
-    method = contract_methods()[name]
-    assert method.description.endswith(".")
-    assert method.examples
-    validator = protovalidate.Validator()
-    for example in method.examples:
-        assert validator.collect_violations(from_json(json.loads(example), method.request)) == [], example
 
 
 def test_what_is_for_our_own_processes_is_not_public() -> None:

@@ -47,6 +47,8 @@ def make_reason(generator: ModuleType, **options: Any) -> Any:
         ({"bare_grpc_codes": ("FORBIDDEN",)}, "bare_grpc_codes"),
         ({"json_rpc_code": 0}, "json_rpc_code"),
         ({"a2a_http_status": 0}, "a2a_http_status"),
+        ({"json_rpc_code": -32014, "a2a_code": -32014}, "a2a_code"),
+        ({"grpc_code": "", "json_rpc_code": 0, "a2a_code": 0, "a2a_http_status": 0}, "add the option error_codes"),
         ({"bare_grpc_codes": ("ABORTED",)}, "EARLIER has ABORTED"),
         ({"parent": "EARLIER"}, "parent"),
     ],

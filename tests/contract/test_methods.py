@@ -1,0 +1,65 @@
+"""Every rpc of the contract has what belongs to it; what is missing is told with the file to edit."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import protovalidate
+import pytest
+
+from cstp_grpc.contract.json_codec import from_json
+from cstp_grpc.contract.methods import RpcMethod, contract_methods
+from cstp_grpc.gen.places import SERVICE_MODULES
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = list(contract_methods().values())
+PUBLIC = [method for method in METHODS if method.public]
+
+
+def proto_file(method: RpcMethod) -> str:
+    """Return the file that declares an rpc."""
+    return f"proto/{importlib.import_module(SERVICE_MODULES[method.service]).DESCRIPTOR.name}"
+
+
+def servicer_classes(method: RpcMethod) -> list[type]:
+    """Return the classes of the server that serve the service of an rpc."""
+    for path in (ROOT / "cstp_grpc").rglob("*servicer.py"):
+        importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    base = getattr(
+        importlib.import_module(f"{SERVICE_MODULES[method.service]}_grpc"), f"{service_name(method)}Servicer"
+    )
+    return [found for found in base.__subclasses__() if found.__module__.endswith("servicer")]
+
+
+def service_name(method: RpcMethod) -> str:
+    """Return the name of the service without its package."""
+    return method.service.rpartition(".")[2]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.path)
+def test_every_rpc_is_served(method: RpcMethod) -> None:
+    servicers = servicer_classes(method)
+    assert servicers, f"cstp_grpc: no servicer.py has a class derived from {service_name(method)}Servicer"
+    for servicer in servicers:
+        path = f"{servicer.__module__.replace('.', '/')}.py"
+        assert method.rpc in vars(servicer), f"{path}: add the method {method.rpc} to {servicer.__name__}"
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.path)
+def test_every_rpc_says_which_permission_it_needs(method: RpcMethod) -> None:
+    assert method.permission, f"{proto_file(method)}: add the option permission to {method.rpc}"
+
+
+@pytest.mark.parametrize("method", PUBLIC, ids=lambda method: method.path)
+def test_every_public_rpc_says_what_it_is_for_and_shows_it(method: RpcMethod) -> None:
+    where = f"{proto_file(method)}: {method.rpc}"
+    assert method.description.endswith("."), f"{where}: add a comment of whole sentences"
+    assert method.examples, f"{where}: add the option example, the params of a call as JSON"
+    validator = protovalidate.Validator()
+    for example in method.examples:
+        violations = validator.collect_violations(from_json(json.loads(example), method.request))
+        assert not violations, (
+            f"{where}: {[(each.proto.field, each.proto.message) for each in violations]} in {example}"
+        )
