@@ -20,7 +20,7 @@ OK_STATUS = 200
 """What HTTP answers unless an option says otherwise: JSON-RPC tells of failures in its body."""
 
 A2A_CODES = range(-32099, -32000)
-"""The JSON-RPC codes to which A2A gives a meaning of its own (section 5.4 of its specification)."""
+"""The JSON-RPC codes to which A2A gives a meaning of its own; its TaskNotFoundError is -32001."""
 
 CodeT = TypeVar("CodeT")
 
