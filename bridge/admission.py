@@ -23,6 +23,7 @@ class AccessCheck:
 
     async def visible_failure(self, failure: CstpError, metadata: Metadata) -> CstpError:
         """Return the failure to answer with: the server's own if it refuses the caller altogether."""
+        # An error of the server itself: it has authenticated the caller already.
         if isinstance(failure.__cause__, grpc.aio.AioRpcError):
             return failure
         try:

@@ -69,6 +69,8 @@ def forwarded_metadata(values_of: Callable[[str], Sequence[str]], request_id: st
         if len(values) == 1 and len(values[0]) <= longest and PRINTABLE.fullmatch(values[0]):
             metadata.append((name, values[0]))
         elif len(values) > 1 and name == AUTHORIZATION:
+            # Twice, so that the server refuses them as repeated; the bridge itself does not decide which one would
+            # count.
             metadata += [(name, UNREADABLE_VALUE), (name, UNREADABLE_VALUE)]
         elif values and name == HOP_METADATA_KEY:
             # Fail closed: without the header, the call would have all hops left.

@@ -22,6 +22,7 @@ class A2aAccessCheck:
 
     async def visible_error(self, error: A2AError, metadata: Metadata) -> A2AError:
         """Return the error to answer with: the server's own if it refuses the caller altogether."""
+        # An error of the server itself: it has authenticated the caller already.
         if isinstance(error, UpstreamError):
             return error
         try:

@@ -309,6 +309,8 @@ class AgentCardEndpoint:
     """Answer requests for the agent cards, which need no token."""
 
     def __init__(self, cards: AgentCardBuilder, address: PublicUrlResolver) -> None:
+        # Caches of this instance, one for each form of the card; a decorated method would share one and keep `self`
+        # alive.
         keep = functools.lru_cache(maxsize=MAX_CACHED_CARDS)
         self._address = address
         self._v0_3: Callable[[str], CachedCard] = keep(lambda url: encode_card(cards.build_v0_3(url), cards.signed_by))

@@ -130,6 +130,7 @@ class A2aRequestHandler:
             return
         task, work = begun
         yield apply_history_length(task, params.configuration)
+        # Shielded: a caller that disconnects ends its stream and not the task.
         for event in final_events(await asyncio.shield(work)):
             yield event
 

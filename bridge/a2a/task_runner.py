@@ -116,6 +116,7 @@ class PendingTaskBuilder:
         params = {**refined.params, "correlationId": earlier.get("correlationId", task.id)}
         request = dataclasses.replace(refined, params=params)
         continued = copy_task(task)
+        # The artifacts are those of the announcement before; its answer moves from the status into the history.
         del continued.artifacts[:]
         if task.status.HasField("message"):
             continued.history.append(task.status.message)
@@ -289,6 +290,8 @@ class TaskRunner:
             and pending.push_config is None
             and self._forwarder.is_repeatable(pending.request.name, pending.request.params)
         ):
+            # Shielded: a caller that disconnects does not stop its task. If the bridge is killed, nothing was stored,
+            # and the repeated message runs again, which is harmless here.
             return await asyncio.shield(self._spawn(self._run_unsaved(pending, metadata)))
         task, work = await self.start(pending, metadata)
         try:

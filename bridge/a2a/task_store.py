@@ -163,6 +163,7 @@ class GrpcTaskStore:
         with a push configuration the errors of `push_error`.
         """
         content = copy_task(task)
+        # The server sets the time of a change, and returns it.
         content.status.ClearField("timestamp")
         request = tasks_pb2.SaveTaskRequest(
             task=tasks_pb2.Task(

@@ -141,6 +141,7 @@ class A2aClient:
         supported = [each for each in card.supported_interfaces if each.protocol_binding in SUPPORTED_BINDINGS]
         if not supported:
             raise A2aPermanentError("no interface of A2A over JSON-RPC or HTTP+JSON in its card")
+        # Security: otherwise the card, which is not signed, could send the token and the context to any host.
         own = [each for each in supported if self._is_own(each)]
         if not own:
             raise A2aPermanentError("only interfaces on other hosts than its own in its card, or less secure ones")

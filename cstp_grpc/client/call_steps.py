@@ -83,6 +83,7 @@ def with_idempotency_key(request: Message) -> Message:
     field = IDEMPOTENCY_FIELDS.get(request.DESCRIPTOR.full_name)
     if field is None or request.HasField(field):
         return request
+    # A copy, because the request belongs to the caller, who may send it again as another call.
     identified = type(request)()
     identified.CopyFrom(request)
     setattr(identified, field, str(uuid.uuid4()))

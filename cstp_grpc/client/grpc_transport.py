@@ -143,6 +143,7 @@ class GrpcTransport:
 
     def _callable(self, kind: Any, method: RpcMethod) -> Any:
         # gRPC types a call by its messages, which only the contract knows here.
+        # Threads may build the same callable twice; setdefault, which is atomic, keeps one of them.
         return self._calls.get(method.path) or self._calls.setdefault(
             method.path, kind(method.path, method.request.SerializeToString, method.response.FromString)
         )

@@ -53,6 +53,7 @@ class JsonRpcTransport:
         self._url = jsonrpc_url(target)
         self._headers = {"content-type": "application/json", "accept": "application/json"} | dict(bearer_header(token))
         self._http = HttpClient(tls_context(root_certificates), max_bytes=MAX_RESPONSE_BYTES, clock=clock)
+        # Shared by threads: next() of a count is atomic.
         self._ids = itertools.count(1)
 
     def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
@@ -150,6 +151,7 @@ def read_result(answer: HttpResponse, call_id: int, where: str) -> dict[str, Any
     if isinstance(content.get("error"), dict):
         raise error_from_jsonrpc(content["error"], parse_retry_after(answer))
     result = content.get("result")
+    # A response with another id would be one that a proxy mixed up.
     if content.get("id") != call_id or not isinstance(result, dict):
         raise errors.InternalError(f"{where} sent an answer that belongs to no call")
     return result

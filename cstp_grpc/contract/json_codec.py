@@ -263,6 +263,7 @@ class ObjectCodec:
             field = fields.get(key)
             if field is None:
                 problems.add(prefix + printable_key(key), "is not a known field")
+            # As in ProtoJSON, null means absent, except in a google.protobuf.Value.
             elif item is None and not field.takes_null:
                 continue
             elif key != field.json_name and field.is_given(value, field.json_name):
@@ -272,6 +273,7 @@ class ObjectCodec:
             elif not field.is_list:
                 # Filled here and not in FieldCodec, for one frame per level of nesting.
                 child = getattr(message, field.name)
+                # An empty object makes the field present, as the first access alone does not.
                 child.SetInParent()
                 field.codec.fill(child, item, prefix + field.json_name, problems)
             elif field.is_fitting_list(item, prefix + field.json_name, problems):

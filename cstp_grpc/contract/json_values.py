@@ -129,6 +129,7 @@ def parse_bytes(value: object) -> bytes:
     if not isinstance(value, str):
         raise InvalidValue("must be base64 text")
     try:
+        # Without `validate` Python skips characters that are not base64.
         return base64.b64decode(value, validate=True)
     except ValueError:
         raise InvalidValue("must be base64 text") from None

@@ -65,6 +65,7 @@ def error_from_rpc(error: grpc.RpcError, target: str) -> CstpError:
     found = error_from_status(call, target) if details is None else error_from_details(details)
     if (pushback := trailing_value(call, PUSHBACK_KEY)) is not None:
         delay = parse_pushback(pushback)
+        # The pushback of gRPC's retry design (gRFC A6): anything but a number forbids a retry.
         found.final = delay is None
         if found.retry_after is None and delay is not None:
             found.retry_after = delay / 1000

@@ -114,6 +114,8 @@ class AuditedWriter:
 
         Raises the exception of the job, and Unavailable.
         """
+        # After the commit, so that the subscriptions that it wakes find the events. If the process is killed in
+        # between, subscriptions on other servers find them when they poll.
         result = self._writer.run(job)
         self._notify()
         return result

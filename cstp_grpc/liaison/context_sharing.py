@@ -118,9 +118,12 @@ class ContextSharing:
             verdict = self.judge(caller, handover)
             operation = replace(operation, verdict=verdict)
             require_allowed(verdict, handover)
+            # Outside of the transaction, which must not wait for another server. Killed after it, the agent has a share
+            # that is not on disk; the repeated request delivers it again under the same id.
             offered = self.deliver_if_confirming(agent, share, None, pillar)
         except CstpError as error:
             add_failure_details(error, pillar)
+            # A transaction of its own, because the one of the share never began.
             self._recorder.record_refusal(replace(operation, error=error.reason))
             raise
         stored = self._recorder.run(lambda unit_of_work: self._insert_unrouted(unit_of_work, offered, operation))

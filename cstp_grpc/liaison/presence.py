@@ -105,6 +105,8 @@ class Heartbeats:
         self, unit_of_work: UnitOfWork, caller: TenantCaller, pillar: str
     ) -> tuple[datetime, AgentPresence | None]:
         """Return the current instant and an agent's presence, marked as absent if its time is over."""
+        # The lock first: what is read below then stays valid until the commit. The clock after it, since other servers
+        # may hold the lock for a while.
         self._store.lock_order(unit_of_work)
         now = self._clock()
         known = self._store.presence(unit_of_work, caller.tenant, pillar)
@@ -224,9 +226,13 @@ class LocalAgentService:
             activation = self._activation_of(unit_of_work, session)
             now = self._clock()
             renews = session.claimed_by == claimant and session.is_claimed(now)
+            # The number is the fencing token: it grows with each new claim, so that a claimant whose claim has ended
+            # cannot write any more, even if the next claim is its own.
             number = session.claim_number if renews else session.claim_number + 1
             until = now + self._claimed_for
             claimed = replace(session, claimed_by=claimant, claimed_until=until, claim_number=number)
+            # Compared and set in one statement; the session was read with the lock, so this fails only if another claim
+            # is live.
             if not self._sessions.claim(unit_of_work, claimed, now):
                 raise already_claimed_error(session, now)
             if not renews:
@@ -351,6 +357,7 @@ class AgentDirectory:
         """Return why remote agents are unavailable, None for each available one."""
         if not pillars:
             return {}
+        # A pool of its own for each listing, which is rare; threads kept for it would be idle.
         with ThreadPoolExecutor(min(MAX_PARALLEL_PROBES, len(pillars)), thread_name_prefix="list-agents") as pool:
             return dict(zip(pillars, pool.map(lambda pillar: self._why_absent(caller, pillar), pillars), strict=True))
 

@@ -285,6 +285,7 @@ def public_failure_text(error: CstpError) -> str:
         return NOT_REACHABLE
     if isinstance(error, errors.DeadlineExceeded):
         return NOT_IN_TIME
+    # A request id shows that a CSTP server wrote the message; texts of proxies and libraries go to the log only.
     return append_reason(f"answered {error.reason}", error.message if error.request_id else "")
 
 

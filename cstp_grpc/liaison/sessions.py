@@ -152,6 +152,8 @@ class SessionService:
         )
 
         def job(unit_of_work: UnitOfWork) -> tuple[Session, bool]:
+            # The database decides between concurrent calls: the id is a primary key, and a unique index allows a user
+            # one active session.
             if not self._store.add(unit_of_work, session):
                 return self._existing_session(unit_of_work, session, session_id), False
             self._record(unit_of_work, caller, session, EventType.SESSION_OPENED, AuditEvent.SESSION_OPENED)
@@ -200,6 +202,8 @@ class SessionService:
             if session is None:
                 raise session_not_found(session_id)
             if content.message_id is not None:
+                # Before the checks of the session: a repeated message gets its answer even if the session was closed
+                # since.
                 known = self._store.message(unit_of_work, caller.tenant, session_id, content.message_id)
                 if known is not None:
                     return require_same_message(known, content)
@@ -247,6 +251,7 @@ class SessionService:
             self._fence.check_number(caller, session, claim_number, self._clock())
             removed = {name for name, value in changes.items() if value is None}
             merged = {name: value for name, value in {**session.context, **changes}.items() if name not in removed}
+            # No new version if nothing changes, so that a repeated update does not make others fail.
             if is_same_json(merged, session.context):
                 return session
             self._check_size("context", merged)

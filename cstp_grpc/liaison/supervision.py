@@ -149,6 +149,8 @@ class SessionSupervisor:
     def _is_due(self) -> bool:
         """Return whether anything is due, without waiting for writers."""
         with self._sessions.read_snapshot() as unit_of_work:
+            # A plain read: most sweeps find nothing due, and the lock of a write transaction would hold up other
+            # servers.
             due = self._store.next_due(unit_of_work)
         return due is not None and due <= self._clock()
 
