@@ -26,6 +26,8 @@ REPORTS_ROOT = ".intent-layer"
 
 TARGET = rf"@(\S+(?:{'|'.join(map(re.escape, IMPORTABLE_SUFFIXES))}))"
 CANDIDATE = re.compile(rf"^[ \t]*(?:[-*+][ \t]+)?{TARGET}[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
+NEWLINE = re.compile(r"\r\n?|\n")
+"""What the Markdown parser takes for the end of a line."""
 IMPORT = re.compile(rf"[ \t]*{TARGET}[ \t]*", re.IGNORECASE)
 
 
@@ -54,15 +56,20 @@ def find_imports(text: str) -> tuple[ImportLine, ...]:
     if not CANDIDATE.search(text):
         return ()
     skipped, body = split_front_matter(text)
+    lines = NEWLINE.split(body)
     found: list[ImportLine] = []
     quoted = 0
     for number, token in enumerate(tokens := parse_blocks(body)):
         if token.type.startswith("blockquote"):
             quoted += token.nesting
         elif token.type == "inline" and token.map and not quoted and tokens[number - 1].type == "paragraph_open":
+            first = token.map[0]
+            # The parser strips what Python calls whitespace, such as a line with a form feed, which begins a paragraph.
+            while not lines[first].strip():
+                first += 1
             for offset, line in enumerate(token.content.split("\n")):
                 if match := IMPORT.fullmatch(line):
-                    found.append(ImportLine(skipped + token.map[0] + offset + 1, match[1]))
+                    found.append(ImportLine(skipped + first + offset + 1, match[1]))
     return tuple(found[:MAX_LINES])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -35,6 +35,7 @@ def broken(root: Path) -> list[tuple[str, int, str]]:
 
 @settings(max_examples=examples(600), deadline=None)
 @given(lines)
+@example(["\x0c", "@a.md"])
 def test_imports_are_lines_of_paragraphs_and_lists_that_hold_nothing_else(drawn: list[str]) -> None:
     text = "\n".join(["", *drawn])
     found = find_imports(text)
