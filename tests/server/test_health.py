@@ -45,8 +45,11 @@ def watching(target: str, count: int) -> Iterator[list[Any]]:
     """Watch the health of a server with so many streams."""
     with grpc.insecure_channel(target) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        streams = [stub.Watch(REQUEST, timeout=TIMEOUT) for _ in range(count)]
-        assert [next(stream).status for stream in streams] == [SERVING] * count
+        streams = []
+        for _ in range(count):
+            # One after the other, so that the server has them in this order.
+            streams.append(stub.Watch(REQUEST, timeout=TIMEOUT))
+            assert next(streams[-1]).status == SERVING
         yield streams
 
 
