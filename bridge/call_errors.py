@@ -108,7 +108,7 @@ def error_codes(error: CstpError) -> ReasonCodes:
 
 
 def error_data(error: CstpError, request_id: str) -> dict[str, Any]:
-    """Return what describes an error to JSON-RPC callers; `request_id` is used if the error has none of its own."""
+    """Return the `data` member of a JSON-RPC error; `request_id` is used if the error has none of its own."""
     data: dict[str, Any] = {"reason": error.reason, REQUEST_ID: error.request_id or request_id}
     if metadata := server_metadata(error):
         data["metadata"] = metadata
@@ -156,7 +156,7 @@ def violation_text(violations: Iterable[FieldViolation]) -> str:
 
 
 def message_for_status(code: grpc.StatusCode, reason: str) -> str:
-    """Return what a caller is told of a status without details; `reason` is what the status was found to mean."""
+    """Return the message for a status without details; `reason` is the error reason that the status means."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and reason in SIZE_LIMIT_MESSAGES:
         return SIZE_LIMIT_MESSAGES[reason]
     return STATUS_MESSAGES.get(code, UNEXPECTED_FAILURE)

@@ -117,7 +117,7 @@ def print_verdict(
 
 
 def describe_deciders(violations: Sequence[types_pb2.Violation], evaluated: int) -> str:
-    """Return what decided: all guardrails, the number of those that block, or federation."""
+    """Return the deciders of a verdict: all guardrails, the number of those that block, or federation."""
     blocking = sum(item.guardrail_id not in (QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL) for item in violations)
     if violations and not blocking:
         # No guardrail blocks it, but peers do not allow it.

@@ -26,7 +26,7 @@ speaks no TLS, that it broke a plain connection off."""
 
 
 def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
-    """Return what to do next after a failed call, or None if its message suffices."""
+    """Return a hint for a failed call, or None if its message suffices."""
     match error:
         case ServerUnreachable():
             return tls_hint(error, endpoint) or connection_hint(endpoint)
@@ -56,7 +56,7 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
 
 
 def tls_hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
-    """Return what to do about a failed TLS connection, or None for other failures."""
+    """Return a hint for a failed TLS connection, or None for other failures."""
     text = f"{error.message} {error.__cause__}".lower()
     if endpoint is None or not any(
         sign in text for sign in (*UNTRUSTED_SIGNS, *NAME_MISMATCH_SIGNS, *NO_TLS_SIGNS, *CONNECTION_LOST_SIGNS)
@@ -76,7 +76,7 @@ def tls_hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
 
 
 def connection_hint(endpoint: Endpoint | None) -> str:
-    """Return what to do about an unreachable server."""
+    """Return a hint for an unreachable server."""
     if endpoint is None or endpoint.local:
         return "Start one with `cstp serve --dev`, or name one that runs with --agent NAME or --agent URL."
     scheme, _, address = endpoint.url.partition("://")
@@ -90,14 +90,14 @@ def connection_hint(endpoint: Endpoint | None) -> str:
 
 
 def token_hint(endpoint: Endpoint | None) -> str:
-    """Return what to do about a missing or unknown token."""
+    """Return a hint for a missing or unknown token."""
     if endpoint is None or endpoint.token is None:
         return "Pass --token TOKEN, set CSTP_TOKEN, or name an agent of an agents file with --agent NAME."
     return f"The token that was sent is from {endpoint.identified_by}; the server's auth.tokens does not have it."
 
 
 def session_hint(error: CstpError) -> str | None:
-    """Return what to do about a failed call on a chat session, or None if the message suffices."""
+    """Return a hint for a failed call on a chat session, or None if the message suffices."""
     session = shlex.quote(error.metadata.get("chat_session_id", ""))
     match error:
         case errors.SessionNotFound():

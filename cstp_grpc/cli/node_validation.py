@@ -78,7 +78,7 @@ def count_noun(count: int, noun: str) -> str:
 
 
 def missing_node_hint(placement: FactPlacement) -> str:
-    """Return what to do about a node file that does not exist yet."""
+    """Return a hint for a node file that does not exist yet."""
     covering = f" {placement.covering} covers the folder now." if placement.covering else ""
     return f"It is not there yet.{covering} `cstp context init {placement.folder}` begins it."
 
