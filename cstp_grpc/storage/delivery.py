@@ -233,20 +233,28 @@ class DeliveryDispatcher(Generic[ItemT]):
         attempted = attempt()
         with self._lock:
             queue.failures = queue.failures + 1 if attempted.again else 0
+
+        def record(unit_of_work: UnitOfWork) -> None:
+            attempted.record(unit_of_work)
+            # In the writer's thread, which also takes due items: it finds the item either under way or recorded. Done
+            # after the commit, an item due at once would still count as under way, and wait a second pause.
+            self._finish(item, queue)
+
         try:
-            self._writer.run(attempted.record)
+            self._writer.run(record)
         except Exception:
             name = self._outbox.name_of(item)
             self._logger.exception("what became of %s is not on disk: it is delivered again", name)
-        finally:
-            # Only after the result is on disk: until then `_has_room` keeps the item from being started again here,
-            # even if its lease has expired meanwhile.
-            with self._lock:
-                queue.under_way.discard(self._outbox.key_of(item))
+            self._finish(item, queue)
         if attempted.again:
             self.wake()
         else:
             attempted.settled()
+
+    def _finish(self, item: ItemT, queue: RecipientQueue) -> None:
+        """Allow an item to be started again."""
+        with self._lock:
+            queue.under_way.discard(self._outbox.key_of(item))
 
 
 @dataclass(frozen=True, slots=True)

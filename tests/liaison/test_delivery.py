@@ -262,6 +262,31 @@ def test_an_agent_that_does_not_answer_is_tried_again_ever_later(kit: Kit) -> No
     assert [event.type for event in kit.events()] == [EventType.CONTEXT_DELIVERED]
 
 
+def test_a_retry_that_is_due_at_once_is_not_put_off_by_the_attempt_before(kit: Kit) -> None:
+    kit.share()
+    kit.agents["content"].answers = [DeliveryFailed("not reachable")]
+    may_return = threading.Event()
+
+    class SlowToReturn:
+        """The writer, whose answers to attempts come long after the commit."""
+
+        def run(self, job: Callable[[UnitOfWork], Any]) -> Any:
+            result = kit.writer.run(job)
+            if "liaison_content" in threading.current_thread().name:
+                assert may_return.wait(SECONDS)
+            return result
+
+    with kit.delivering(writer=SlowToReturn()) as deliverer:
+        kept = kit.wait_for_attempts(1)
+        assert kept.next_attempt_at
+        kit.clock.now = kept.next_attempt_at
+        deliverer.wake()
+        try:
+            assert kit.wait_for(DeliveryState.DELIVERED).attempts == 2
+        finally:
+            may_return.set()
+
+
 @pytest.mark.parametrize("luck", [0.0, 0.5])
 def test_the_pause_is_a_matter_of_luck_but_never_less_than_a_second(kit: Kit, luck: float) -> None:
     kit.share()
