@@ -85,8 +85,8 @@ class HttpListener:
     """Accept connections for an HTTP server whose application is set up.
 
     At most `most` connections are open at once. Beyond that, the oldest connection that waits for a request is closed
-    for each new one; if all are busy, the new one is closed. A connection has `idle_seconds` to be set up, and as
-    long for the head of each request. `options` are those of aiohttp's request handler.
+    for each new one; if all are busy, the new one is closed. A connection has `idle_seconds` to be set up, and as long
+    for the head of each request. `options` are those of aiohttp's request handler.
     """
 
     def __init__(

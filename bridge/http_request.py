@@ -197,8 +197,8 @@ PORT_SUFFIX: Final = re.compile(r":\d+$")
 class PublicUrlResolver:
     """Resolve the bridge's own URL: the configured one, or else the one that the caller used.
 
-    `Forwarded` and `X-Forwarded-*` headers are trusted from trusted proxies only. Raises ConfigError for settings
-    that are not valid addresses.
+    `Forwarded` and `X-Forwarded-*` headers are trusted from trusted proxies only. Raises ConfigError for settings that
+    are not valid addresses.
     """
 
     def __init__(self, settings: ServerSettings) -> None:

@@ -1,7 +1,7 @@
 """JSON-RPC 2.0: parse bodies into calls, execute them alone or as a batch, and encode results and failures.
 
-Numbers keep their spelling, because an id must be returned exactly. Bodies are parsed strictly: no NaN or Infinity,
-no repeated member, no invalid UTF-8.
+Numbers keep their spelling, because an id must be returned exactly. Bodies are parsed strictly: no NaN or Infinity, no
+repeated member, no invalid UTF-8.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ async def stream_events(
 ) -> web.StreamResponse:
     """Stream the first event and those of the generator until it ends or the client disconnects.
 
-    The generator is closed at the end; its error becomes the last event. The first event is fetched before, so that
-    an error before it can be answered with a plain response.
+    The generator is closed at the end; its error becomes the last event. The first event is fetched before, so that an
+    error before it can be answered with a plain response.
     """
     async with aclosing(events):
         response = await start_event_stream(request, headers, ping_seconds)

@@ -46,8 +46,7 @@ SECURE_SCHEME: Final = "grpcs"
 class Upstream:
     """The gRPC server behind the bridge, as `host:port` with an optional `grpc://` or `grpcs://`.
 
-    Several IPv4 addresses separated by commas are the workers of one server, among which calls are distributed in
-    turn.
+    Several IPv4 addresses separated by commas are the workers of one server, among which calls are distributed in turn.
     """
 
     target: str

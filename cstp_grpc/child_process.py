@@ -1,8 +1,8 @@
 """Child processes that never outlive their parent.
 
-A child holds the read end of a pipe whose write end only the parent has. When the parent ends, for whatever reason,
-the kernel closes the pipe and the child stops itself. `python -P -m cstp_grpc.child_process FD MODULE ARG…` starts a
-child. A child that receives its task from the parent also has a `TaskChannel`.
+A child holds the read end of a pipe whose write end only the parent has. When the parent ends, for whatever reason, the
+kernel closes the pipe and the child stops itself. `python -P -m cstp_grpc.child_process FD MODULE ARG…` starts a child.
+A child that receives its task from the parent also has a `TaskChannel`.
 """
 
 from __future__ import annotations

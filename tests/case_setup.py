@@ -2,8 +2,8 @@
 
 `settings` change those of tests/harness.py, `rulebook` is a file under cases/rulebooks or `default`, `project` are the
 files of a project called shop, by their paths (`{link: TARGET}` is a link), `decisions` are recorded by `by` (alice
-unless stated), and `before` are earlier exchanges, each with the `reason` that it fails for. tests/case_servers.py
-says which cases share a server, and what `alone` is for.
+unless stated), and `before` are earlier exchanges, each with the `reason` that it fails for. tests/case_servers.py says
+which cases share a server, and what `alone` is for.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A case is one exchange: `requirement` (what it proves), what comes before it (tests/case_setup.py says how), `caller`,
 `call`, `params`, `transports` where it is about one alone, and `expect`: a `result` with the placeholders of
-tests/matching.py, or an `error` with its `reason`, the violated `fields`, the blocking `guardrails` and, where they
-are stated, its `details`. Of the result and the details a case states what it is about; with `exact: true` nothing
-else may be in them.
+tests/matching.py, or an `error` with its `reason`, the violated `fields`, the blocking `guardrails` and, where they are
+stated, its `details`. Of the result and the details a case states what it is about; with `exact: true` nothing else may
+be in them.
 """
 
 from __future__ import annotations

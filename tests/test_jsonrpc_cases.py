@@ -3,8 +3,8 @@ in place of its examples, and what HTTP adds to them.
 
 A case is one exchange: `requirement` (the example that it is), what comes before it (tests/case_setup.py says how),
 `caller`, `body` (the text that is sent), `answer`: its HTTP `status` and its `body`, a JSON value with the placeholders
-of tests/matching.py and absent where nothing is answered, and `after`: later calls with their `result`.
-What must match exactly says `exact: true`.
+of tests/matching.py and absent where nothing is answered, and `after`: later calls with their `result`. What must match
+exactly says `exact: true`.
 """
 
 from __future__ import annotations

@@ -210,10 +210,10 @@ GRPC_BINDINGS: Final = (
 class A2aGrpcServer:
     """Serve A2A over gRPC.
 
-    The constructor binds the port, so that the agent card can name it; `start` begins to answer. Health and
-    reflection need no token, everything else needs what the gRPC server needs. Requests are bounded as over HTTP, in
-    bytes and in the time to arrive. With a certificate the server uses TLS; `reuse_port` shares the port with other
-    processes. Raises CannotListen.
+    The constructor binds the port, so that the agent card can name it; `start` begins to answer. Health and reflection
+    need no token, everything else needs what the gRPC server needs. Requests are bounded as over HTTP, in bytes and in
+    the time to arrive. With a certificate the server uses TLS; `reuse_port` shares the port with other processes.
+    Raises CannotListen.
     """
 
     def __init__(self, settings: Settings, certificate: ServerCertificate | None, *, reuse_port: bool = False) -> None:

@@ -159,8 +159,8 @@ class GrpcTaskStore:
         """Store a task and return it as stored; version 0 creates it.
 
         `time_left` is how many seconds an unfinished task has until it counts as failed; `method` is the method that
-        will be called for it, for which the server checks the caller's permission. Raises TaskVersionConflict, and
-        with a push configuration the errors of `push_error`.
+        will be called for it, for which the server checks the caller's permission. Raises TaskVersionConflict, and with
+        a push configuration the errors of `push_error`.
         """
         content = copy_task(task)
         # The server sets the time of a change, and returns it.

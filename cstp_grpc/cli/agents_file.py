@@ -1,7 +1,7 @@
 """Parse the agents file: which agents can be called, at which URLs, with which tokens.
 
-The checks are written by hand: most commands read this file, and importing a validation library would take longer
-than the call.
+The checks are written by hand: most commands read this file, and importing a validation library would take longer than
+the call.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class AgentEntry:
     token: str | None = field(default=None, repr=False)
     """The bearer token; `${NAME}` takes it from the environment."""
     ca_file: Path | None = None
-    """A PEM file of the certificate authorities to trust instead of the system's; relative to the folder of this
-    file.
+    """A PEM file of the certificate authorities to trust instead of the system's; relative to the folder of this file.
     """
 
 

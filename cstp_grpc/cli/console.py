@@ -24,8 +24,8 @@ WORD: Final = re.compile(rf"(?:[{IDEOGRAPHS}]|[^\s{IDEOGRAPHS}]+)\s*")
 class TextTable:
     """A table without borders; its last column takes the rest of the line.
 
-    Lines are broken only between words, so that identifiers, paths and URLs can be copied whole. A word longer than
-    its line is left to the terminal. Lines have no trailing spaces.
+    Lines are broken only between words, so that identifiers, paths and URLs can be copied whole. A word longer than its
+    line is left to the terminal. Lines have no trailing spaces.
     """
 
     def __init__(self, *headings: str) -> None:

@@ -132,8 +132,7 @@ def to_local_address(address: str) -> str:
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 300.0
-"""Seconds that a worker may take to become ready. Chosen: the first one may migrate the database and
-download a model.
+"""Seconds that a worker may take to become ready. Chosen: the first one may migrate the database and download a model.
 """
 STOP_SECONDS = 10.0
 """Seconds that a worker may take to stop after draining. Chosen: for open streams and a batch for the index."""

@@ -70,10 +70,10 @@ class A2aResponseTooLarge(httpx.TransportError):
 class A2aClient:
     """Sends data to one A2A agent, over the JSON-RPC or HTTP+JSON interface that its card names. Thread-safe.
 
-    `url` is that of the card, which ends with `.json`, or of the site that has it at its well-known path. The token
-    and the data are sent to the host of the URL only, whatever the card says, and never over http if the URL is
-    https. Redirects are not followed and proxies are not used. `root_certificates` (PEM) replaces the system's
-    certificate authorities. Raises InvalidArgument if one of these is unusable.
+    `url` is that of the card, which ends with `.json`, or of the site that has it at its well-known path. The token and
+    the data are sent to the host of the URL only, whatever the card says, and never over http if the URL is https.
+    Redirects are not followed and proxies are not used. `root_certificates` (PEM) replaces the system's certificate
+    authorities. Raises InvalidArgument if one of these is unusable.
     """
 
     def __init__(self, url: str, token: str | None, *, root_certificates: bytes | None = None) -> None:

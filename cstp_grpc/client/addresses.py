@@ -15,9 +15,8 @@ SPECIAL_NETWORKS: Final = tuple(
         ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "3fff::/20", "fec0::/10"),
     )
 )
-"""Networks that are not part of the public internet and that some Python versions do not know: protocol
-assignments (a cloud serves its metadata there), 6to4 relays, a cloud's internal address, documentation, and
-site-local addresses.
+"""Networks that are not part of the public internet and that some Python versions do not know: protocol assignments (a
+cloud serves its metadata there), 6to4 relays, a cloud's internal address, documentation, and site-local addresses.
 """
 MIN_CONNECT_SECONDS: Final = 0.001
 

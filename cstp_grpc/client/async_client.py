@@ -285,9 +285,9 @@ async def split_batches(items: Iterable[Any] | AsyncIterable[Any], size: int) ->
 class AsyncCstpClient(AsyncCstp):
     """Calls a CSTP server, and closes its connection at the end of an `async with` block.
 
-    `target` is `grpc://host:port` (or just `host:port`), or `grpcs://host:port` with TLS; the other arguments are
-    those of CstpClient. It belongs to the event loop in which it is first used. Cancelling the task that awaits a
-    call cancels the call.
+    `target` is `grpc://host:port` (or just `host:port`), or `grpcs://host:port` with TLS; the other arguments are those
+    of CstpClient. It belongs to the event loop in which it is first used. Cancelling the task that awaits a call
+    cancels the call.
     """
 
     def __init__(
@@ -344,8 +344,8 @@ class AsyncCstpClient(AsyncCstp):
     async def watch(self, method: RpcMethod, request: Message, timeout: float | None = None) -> AsyncResponseStream:
         """Call a server-streaming method of the contract and return its response stream.
 
-        The stream ends with its `async with` block, with its `close`, or after `timeout` seconds with
-        DeadlineExceeded; the client's own timeout does not apply. It is not restarted after a failure: only the
-        caller knows where to resume.
+        The stream ends with its `async with` block, with its `close`, or after `timeout` seconds with DeadlineExceeded;
+        the client's own timeout does not apply. It is not restarted after a failure: only the caller knows where to
+        resume.
         """
         return await self._calls.stream(method, request, timeout)

@@ -112,10 +112,10 @@ class CstpClient(Cstp):
     """Calls a CSTP server, and closes its connection at the end of a `with` block. Thread-safe.
 
     `target` is `grpc://host:port` (or just `host:port`), `grpcs://host:port` with TLS, or the `http://` or `https://`
-    address of a bridge; `root_certificates` (PEM) replaces the system's certificate authorities. `timeout` limits
-    each call in seconds, retries included, instead of the service config; every method takes its own. Calls that
-    failed for a transient reason are retried as `retries` says, if the contract declares them idempotent. `sleep`,
-    `random` and `clock` are for tests. Every method raises a CstpError whose class names the reason.
+    address of a bridge; `root_certificates` (PEM) replaces the system's certificate authorities. `timeout` limits each
+    call in seconds, retries included, instead of the service config; every method takes its own. Calls that failed for
+    a transient reason are retried as `retries` says, if the contract declares them idempotent. `sleep`, `random` and
+    `clock` are for tests. Every method raises a CstpError whose class names the reason.
     """
 
     def __init__(
@@ -173,8 +173,7 @@ class CstpClient(Cstp):
         """Call a server-streaming method of the contract and return its response stream; gRPC only.
 
         The stream ends with its `with` block, with its `close`, or after `timeout` seconds with DeadlineExceeded; the
-        client's own timeout does not apply. It is not restarted after a failure: only the caller knows where to
-        resume.
+        client's own timeout does not apply. It is not restarted after a failure: only the caller knows where to resume.
         """
         return self._calls.stream(method, request, timeout)
 

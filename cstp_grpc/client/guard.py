@@ -143,8 +143,7 @@ def guard(client: AnyClient, intent: str | Callable[..., str], **options: Unpack
     or the record fails. In both cases nothing has run. The action is recorded as a private decision, for which the
     token needs the permissions announce, record and review; afterwards its outcome is set to success, to failure with
     the exception in its notes, or to abandoned if it was interrupted. Exceptions pass unchanged. If the review fails,
-    that is only logged. `record=False` only announces, as a FederatedClient must. Raises TypeError for unknown
-    options.
+    that is only logged. `record=False` only announces, as a FederatedClient must. Raises TypeError for unknown options.
     """
     plan = GuardPlan(intent, options)
     if plan.records and not isinstance(client, (CstpClient, AsyncCstpClient)):

@@ -77,8 +77,8 @@ class TlsSettings(SettingsSection):
     """With which certificate a server shows who it is."""
 
     certificate: Path
-    """A PEM file with the certificate of the server, followed by those that certify it. New connections get what is
-    new in the files, without a restart."""
+    """A PEM file with the certificate of the server, followed by those that certify it. New connections get what is new
+    in the files, without a restart."""
     key: Path
     """A PEM file with its private key."""
 
@@ -180,8 +180,7 @@ def count_bridges(settings: ServeSettings) -> int:
 
 
 def count_cores() -> int:
-    """Return the cores that this process may use, limited by the container's quota; 1 where ports cannot be
-    shared.
+    """Return the cores that this process may use, limited by the container's quota; 1 where ports cannot be shared.
     """
     if sys.platform != "linux":
         return 1

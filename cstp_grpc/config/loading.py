@@ -1,7 +1,7 @@
 """Loading the settings: one YAML file, overridden by the environment. Nothing else reads either.
 
-`${NAME}` in a value of the file is replaced by the environment variable of that name. `CSTP_GRPC__PORT=50061`
-overrides `grpc.port`; lists and mappings are written as JSON. Relative paths in the file are relative to its folder.
+`${NAME}` in a value of the file is replaced by the environment variable of that name. `CSTP_GRPC__PORT=50061` overrides
+`grpc.port`; lists and mappings are written as JSON. Relative paths in the file are relative to its folder.
 """
 
 from __future__ import annotations

@@ -21,8 +21,7 @@ REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 class ConfigLoader(yaml.SafeLoader):
     """Loads YAML and rejects duplicate keys, of which the last would win silently.
 
-    As in YAML 1.2, `on`, `off`, `yes` and `no` are strings, so that they need no quotes; boolean settings accept
-    them.
+    As in YAML 1.2, `on`, `off`, `yes` and `no` are strings, so that they need no quotes; boolean settings accept them.
     """
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
@@ -46,8 +45,7 @@ ConfigLoader.yaml_implicit_resolvers = {
 
 
 def parse_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file, without expanding references. Raises ConfigError, also for duplicate
-    keys.
+    """Return the mapping in a YAML file, without expanding references. Raises ConfigError, also for duplicate keys.
     """
     return parse_yaml_text(read_text(path), path)
 

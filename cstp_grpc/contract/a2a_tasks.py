@@ -37,8 +37,8 @@ def decode_stored_task(
 ) -> Task | None:
     """Decode a stored task, with its state and timestamp replaced by those of the server.
 
-    Return None if the content is not this task: anyone with a token can store arbitrary content without going through
-    a bridge.
+    Return None if the content is not this task: anyone with a token can store arbitrary content without going through a
+    bridge.
     """
     try:
         task = Task.FromString(content)

@@ -1,7 +1,7 @@
 """Descriptions of calls of the contract, and the Protocols of what executes them.
 
-`cstp_grpc.gen.calls` builds these descriptions; `cstp_grpc.gen.methods` and `cstp_grpc.gen.async_methods` pass them
-to an executor. Values are plain Python: enums are words, timestamps are aware datetimes, JSON objects are mappings.
+`cstp_grpc.gen.calls` builds these descriptions; `cstp_grpc.gen.methods` and `cstp_grpc.gen.async_methods` pass them to
+an executor. Values are plain Python: enums are words, timestamps are aware datetimes, JSON objects are mappings.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class PagedCall(Generic[T]):
     items: str
     """The field of the response that holds the items of a page."""
     numbered: bool = False
-    """Whether the next page is requested with `after`, the `sequence` of the last item, while the response says
-    `more`. Otherwise pages are requested with page tokens.
+    """Whether the next page is requested with `after`, the `sequence` of the last item, while the response says `more`.
+    Otherwise pages are requested with page tokens.
     """
 
 
@@ -80,8 +80,7 @@ class UploadCall(Generic[R, T]):
 
 
 class CallExecutor(Protocol):
-    """Executes calls. `timeout` is the seconds that a call may take, retries included; every method raises
-    CstpError.
+    """Executes calls. `timeout` is the seconds that a call may take, retries included; every method raises CstpError.
     """
 
     def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:

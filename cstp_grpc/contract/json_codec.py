@@ -1,11 +1,11 @@
 """Convert messages to JSON and back, from their descriptors, in two profiles.
 
 In both, names are lowerCamelCase, null means absent, and every invalid field is reported with its path. In
-CONTRACT_JSON enums are plain words, fields without presence are always printed, and unspecified enums and absent
-fields are omitted; unknown fields are reported. PROTO_JSON is what protobuf makes of messages: enums have their full
-names, and fields are printed if they are set; the proto's own names are taken too, and unknown fields ignored. It
-prints what protobuf's printer prints in a third of the time, but whole numbers of free-form data as such.
-The codec of a message type is compiled once, on first use.
+CONTRACT_JSON enums are plain words, fields without presence are always printed, and unspecified enums and absent fields
+are omitted; unknown fields are reported. PROTO_JSON is what protobuf makes of messages: enums have their full names,
+and fields are printed if they are set; the proto's own names are taken too, and unknown fields ignored. It prints what
+protobuf's printer prints in a third of the time, but whole numbers of free-form data as such. The codec of a message
+type is compiled once, on first use.
 """
 
 from __future__ import annotations

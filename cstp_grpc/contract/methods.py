@@ -47,8 +47,8 @@ class RpcMethod:
     idempotent: bool
     """True if the call may be retried safely."""
     permission: str
-    """The permission that a caller needs, for instance `query`; `any` if a valid token is enough, empty if the
-    contract states none.
+    """The permission that a caller needs, for instance `query`; `any` if a valid token is enough, empty if the contract
+    states none.
     """
     public: bool
     """Whether its service is exposed to all callers, over JSON-RPC too, or only to our own processes."""

@@ -132,8 +132,8 @@ def decision_filters(
 ) -> types_pb2.DecisionFilters:
     """Return filters that decisions must all match; omitted ones do not restrict.
 
-    Bounds are inclusive and dates timezone-aware; `stakes`, `status` and `outcome` match any of the values, `tags`
-    all of them. Raises InvalidArgument.
+    Bounds are inclusive and dates timezone-aware; `stakes`, `status` and `outcome` match any of the values, `tags` all
+    of them. Raises InvalidArgument.
     """
     values = {
         "category": category,

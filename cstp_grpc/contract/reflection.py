@@ -25,8 +25,8 @@ class ReflectionServicer(Protocol):
 class SymbolPool:
     """Descriptors for reflection: the part of the DescriptorPool interface that the library's servicer uses.
 
-    Beyond the default pool it has the descriptors of reflection v1, and it finds methods and fields, which clients
-    such as load generators look up: the pool itself finds only top-level symbols of a file.
+    Beyond the default pool it has the descriptors of reflection v1, and it finds methods and fields, which clients such
+    as load generators look up: the pool itself finds only top-level symbols of a file.
     """
 
     def __init__(self) -> None:

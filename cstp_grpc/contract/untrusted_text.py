@@ -7,8 +7,8 @@ from typing import Final
 MAX_REASON_CHARACTERS: Final = 500
 """Maximum length of a reason. Chosen: some sentences; it may end up in a log, a notification and an error at once."""
 MAX_REASON_BYTES: Final = 1_000
-"""Limit in bytes: errors travel in trailing metadata, where a byte takes up to six, and many clients reject more
-than 8 KiB of it.
+"""Limit in bytes: errors travel in trailing metadata, where a byte takes up to six, and many clients reject more than 8
+KiB of it.
 """
 
 

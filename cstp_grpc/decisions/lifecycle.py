@@ -45,8 +45,8 @@ def hash_canonical_json(value: object) -> str:
 def normalize_content(content: DecisionContent) -> DecisionContent:
     """Return a content in the form in which it is stored, so that equal decisions have equal hashes.
 
-    Empty texts become None, tags are unique, the date is in UTC, and characters that no database stores are replaced
-    by U+FFFD.
+    Empty texts become None, tags are unique, the date is in UTC, and characters that no database stores are replaced by
+    U+FFFD.
     """
     return replace(
         content,
@@ -169,8 +169,8 @@ def apply_review(entry: JournalEntry, outcome: Outcome, notes: str | None, at: d
 def redact_for_reader(decision: Decision, caller: str, readable: Container[str]) -> Decision:
     """Return a readable decision without the parts that the caller may not read.
 
-    Another agent's decision has no context, texts of reasons and source, and only links to `readable` decisions: the
-    id of a private one would reveal that it exists.
+    Another agent's decision has no context, texts of reasons and source, and only links to `readable` decisions: the id
+    of a private one would reveal that it exists.
     """
     if decision.agent == caller:
         return decision

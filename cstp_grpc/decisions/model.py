@@ -43,8 +43,7 @@ class SourceLinks:
 class DecisionContent:
     """The content of a decision as an agent states it.
 
-    `date` is aware and None means now; `status` None means decided, or reviewed if an outcome is given; `confidence`
-    is
+    `date` is aware and None means now; `status` None means decided, or reviewed if an outcome is given; `confidence` is
     0 to 1; `context` is private; `notes` is the lesson.
     """
 
@@ -117,8 +116,7 @@ class ImportResult:
 class DecisionFilter:
     """Conditions that decisions must all meet; None or empty does not restrict.
 
-    Instants and confidences are inclusive; `stakes`, `status` and `outcome` mean any of, `tags` all of,
-    `without_agent`
+    Instants and confidences are inclusive; `stakes`, `status` and `outcome` mean any of, `tags` all of, `without_agent`
     all but those of that agent.
     """
 

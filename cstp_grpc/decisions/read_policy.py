@@ -15,8 +15,7 @@ from cstp_grpc.storage.storable_text import replace_unstorable
 class ReadPolicy:
     """The read policy: an agent reads its own decisions and shared ones; peers read fewer of the latter.
 
-    The shared decisions that `peers` read are in one of the categories and have one of the tags; an empty set does
-    not
+    The shared decisions that `peers` read are in one of the categories and have one of the tags; an empty set does not
     restrict.
     """
 

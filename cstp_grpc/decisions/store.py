@@ -54,8 +54,7 @@ class IndexRow:
 class JournalEntry:
     """A decision with the internal fields of the journal.
 
-    `stated_status` is the status in its content, regardless of later reviews and links; `content_hash` distinguishes
-    a
+    `stated_status` is the status in its content, regardless of later reviews and links; `content_hash` distinguishes a
     repetition from another content.
     """
 

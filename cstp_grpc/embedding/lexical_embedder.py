@@ -1,8 +1,7 @@
 """An embedder that hashes the words of a text: it needs no model and compares spelling only.
 
-Word stems match inflections, trigrams match identifiers and misspellings. Measured on small sets of decisions, pairs
-of words
-added nothing, and fewer than 1024 dimensions caused noticeable collisions.
+Word stems match inflections, trigrams match identifiers and misspellings. Measured on small sets of decisions, pairs of
+words added nothing, and fewer than 1024 dimensions caused noticeable collisions.
 """
 
 from __future__ import annotations

@@ -112,8 +112,7 @@ def find_model_files(
 ) -> ModelFiles:
     """Return the model files of the first location that has them.
 
-    The order is `model_path`, Chroma's cache, the data package, Chroma's download. If `model_path` is given, it is
-    the
+    The order is `model_path`, Chroma's cache, the data package, Chroma's download. If `model_path` is given, it is the
     only location. Raises WeightsMissing.
     """
     if model_path is not None:

@@ -42,8 +42,7 @@ def ask_peers(
     """Call all peers concurrently, wait, and return the result of each, ordered by name. Never raises.
 
     Each has its own timeout, at most `seconds`; a peer that has not responded by then is reported as timed out. With
-    `late`, peers may take up to `late_seconds`: `late` then gets the reply, whatever it is, once and on another
-    thread.
+    `late`, peers may take up to `late_seconds`: `late` then gets the reply, whatever it is, once and on another thread.
     """
     return start_peer_calls(peers, method, request, seconds, metadata, clock, late, late_seconds).replies()
 

@@ -66,8 +66,8 @@ class PeerPolicy:
     def select_peers(self, subject: CallSubject, names: Sequence[str], *, judging: bool) -> list[Peer]:
         """Return the peers that a call asks: those it names, else those responsible for its category.
 
-        With `judging`, the required peers responsible for the category are always included. Raises InvalidArgument
-        for an unknown name.
+        With `judging`, the required peers responsible for the category are always included. Raises InvalidArgument for
+        an unknown name.
         """
         reject_unknown_agents(names, {peer.name for peer in self.peers})
         return [peer for peer in self.peers if is_selected(peer, subject, names, judging=judging)]
@@ -212,8 +212,7 @@ class FanOutLimiter:
         """Yield the fan-out plan, or None if the call loops or selects no peer.
 
         With a quorum and no peers, the vote is held and fails. `call_id` identifies the same call at all agents;
-        `agents` are the peers that it names. Raises InvalidArgument, and RateLimited if too many calls wait for
-        peers.
+        `agents` are the peers that it names. Raises InvalidArgument, and RateLimited if too many calls wait for peers.
         """
         relayed = HopContext.decode(inbound.hop_metadata)
         peers = self._policy.select_peers(subject, agents, judging=judging)

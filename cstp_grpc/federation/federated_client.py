@@ -61,8 +61,8 @@ class Agent:
     """An agent to ask, and how its responses count.
 
     `target` is as in CstpClient, or the URL of an agent card. Nothing is allowed that a `required` agent does not
-    allow; others only warn. `trust`, at most 1, weighs the scores of its decisions; `timeout` is in seconds.
-    `card_key` is the public key that must have signed its card, in PEM or as a JSON Web Key.
+    allow; others only warn. `trust`, at most 1, weighs the scores of its decisions; `timeout` is in seconds. `card_key`
+    is the public key that must have signed its card, in PEM or as a JSON Web Key.
     """
 
     name: str
@@ -184,11 +184,11 @@ class FederatedCallExecutor:
 class FederatedClient(Cstp):
     """Asks several agents at once and merges their responses, as an agent does with its peers.
 
-    It has the three methods of the protocol, whose merged responses list each agent's own in `responses`; others
-    raise MethodNotFound. `agents=[…]` restricts which agents a call asks, as at a server, and `scope="federated"`
-    lets the agents ask their own peers. `timeout` bounds the whole call in seconds, and no call is retried. With a
-    `quorum`, that many of the required agents must allow an action; without, all of them. Thread-safe; closed at the
-    end of a `with` block. Raises InvalidArgument.
+    It has the three methods of the protocol, whose merged responses list each agent's own in `responses`; others raise
+    MethodNotFound. `agents=[…]` restricts which agents a call asks, as at a server, and `scope="federated"` lets the
+    agents ask their own peers. `timeout` bounds the whole call in seconds, and no call is retried. With a `quorum`,
+    that many of the required agents must allow an action; without, all of them. Thread-safe; closed at the end of a
+    `with` block. Raises InvalidArgument.
     """
 
     def __init__(

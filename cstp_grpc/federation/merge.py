@@ -1,8 +1,8 @@
 """Merge the verdicts and search results of several agents: pure functions, independent of order and repetition.
 
-`merge_verdicts` and `merge_matches` are commutative, associative and idempotent, with `EMPTY_VERDICT` and
-`NO_MATCHES` as neutral elements: replies arrive in any order, and one agent may be asked by several ways. No merge
-turns a denied action into an allowed one.
+`merge_verdicts` and `merge_matches` are commutative, associative and idempotent, with `EMPTY_VERDICT` and `NO_MATCHES`
+as neutral elements: replies arrive in any order, and one agent may be asked by several ways. No merge turns a denied
+action into an allowed one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ViolationKey = tuple[str, str]
 class MergedVerdict:
     """The verdicts of one or more agents, by the name under which each is known here.
 
-    Each names a guardrail once. A warning whose severity is to block comes from an advisory agent, or was outvoted.
-    The version of the rules is empty, since responses do not state it.
+    Each names a guardrail once. A warning whose severity is to block comes from an advisory agent, or was outvoted. The
+    version of the rules is empty, since responses do not state it.
     """
 
     by_agent: Mapping[str, Verdict] = field(default_factory=dict)

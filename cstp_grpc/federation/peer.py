@@ -316,10 +316,9 @@ def open_peer(
 ) -> Peer:
     """Return the peer at a URL: `grpc://`, `grpcs://`, a bridge's `http(s)://`, or that of an agent card.
 
-    The URL of a card ends with `.json`; the card is fetched with the first call, and with `card_keys` one of them
-    must have signed it. Empty `categories` mean all. At most `max_calls` calls to the peer run concurrently; further
-    ones fail at once. Nothing is connected yet. Raises InvalidArgument for the url, the token, the roots and the
-    keys.
+    The URL of a card ends with `.json`; the card is fetched with the first call, and with `card_keys` one of them must
+    have signed it. Empty `categories` mean all. At most `max_calls` calls to the peer run concurrently; further ones
+    fail at once. Nothing is connected yet. Raises InvalidArgument for the url, the token, the roots and the keys.
     """
     return Peer(
         name,

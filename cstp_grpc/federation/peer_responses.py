@@ -149,8 +149,8 @@ class PeerIntentFeedback:
 class PeerResponse:
     """The response of a peer, or the reason why there is none.
 
-    `failure` is set exactly if the status is not ANSWERED, `verdict` is set if guardrails were evaluated, `matches`
-    if decisions were queried, and `feedback` if an intent was announced.
+    `failure` is set exactly if the status is not ANSWERED, `verdict` is set if guardrails were evaluated, `matches` if
+    decisions were queried, and `feedback` if an intent was announced.
     """
 
     agent: str

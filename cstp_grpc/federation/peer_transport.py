@@ -281,8 +281,8 @@ class CardPeerTransport:
         self._clock = clock
         self._card_keys = card_keys
         self._fetching = threading.Lock()
-        """Held by the one call that fetches the card. The fields below are read and set without it: a call that sees
-        an older value uses an older transport, or has the card fetched once more."""
+        """Held by the one call that fetches the card. The fields below are read and set without it: a call that sees an
+        older value uses an older transport, or has the card fetched once more."""
         self._resolved: ResolvedCard | None = None
         self._is_doubted = False
         """Whether a call failed since the card was fetched: the peer may have moved."""

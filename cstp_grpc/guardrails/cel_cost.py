@@ -1,9 +1,9 @@
 """Estimate the maximum number of steps of a CEL evaluation, from the syntax tree and the sizes of its inputs.
 
 The engine limits iterations, but one iteration may copy or search whatever the caller has sent, and nothing that an
-evaluation allocates is freed before its end. A step is about what the engine needs to look at one character: 10 ns,
-and at most some bytes of memory. Every estimate grows at least in proportion to a size (it is superadditive except for
-its constant part), so that a comprehension costs at most as much as if one element were the whole list and the others
+evaluation allocates is freed before its end. A step is about what the engine needs to look at one character: 10 ns, and
+at most some bytes of memory. Every estimate grows at least in proportion to a size (it is superadditive except for its
+constant part), so that a comprehension costs at most as much as if one element were the whole list and the others
 empty.
 
 The tree is read from the engine's serialized form, a cel.expr.CheckedExpr in an Any. Its fields are numbered as in

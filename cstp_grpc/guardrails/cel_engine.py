@@ -236,8 +236,8 @@ class CelEnvironment:
 def base_environment_config() -> str:
     """Return the configuration of every environment in the engine's format: stakes, and mixed-type comparisons.
 
-    The engine compares numbers of different types, but its checker rejects `context.percent > 10`, because 10 is an
-    int and inputs are doubles. So the comparisons are declared again, including the mixed ones.
+    The engine compares numbers of different types, but its checker rejects `context.percent > 10`, because 10 is an int
+    and inputs are doubles. So the comparisons are declared again, including the mixed ones.
     """
     same = ["int", "uint", "double", "bool", "string", "bytes", "timestamp", "duration"]
     mixed = [("double", "int"), ("int", "double")]

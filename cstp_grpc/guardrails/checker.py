@@ -369,8 +369,8 @@ class GuardrailChecker:
     ) -> CheckResult:
         """Return the verdict after recording it; a failed check is recorded too, with the reason.
 
-        `caller` is the authenticated agent, `claimed_agent` the one that the request names, which is never trusted.
-        The evaluation is short enough to run on the event loop; the record is awaited. Raises GuardrailEvalFailed,
+        `caller` is the authenticated agent, `claimed_agent` the one that the request names, which is never trusted. The
+        evaluation is short enough to run on the event loop; the record is awaited. Raises GuardrailEvalFailed,
         InvalidArgument, and Unavailable if the record cannot be written.
         """
         verdict: Verdict | None = None

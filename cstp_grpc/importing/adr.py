@@ -359,8 +359,8 @@ def _read_context(
 ) -> str:
     """Return the body as it is written, without its title, so that it begins with the matter.
 
-    What merely describes the record comes last. Hashes of contents depend on this order: another one would update
-    every record that is imported again.
+    What merely describes the record comes last. Hashes of contents depend on this order: another one would update every
+    record that is imported again.
     """
     title = preamble[-1]
     describing = (SectionKind.STATUS, SectionKind.DATE, SectionKind.LINKS)

@@ -72,10 +72,10 @@ def find_duplicates(
 ) -> tuple[DuplicateMatch, ...]:
     """Return the statements of a node that are likely the same as an entry, most similar first.
 
-    All sections are searched. A statement is the text under a heading of level 3 or below, a list item, or a
-    paragraph. It matches if its words, or those of its first line and of the entry's title, overlap by `threshold`
-    (Jaccard, without stop words), or if its meaning is similar. If meanings cannot be compared, words decide. A
-    statement from the same report has score 1.
+    All sections are searched. A statement is the text under a heading of level 3 or below, a list item, or a paragraph.
+    It matches if its words, or those of its first line and of the entry's title, overlap by `threshold` (Jaccard,
+    without stop words), or if its meaning is similar. If meanings cannot be compared, words decide. A statement from
+    the same report has score 1.
     """
     statements = [statement for span in document.spans for statement in _split_statements(document, span)]
     meanings = _meaning_scores(entry, statements, similarity)
@@ -188,8 +188,8 @@ def group_duplicates(
 class _LeaderIndex:
     """Finds the sets of words that overlap with a given one, without comparing every pair.
 
-    Two sets whose overlap (Jaccard) is at least a threshold share one of their rarest words: of a set of n, one of
-    the n - ceil(threshold * n) + 1 rarest.
+    Two sets whose overlap (Jaccard) is at least a threshold share one of their rarest words: of a set of n, one of the
+    n - ceil(threshold * n) + 1 rarest.
     """
 
     def __init__(self, sets: Sequence[WordSet], threshold: float) -> None:

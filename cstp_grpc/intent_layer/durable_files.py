@@ -1,7 +1,7 @@
 """Crash-safe file writes: a file is either complete or absent, also after a power failure.
 
-Folders are open descriptors and files are names in them, so that no symbolic link is followed. When a function
-returns, its effect is on disk. Every function raises Unavailable if the file system refuses.
+Folders are open descriptors and files are names in them, so that no symbolic link is followed. When a function returns,
+its effect is on disk. Every function raises Unavailable if the file system refuses.
 """
 
 from __future__ import annotations

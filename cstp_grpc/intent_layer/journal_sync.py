@@ -1,8 +1,8 @@
 """The entries of nodes as shared decisions in the journal, so that searches find them beside decisions.
 
-Each entry is a shared decision of the agent `INTENT_LAYER_AGENT`. The nodes are the source of truth. An entry that
-no node contains any more stays in the journal but is unshared, so that no search finds it; it is shared again when
-a node contains it again.
+Each entry is a shared decision of the agent `INTENT_LAYER_AGENT`. The nodes are the source of truth. An entry that no
+node contains any more stays in the journal but is unshared, so that no search finds it; it is shared again when a node
+contains it again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ MAX_TITLE = 200
 MAX_CONTEXT = 20_000
 MAX_CATEGORY = 100
 MAX_SLUG = 80
-"""Maximum characters of a section or title in a source. Chosen: a source stays short enough
-for an index.
+"""Maximum characters of a section or title in a source. Chosen: a source stays short enough for an index.
 """
 SLUG_BREAKS = re.compile(r"[\W_]+")
 MARK_AT_END = re.compile(rf"{SOURCE_LINE_PATTERN}\s*\Z")

@@ -166,8 +166,8 @@ def covering_node(tree: ProjectTree, paths: tuple[str, ...]) -> Node | None:
 def target_files(tree: ProjectTree, node: Node | None, section: str) -> tuple[str, ...]:
     """Return the files that an entry is merged into, the one that names the node first.
 
-    Of two different files it is the one that has the section, or else the one that belongs in the folder; of two
-    equal files both, so that they stay equal.
+    Of two different files it is the one that has the section, or else the one that belongs in the folder; of two equal
+    files both, so that they stay equal.
     """
     if node is None:
         return (new_node_file(ROOT),)
@@ -185,8 +185,8 @@ def target_files(tree: ProjectTree, node: Node | None, section: str) -> tuple[st
 def insert_entry(document: NodeDocument, entry: NodeEntry) -> str:
     """Return a node's text with an entry at the end of its section.
 
-    Of several sections of that name it is the first. A missing section is created at its place in the protocol's
-    order; a section unknown to the protocol comes last.
+    Of several sections of that name it is the first. A missing section is created at its place in the protocol's order;
+    a section unknown to the protocol comes last.
     """
     end = _detect_line_end(document.text)
     spans = document.find(entry.section)

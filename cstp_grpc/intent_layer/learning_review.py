@@ -11,8 +11,8 @@ A review changes two files, the node and the report, and a machine may stop betw
 5. The report is moved to the folder of its new state.
 6. The journal is removed.
 
-Each step is on disk before the next one begins. A stop during 1 leaves a part of a journal that nobody reads. Between
-1 and 2 the node is as it was, and settling removes the journal. From 2 on settling takes steps 3 to 6; it looks at what
+Each step is on disk before the next one begins. A stop during 1 leaves a part of a journal that nobody reads. Between 1
+and 2 the node is as it was, and settling removes the journal. From 2 on settling takes steps 3 to 6; it looks at what
 each file says before it changes it, so it may itself be stopped and begun again. A rejected or deferred learning has no
 node: there step 4 decides.
 
@@ -87,8 +87,8 @@ JOURNAL_FORMAT = "review 1"
 MAX_REASON = 2000
 MAX_SECTION = 200
 LOCK_TIMEOUT_SECONDS = 10.0
-"""Seconds that a review waits for another one. Chosen: a review takes milliseconds, so that a longer
-wait means a process that hangs.
+"""Seconds that a review waits for another one. Chosen: a review takes milliseconds, so that a longer wait means a
+process that hangs.
 """
 LOCK_POLL_SECONDS = 0.01
 """Seconds between two attempts to lock; flock(2) has no timeout of its own."""
@@ -166,11 +166,11 @@ class Reviewer:
     def review(self, request: ReviewRequest, before: Callable[[Learning], None] = lambda _: None) -> ReviewOutcome:
         """Accept, reject or defer a learning; the result is on disk before this returns.
 
-        A dry run returns the outcome, also if it would be refused as a likely duplicate. Raises InvalidArgument for
-        an invalid request, and for a node that is too large or leads out of the project; NotFound; Conflict if the
-        learning was reviewed already, or the node cannot be changed or changes meanwhile; LikelyDuplicate;
-        Unavailable. `before` is called when only the writing is left; an exception from it prevents the writing. A
-        dry run never calls it.
+        A dry run returns the outcome, also if it would be refused as a likely duplicate. Raises InvalidArgument for an
+        invalid request, and for a node that is too large or leads out of the project; NotFound; Conflict if the
+        learning was reviewed already, or the node cannot be changed or changes meanwhile; LikelyDuplicate; Unavailable.
+        `before` is called when only the writing is left; an exception from it prevents the writing. A dry run never
+        calls it.
         """
         _check_request(request)
         with self._hold_lock() as mistakes:

@@ -215,8 +215,8 @@ class LearningStore:
     def pending_for_paths(self, *paths: str) -> PendingReports:
         """Return the pending learnings that apply to located paths, and the unreadable pending reports.
 
-        A learning applies if it is about a path itself or something below it, about a folder that contains it, or
-        about a file directly in such a folder.
+        A learning applies if it is about a path itself or something below it, about a folder that contains it, or about
+        a file directly in such a folder.
         """
         above = {folder for path in paths for folder in iter_ancestors(containing_folder(self._tree, path))}
         pending = list(self._iter_reports([LearningState.PENDING]))

@@ -46,8 +46,8 @@ class FindingSeverity(StrEnum):
 class NodeSection:
     """A section of a node's file: its heading, and the text below it without the heading.
 
-    `line` is that of the heading, from 1. The introduction has no heading; its line is that of its text.
-    `subsections` are those of level 3.
+    `line` is that of the heading, from 1. The introduction has no heading; its line is that of its text. `subsections`
+    are those of level 3.
     """
 
     name: str

@@ -28,8 +28,8 @@ CHARACTERS_PER_TOKEN = 4
 def count_tokens(text: str) -> int:
     """Return one token for every four characters, rounded up.
 
-    An approximation on purpose: it is the same on every machine and for every model, so that a node that is within
-    its budget here is within it everywhere.
+    An approximation on purpose: it is the same on every machine and for every model, so that a node that is within its
+    budget here is within it everywhere.
     """
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
@@ -83,9 +83,9 @@ SECTION_KEY_CACHE_SIZE = 4096
 class SectionSpan:
     """The offsets of a section in its text.
 
-    Lines count from 1, offsets in characters from 0. The heading is at `start_offset`; the body runs from
-    `body_offset` (on `body_line`) to `end_offset` (excluded), where the next section starts or the text ends.
-    `subsections` begin at headings of level 3 and end at the next heading of level 1 to 3.
+    Lines count from 1, offsets in characters from 0. The heading is at `start_offset`; the body runs from `body_offset`
+    (on `body_line`) to `end_offset` (excluded), where the next section starts or the text ends. `subsections` begin at
+    headings of level 3 and end at the next heading of level 1 to 3.
     """
 
     name: str
@@ -137,8 +137,8 @@ class NodeDocument:
     def sections(self, without: Collection[int] = (), introduction: str = INTRODUCTION) -> tuple[NodeSection, ...]:
         """Return the sections as separate texts, each with line feeds only and nothing left open.
 
-        Blank lines around them are removed. The introduction comes first, under the given name, with the number of
-        its first line. Lines whose numbers are in `without` are left out.
+        Blank lines around them are removed. The introduction comes first, under the given name, with the number of its
+        first line. Lines whose numbers are in `without` are left out.
         """
         sections = [self._section(span, without) for span in self.spans]
         if self.introduction:

@@ -74,8 +74,8 @@ class _LaterChanges:
 class GitHistory:
     """The history of a project that is, or lies in, a git work tree.
 
-    Without git, outside a work tree and in a shallow clone there is no history. Only git is started, and it prompts
-    for nothing, fetches nothing and writes nothing.
+    Without git, outside a work tree and in a shallow clone there is no history. Only git is started, and it prompts for
+    nothing, fetches nothing and writes nothing.
     """
 
     def __init__(self, root: Path, environment: Mapping[str, str], timeout: float = TIMEOUT_SECONDS) -> None:
@@ -94,9 +94,8 @@ class GitHistory:
     ) -> dict[str, StaleNode]:
         """Return the nodes that are older than the files they cover, by their folders.
 
-        `nodes` gives the files of each node by its folder; `owner` returns the folder of the node that covers a
-        folder. A node that was changed since, or was never committed, is not stale. One pass over the log serves all
-        nodes.
+        `nodes` gives the files of each node by its folder; `owner` returns the folder of the node that covers a folder.
+        A node that was changed since, or was never committed, is not stale. One pass over the log serves all nodes.
         """
         if not nodes or not self._has_history():
             return {}

@@ -126,9 +126,9 @@ class _AuditedChange:
 class ProjectService:
     """The operations on the nodes and learnings of one project.
 
-    Every operation has an audit record on disk before its result is returned, also if it fails; a change has it
-    before anything is changed. Paths are as `ProjectTree.locate` takes them. Each method raises InvalidArgument for a
-    path that leaves the project, and Unavailable if the project cannot be read or the record cannot be stored.
+    Every operation has an audit record on disk before its result is returned, also if it fails; a change has it before
+    anything is changed. Paths are as `ProjectTree.locate` takes them. Each method raises InvalidArgument for a path
+    that leaves the project, and Unavailable if the project cannot be read or the record cannot be stored.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The nodes of a project on disk: path containment, bounded reads, and a cache of parsed files.
 
-A path is resolved once, symbolic links included, and then opened folder by folder without following a link, so that
-a link swapped in between cannot redirect the read.
+A path is resolved once, symbolic links included, and then opened folder by folder without following a link, so that a
+link swapped in between cannot redirect the read.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class _CachedFile(ParsedFile):
 class ProjectTree:
     """Reads the folders and nodes of a project; thread-safe.
 
-    Paths are relative to the root, with `/`, and `.` for the root itself. Only `locate` validates a caller's path;
-    the other methods take its results, and find nothing at any other path.
+    Paths are relative to the root, with `/`, and `.` for the root itself. Only `locate` validates a caller's path; the
+    other methods take its results, and find nothing at any other path.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class ProjectTree:
     def locate(self, path: str, field: str = "path") -> str:
         """Return a path without symbolic links, `.`, `..` and redundant slashes; it need not exist.
 
-        `..` is resolved as written, before symbolic links are. Raises InvalidArgument, which names `field`, for a
-        path that leaves the project or that no file can have; Unavailable if the project cannot be read.
+        `..` is resolved as written, before symbolic links are. Raises InvalidArgument, which names `field`, for a path
+        that leaves the project or that no file can have; Unavailable if the project cannot be read.
         """
         parts = parse_path(path, field)
         try:
@@ -175,8 +175,8 @@ class ProjectTree:
     def walk(self) -> Iterator[Node | UnreadableFolder]:
         """Yield all nodes as `nodes` does, and in their places the files and folders that cannot be read.
 
-        Symbolic links to folders are not followed. `SKIPPED_FOLDERS`, names that are no UTF-8, and folders deeper
-        than `MAX_DEPTH` are skipped.
+        Symbolic links to folders are not followed. `SKIPPED_FOLDERS`, names that are no UTF-8, and folders deeper than
+        `MAX_DEPTH` are skipped.
         """
         with self.open_folder(ROOT) as descriptor:
             if descriptor is not None:
@@ -190,8 +190,8 @@ class ProjectTree:
     def read(self, file: str, limit: int = MAX_FILE_BYTES) -> bytes | None:
         """Return a file's content, or None if it is no regular file.
 
-        Links are not followed, nothing is cached. Raises InvalidArgument if it exceeds `limit` bytes, Unavailable if
-        it cannot be read.
+        Links are not followed, nothing is cached. Raises InvalidArgument if it exceeds `limit` bytes, Unavailable if it
+        cannot be read.
         """
         with self._open_parent(file) as descriptor:
             status = None if descriptor is None else stat_at(file, descriptor)

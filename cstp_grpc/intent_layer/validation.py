@@ -48,8 +48,7 @@ class NodeHistory(Protocol):
     ) -> Mapping[str, StaleNode]:
         """Return the nodes that are older than the files they cover, by their folders.
 
-        `nodes` gives the files of each node by its folder; `owner` returns the folder of the node that covers a
-        folder.
+        `nodes` gives the files of each node by its folder; `owner` returns the folder of the node that covers a folder.
         """
 
 

@@ -40,8 +40,7 @@ OUTCOME_SENTENCES = {
 def build_suggestions(similar: Sequence[Match], verdict: Verdict, checks: Sequence[str] = ()) -> list[str]:
     """Return at most five suggestions, the most useful first and without duplicates.
 
-    The order: how to satisfy guardrails that block; the first two of the `checks` not made yet; lessons of failures
-    and
+    The order: how to satisfy guardrails that block; the first two of the `checks` not made yet; lessons of failures and
     partial successes; how to satisfy guardrails that warn; failures and partial successes without a lesson; the other
     checks; other lessons; successes. Each group keeps the order of the verdict, of `checks` or of `similar` (most
     similar first).
@@ -170,10 +169,10 @@ class CitationRecorder(Protocol):
 class Announcer:
     """Answers announcements.
 
-    The intent, its audit entry and the citations of the given decisions are one transaction, on disk before the
-    answer; the first two are stored even if the answer is an error. Similar decisions score at least `min_score`. If
-    `stores_content` is False, neither the intent's content nor its text in the audit trail is stored; if `responds`
-    is False, the answer has no feedback. `pool` runs file reads, and searches unless they are short.
+    The intent, its audit entry and the citations of the given decisions are one transaction, on disk before the answer;
+    the first two are stored even if the answer is an error. Similar decisions score at least `min_score`. If
+    `stores_content` is False, neither the intent's content nor its text in the audit trail is stored; if `responds` is
+    False, the answer has no feedback. `pool` runs file reads, and searches unless they are short.
     """
 
     def __init__(
@@ -212,8 +211,8 @@ class Announcer:
 
         Similar decisions are those that `reader` may read; None means the caller. Raises QueryFailed,
         GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for metadata that is
-        too large, for invalid paths and for a revision of another journal, Unavailable for a revision that the
-        journal has not reached, and NotFound for an unknown project.
+        too large, for invalid paths and for a revision of another journal, Unavailable for a revision that the journal
+        has not reached, and NotFound for an unknown project.
         """
         check_context_bounds(announcement.metadata, "metadata")
         if announcement.min_journal_revision is not None:

@@ -88,8 +88,7 @@ class NoProjects:
 class Intent:
     """A revision of an announced intent, identified by agent, correlation id and revision number.
 
-    `received_at` is aware, in UTC; `content_hash` distinguishes a repetition from a new revision. `intent`,
-    `context`,
+    `received_at` is aware, in UTC; `content_hash` distinguishes a repetition from a new revision. `intent`, `context`,
     `metadata` and `project` are None, and `paths` empty, if contents are not stored. `revision` counts from 1 without
     gaps; the store sets it.
     """

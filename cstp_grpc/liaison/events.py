@@ -79,8 +79,8 @@ class EventFeed:
     def watch(self, conditions: EventFilter, after: int | None, agent: str) -> EventSubscription:
         """Subscribe an agent to the events after a sequence number, or to those from now on.
 
-        Raises InvalidArgument for a sequence that the tenant has not reached, RateLimited if no more subscriptions
-        are allowed, Unavailable if the server stops, and QueryFailed if the database fails.
+        Raises InvalidArgument for a sequence that the tenant has not reached, RateLimited if no more subscriptions are
+        allowed, Unavailable if the server stops, and QueryFailed if the database fails.
         """
         newest = self._last_sequence(conditions.tenant)
         if after is not None and after > newest:
@@ -185,8 +185,8 @@ def too_many_watches_error(which: str, limit: int, setting: str) -> RateLimited:
 class EventSubscription(AsyncIterator[Event]):
     """An asynchronous iterator over the events of a subscription, in order, which waits for the next one.
 
-    It counts until it is cancelled, fails, or is garbage-collected. Iterating raises QueryFailed if the database
-    fails, and Unavailable if the server stops. One task iterates; any thread may cancel.
+    It counts until it is cancelled, fails, or is garbage-collected. Iterating raises QueryFailed if the database fails,
+    and Unavailable if the server stops. One task iterates; any thread may cancel.
     """
 
     def __init__(

@@ -154,8 +154,8 @@ class RoutingDecision:
 class Share:
     """A context shared with an agent, after redaction, identified by tenant and id.
 
-    `context_hash` is the SHA-256, in hex, of its canonical JSON. `next_attempt_at` is when its delivery is due, None
-    if nothing is to be delivered. `execution_id` is the request that shared it, `task_id` the task that an A2A agent
+    `context_hash` is the SHA-256, in hex, of its canonical JSON. `next_attempt_at` is when its delivery is due, None if
+    nothing is to be delivered. `execution_id` is the request that shared it, `task_id` the task that an A2A agent
     created for it.
     """
 

@@ -306,8 +306,8 @@ MAX_PARALLEL_PROBES = 8
 class ListedAgent:
     """The liaison agent of a pillar as a tenant sees it.
 
-    `reason` says why it is unavailable, None while it is available. `presence` is the last record of a local agent,
-    if any; `since` is when its presence or absence began.
+    `reason` says why it is unavailable, None while it is available. `presence` is the last record of a local agent, if
+    any; `since` is when its presence or absence began.
     """
 
     pillar: str

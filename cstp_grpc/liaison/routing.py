@@ -59,9 +59,9 @@ SHORT_CONTEXT = 4096
 class RoutingRequest:
     """A request to hand a session to a pillar.
 
-    Without `session_id` it is the user's active session; without `context` the whole conversation is shared.
-    `leaving` is the activation key of the liaison agent from which the session is taken; None for a routing that the
-    guide requested.
+    Without `session_id` it is the user's active session; without `context` the whole conversation is shared. `leaving`
+    is the activation key of the liaison agent from which the session is taken; None for a routing that the guide
+    requested.
     """
 
     target_pillar: str
@@ -164,8 +164,8 @@ class Router:
         """Route as `route` does, without blocking the event loop; the context of the request must be small.
 
         Returns None, and has done nothing, unless everything but the transaction is sure to take less than a
-        millisecond: a given context without redaction, and a session of the guide for a local agent that is known to
-        be available. Raises as `route` does.
+        millisecond: a given context without redaction, and a session of the guide for a local agent that is known to be
+        available. Raises as `route` does.
         """
         agent = self._agent_of(request)
         if not self._is_short(caller, agent, request):

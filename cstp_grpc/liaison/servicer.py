@@ -71,8 +71,8 @@ class LiaisonComponents:
 
 
 class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
-    """Serves liaison.v1.LiaisonService; `run_blocking` runs blocking work of async methods on a thread, `routings`
-    runs routings.
+    """Serves liaison.v1.LiaisonService; `run_blocking` runs blocking work of async methods on a thread, `routings` runs
+    routings.
     """
 
     def __init__(self, liaison: LiaisonComponents, run_blocking: RunBlocking, routings: WorkPool) -> None:

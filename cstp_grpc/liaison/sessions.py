@@ -33,9 +33,9 @@ from cstp_grpc.storage.unit_of_work import UnitOfWork
 class ClaimFence:
     """Refuse stale writes of agents that no longer have a session; called in the transaction that holds its row.
 
-    `agents` are the names of the local liaison agents by pillar. Only those claim sessions: remote agents, and
-    callers that serve no pillar, can only be recognized by a claim number, which they do not have. A caller that may
-    route acts as the guide, unless it serves the session's pillar.
+    `agents` are the names of the local liaison agents by pillar. Only those claim sessions: remote agents, and callers
+    that serve no pillar, can only be recognized by a claim number, which they do not have. A caller that may route acts
+    as the guide, unless it serves the session's pillar.
     """
 
     def __init__(self, agents: Mapping[str, Collection[str]]) -> None:
@@ -136,8 +136,8 @@ class SessionService:
     ) -> tuple[Session, bool]:
         """Open a session durably, or return the one that the same call opened before, and whether it is new.
 
-        Raises InvalidArgument for a context that cannot be stored; Conflict if the user has an active session that
-        was opened differently, or the id is taken.
+        Raises InvalidArgument for a context that cannot be stored; Conflict if the user has an active session that was
+        opened differently, or the id is taken.
         """
         self._check_context(context)
         now = self._clock()
@@ -241,8 +241,8 @@ class SessionService:
         """Set members of a session's context, or remove those that are None, and return the session.
 
         Raises SessionNotFound if the session is not active, SessionUpdateFailed if it has another version than the
-        stated one, SessionWithAnotherAgent if the claim number is not that of the live claim, and InvalidArgument for
-        a context that cannot be stored.
+        stated one, SessionWithAnotherAgent if the claim number is not that of the live claim, and InvalidArgument for a
+        context that cannot be stored.
         """
         self._check_context(changes)
 

@@ -69,8 +69,8 @@ class DeliveryOutcome:
 class ShareDispatcher:
     """Deliver due shares in threads, each until its agent accepts or rejects it, or `hours` are over.
 
-    A share is delivered at least once and always under the same identifier; see `DeliveryDispatcher`. `feed_notify`
-    is called after events were added. `random` returns a number from 0 to 1.
+    A share is delivered at least once and always under the same identifier; see `DeliveryDispatcher`. `feed_notify` is
+    called after events were added. `random` returns a number from 0 to 1.
     """
 
     def __init__(

@@ -223,8 +223,8 @@ class SqlSessionStore:
     def replace(self, unit_of_work: UnitOfWork, session: Session) -> bool:
         """Replace an active session by its next version; return False if it has another version or is closed.
 
-        Neither message_count nor claim is written, since messages and claims do not change the version. A session
-        whose active_agent, routing_epoch or status changes loses its claim.
+        Neither message_count nor claim is written, since messages and claims do not change the version. A session whose
+        active_agent, routing_epoch or status changes loses its claim.
         """
         replaced = self._replace.run(unit_of_work, session_row(session)) == 1
         if replaced:
@@ -234,9 +234,9 @@ class SqlSessionStore:
     def hand_over(self, unit_of_work: UnitOfWork, session: Session, *, with_messages: bool) -> Session | None:
         """Assign an active session to the agent of its next version and return it as stored.
 
-        Returns None if the session has changed: it is closed, has another version, was opened at another instant or
-        for another user, or, `with_messages`, has another number of messages. Agent, epoch, activation key and time
-        of change are written; the claim, which `session` must not have, ends; its number and the messages stay.
+        Returns None if the session has changed: it is closed, has another version, was opened at another instant or for
+        another user, or, `with_messages`, has another number of messages. Agent, epoch, activation key and time of
+        change are written; the claim, which `session` must not have, ends; its number and the messages stay.
         """
         self._order.hold(unit_of_work)
         statement = self._hand_over_with_messages if with_messages else self._hand_over

@@ -56,8 +56,8 @@ class App:
 
     The constructor opens and migrates the journal and loads the model; `start` serves; `stop` releases everything.
     `permitted` returns whether callbacks and push notifications may be sent to an IP address; `deployment` describes
-    the other processes that serve the same data. Raises ConfigError, AlreadyRunning, WeightsMissing, RulebookError
-    and CannotListen, whose messages say how to fix the problem.
+    the other processes that serve the same data. Raises ConfigError, AlreadyRunning, WeightsMissing, RulebookError and
+    CannotListen, whose messages say how to fix the problem.
     """
 
     def __init__(

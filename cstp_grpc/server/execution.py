@@ -1,7 +1,7 @@
 """Where calls run: the event loop thread, and one thread pool for each kind of call.
 
-Waiting holds no thread. What may block or take long (searches, models, files, a database server) runs on the threads
-of a pool, so that calls of one kind cannot use up what the others need.
+Waiting holds no thread. What may block or take long (searches, models, files, a database server) runs on the threads of
+a pool, so that calls of one kind cannot use up what the others need.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ async def cancel_other_tasks() -> None:
 def log_uncaught_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log exceptions that no task caught, except gRPC's BlockingIOError.
 
-    All loops of a process are woken by gRPC's events, and the first takes them; the others find nothing to read,
-    which is no error.
+    All loops of a process are woken by gRPC's events, and the first takes them; the others find nothing to read, which
+    is no error.
     """
     if not isinstance(context.get("exception"), BlockingIOError):
         loop.default_exception_handler(context)
@@ -168,8 +168,7 @@ class LoopTurns:
 
 
 class CallPool:
-    """A bounded thread pool for the blocking work of one kind of calls, and turns on the event loop for short
-    work.
+    """A bounded thread pool for the blocking work of one kind of calls, and turns on the event loop for short work.
     """
 
     def __init__(self, name: PoolName) -> None:

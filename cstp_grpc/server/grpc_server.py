@@ -60,8 +60,8 @@ class BoundPorts:
 class GrpcServer:
     """Serves the contract, health and reflection on an event loop in its own thread.
 
-    `details` are additional names of the health service. It closes the call pools when it stops. With a certificate
-    it speaks TLS.
+    `details` are additional names of the health service. It closes the call pools when it stops. With a certificate it
+    speaks TLS.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ from cstp_grpc.server.interceptors.error_status import to_status
 MAX_WAITING_CALLS: Final = 256
 """Maximum number of calls that wait for messages. Chosen: each costs some kilobytes, and none needs a token."""
 MAX_OPEN_STREAMS: Final = 1000
-"""Maximum number of open streams, beyond which the oldest is closed. Each client that balances over servers
-watches the health of each.
+"""Maximum number of open streams, beyond which the oldest is closed. Each client that balances over servers watches the
+health of each.
 """
 STREAM_IDLE_SECONDS: Final = 60.0
 """How long a stream may go without a request. Chosen: people with reflection tools pause between two."""
@@ -94,8 +94,7 @@ class OpenHandlers(grpc.GenericRpcHandler):
             yield parse_message(decode, data)
 
     async def _receive(self, context: Context, seconds: float) -> bytes | None:
-        """Return the next message, or None after the last. Raises DeadlineExceeded, also if evicted for another
-        call.
+        """Return the next message, or None after the last. Raises DeadlineExceeded, also if evicted for another call.
         """
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -120,8 +119,8 @@ UNKNOWN: ServingStatus = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it comes without types
     """Serves grpc.health.v1.Health; `details` returns by name whether a component is healthy now.
 
-    For one event loop. Unlike gRPC's own servicer it sends nothing while it holds a lock that a change of status
-    waits for, so that a watcher that reads nothing blocks nobody.
+    For one event loop. Unlike gRPC's own servicer it sends nothing while it holds a lock that a change of status waits
+    for, so that a watcher that reads nothing blocks nobody.
     """
 
     def __init__(self, details: Mapping[str, Callable[[], bool]]) -> None:

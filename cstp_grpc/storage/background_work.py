@@ -36,8 +36,7 @@ class PeriodicTask:
     """Runs its work in a thread when started, when woken, and at intervals.
 
     It starts after `delay` seconds; `work` returns the seconds until its next run, or None to run only when woken. An
-    error is logged once, after `complaint`, until the work succeeds again; meanwhile it runs every `interval`
-    seconds.
+    error is logged once, after `complaint`, until the work succeeds again; meanwhile it runs every `interval` seconds.
     """
 
     def __init__(

@@ -96,10 +96,10 @@ class DeliveryDispatcher(Generic[ItemT]):
     """Delivers due items in threads, each at least once.
 
     If this process ends before it records the result of an item, the item is delivered again when its lease of
-    `lease_seconds` has expired; the lease must be longer than any attempt. `refresh_seconds` is how often the outbox
-    is checked without being woken, for outboxes that other servers fill; None if no other does. `reading` opens a
-    snapshot for these checks, so that an empty check delays no writer; without it each check is a transaction of the
-    writer. `interrupt` makes attempts in progress fail soon.
+    `lease_seconds` has expired; the lease must be longer than any attempt. `refresh_seconds` is how often the outbox is
+    checked without being woken, for outboxes that other servers fill; None if no other does. `reading` opens a snapshot
+    for these checks, so that an empty check delays no writer; without it each check is a transaction of the writer.
+    `interrupt` makes attempts in progress fail soon.
     """
 
     def __init__(

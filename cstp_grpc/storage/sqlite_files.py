@@ -25,8 +25,8 @@ from cstp_grpc.storage.background_work import PeriodicTask
 WAL_INDEX_HEADER: Final = struct.Struct("=12xBxHI12x8s8x")
 """The wal-index header (WalIndexHdr): whether it is initialized, page size, last frame, and the salts of the log."""
 CHECKPOINT_INFO: Final = struct.Struct("=96xI28xI4x")
-"""After the two copies of the header (WalCkptInfo): how many frames a checkpoint has written to the database, and
-how many it has begun to write.
+"""After the two copies of the header (WalCkptInfo): how many frames a checkpoint has written to the database, and how
+many it has begun to write.
 """
 INDEX_BYTES: Final = CHECKPOINT_INFO.size
 LARGEST_PAGE: Final = 65_536

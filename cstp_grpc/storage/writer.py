@@ -145,16 +145,14 @@ class PendingAsyncJob(PendingJob[T]):
 class GroupCommitWriter:
     """Runs write jobs one after the other on one connection, and commits all waiting ones together.
 
-    A job gets a UnitOfWork and must neither commit nor roll it back. A job that raises is rolled
-    back alone, and its caller gets the error. A result is returned only when it is on disk. If the database cannot
-    store it, the caller gets Unavailable, and the next job uses a new connection. If it is unknown whether a commit
-    is
-    on disk, Unavailable says so.
+    A job gets a UnitOfWork and must neither commit nor roll it back. A job that raises is rolled back alone, and its
+    caller gets the error. A result is returned only when it is on disk. If the database cannot store it, the caller
+    gets Unavailable, and the next job uses a new connection. If it is unknown whether a commit is on disk, Unavailable
+    says so.
 
     Jobs come from threads (`run`), from coroutines (`write`) and from callers that do not wait (`submit`). A thread
     runs queued jobs and those of coroutines, whose loop it wakes once per batch. A caller of `run` that finds the
-    writer idle runs its own job, because waking the thread and being woken by it would cost as much as the
-    transaction.
+    writer idle runs its own job, because waking the thread and being woken by it would cost as much as the transaction.
 
     A `RowInsertion` is the cheapest job: neighbouring ones are inserted together.
     """
@@ -191,8 +189,7 @@ class GroupCommitWriter:
     def run(self, job: WriteJob[T], *, alone: bool = False) -> T:
         """Run a job and return its result once it is on disk.
 
-        A job that waits for other servers must run `alone`, in a transaction that holds no other lock. Raises what
-        the
+        A job that waits for other servers must run `alone`, in a transaction that holds no other lock. Raises what the
         job raised, or Unavailable if the database does not store it or it waits too long; a job that had started by
         then may still be stored.
         """

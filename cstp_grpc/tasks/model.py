@@ -33,8 +33,8 @@ def states_that_may_become(state: TaskState) -> frozenset[TaskState]:
 class Task:
     """A task in its present state, identified by its agent and id.
 
-    `version` counts how often it was saved; `updated_at` is when it entered its state, in whole milliseconds, aware,
-    in UTC. Only bridges interpret `content`.
+    `version` counts how often it was saved; `updated_at` is when it entered its state, in whole milliseconds, aware, in
+    UTC. Only bridges interpret `content`.
     """
 
     id: str
@@ -172,8 +172,8 @@ class TaskNotification:
 class PushStore(Protocol):
     """Stores push configurations and queued notifications.
 
-    Removing a task removes its configurations, and removing a configuration its notifications. A method
-    that takes a unit of work belongs to its transaction.
+    Removing a task removes its configurations, and removing a configuration its notifications. A method that takes a
+    unit of work belongs to its transaction.
     """
 
     def read_snapshot(self) -> AbstractContextManager[UnitOfWork]:

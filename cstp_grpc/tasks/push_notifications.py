@@ -90,8 +90,8 @@ keeps for receivers that do not answer.
 class PushNotifications:
     """Manages push configurations, and queues notifications when tasks change.
 
-    `wake` is called within the transaction when something is queued, which is safe because the reader of the queue
-    has to wait for the same writer.
+    `wake` is called within the transaction when something is queued, which is safe because the reader of the queue has
+    to wait for the same writer.
     """
 
     def __init__(

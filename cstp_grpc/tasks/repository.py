@@ -32,8 +32,8 @@ DEFAULT_INPUT_TIME = timedelta(days=1)
 """The time limit of a task that waits for input if its bridge sets none. Chosen: a person may have to answer."""
 
 TASK_ID_NAMESPACE = uuid.UUID("6a3f1d7e-52c4-4c0b-9a57-0d1c9f2e8b64")
-"""The UUID version 5 namespace of task ids that derive from keys, RFC 9562, section 5.5. Chosen at random. With
-another one repeated messages would create new tasks.
+"""The UUID version 5 namespace of task ids that derive from keys, RFC 9562, section 5.5. Chosen at random. With another
+one repeated messages would create new tasks.
 """
 
 MAX_PAGE = 100

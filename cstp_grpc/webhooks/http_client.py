@@ -18,8 +18,8 @@ from cstp_grpc.webhooks.url_allow_list import UrlAllowList, WebhookUrl, parse_we
 RESPONSE_SECONDS: Final = 10.0
 """Seconds that a receiver may take to answer. Chosen: receivers should accept first and process later."""
 LEASE_SECONDS: Final = 60.0
-"""Lease of a notification while it is sent. Chosen: longer than RESPONSE_SECONDS and the resolution of its host,
-so that no other server sends it meanwhile.
+"""Lease of a notification while it is sent. Chosen: longer than RESPONSE_SECONDS and the resolution of its host, so
+that no other server sends it meanwhile.
 """
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 """Statuses below 500 after which a retry may succeed: Request Timeout (RFC 9110, 15.5.9), Too Early (RFC 8470, 5.2) and
@@ -43,8 +43,8 @@ class HttpWebhookClient:
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
         seconds: float = RESPONSE_SECONDS,
     ) -> None:
-        """Prepare to post; `tls` returns the trusted certificates and is called at the first notification, since
-        it is slow.
+        """Prepare to post; `tls` returns the trusted certificates and is called at the first notification, since it is
+        slow.
         """
         self._permits = permits
         self._tls = cache(tls)

@@ -30,8 +30,8 @@ class Better(StrEnum):
 class Figure:
     """One number of a run, round by round; its name begins with the name of its section and a slash.
 
-    Those in the unit `x` are ratios within one round. Only they and megabytes are compared with accepted ones,
-    since times tell more of the machine than of the server.
+    Those in the unit `x` are ratios within one round. Only they and megabytes are compared with accepted ones, since
+    times tell more of the machine than of the server.
     """
 
     name: str

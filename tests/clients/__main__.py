@@ -1,7 +1,7 @@
 """Try the clients of every language that this machine has tools for: their tests, then what their README has one do.
 
-python -m tests.clients            all that there are tools for; the others are skipped
-python -m tests.clients go rust    these, for which there must be tools
+python -m tests.clients            all that there are tools for; the others are skipped python -m tests.clients go rust
+these, for which there must be tools
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reports and reviews that are killed at a chosen step; `python -m tests.intent_layer.killing` takes them as jobs.
 
-A step is a call that changes a file or makes a change last. Each job runs in a process of its own, forked from one
-that has no threads, and is killed right before a step; a write gets half of its way.
+A step is a call that changes a file or makes a change last. Each job runs in a process of its own, forked from one that
+has no threads, and is killed right before a step; a write gets half of its way.
 """
 
 from __future__ import annotations

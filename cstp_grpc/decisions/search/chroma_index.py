@@ -54,8 +54,7 @@ class ChromaHttpClient:
     def call(self, method: str, path: str, body: object, timeout: float) -> Any:
         """Send a request and return the JSON of its response; None if the path does not exist.
 
-        `timeout` is in seconds, for each wait. Raises IndexUnavailable, and IndexCorrupted if the response is an
-        error.
+        `timeout` is in seconds, for each wait. Raises IndexUnavailable, and IndexCorrupted if the response is an error.
         """
         import httpx
 

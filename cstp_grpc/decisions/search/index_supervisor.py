@@ -36,8 +36,8 @@ ROUNDING = 1e-3
 def check_soundness(index: WritableAnnIndex, matrix: VectorMatrix, at_least: int) -> None:
     """Check that an index contains what was fed to it. Raises IndexCorrupted, or IndexUnavailable.
 
-    `at_least` is how many decisions it must contain. Chroma's count includes lost vectors; so vectors of the matrix
-    are searched, and each should find itself, or another that is equal.
+    `at_least` is how many decisions it must contain. Chroma's count includes lost vectors; so vectors of the matrix are
+    searched, and each should find itself, or another that is equal.
     """
     count = index.count()
     if count < at_least:
@@ -156,8 +156,8 @@ KILLED_SECONDS = 2.0
 class IndexSupervisor:
     """Runs an index in a thread and serves proposals from it while it is ready; fulfils `AnnIndex`.
 
-    An index that fails is restarted; one that fails before it was ready, or twice in a row, is removed and rebuilt
-    from the journal by the process that feeds it. Until it is ready, `propose` raises IndexUnavailable at once.
+    An index that fails is restarted; one that fails before it was ready, or twice in a row, is removed and rebuilt from
+    the journal by the process that feeds it. Until it is ready, `propose` raises IndexUnavailable at once.
     """
 
     def __init__(

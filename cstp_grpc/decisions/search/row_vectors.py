@@ -1,7 +1,7 @@
 """The vectors of the matrix, private or shared by processes, and their dot products.
 
-None of the dot products is a matrix product: BLAS splits those among threads that wait by spinning, which made a
-server with more calls than cores a hundred times slower. Most of the time is spent reading the vectors.
+None of the dot products is a matrix product: BLAS splits those among threads that wait by spinning, which made a server
+with more calls than cores a hundred times slower. Most of the time is spent reading the vectors.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ class SharedVectorPool:
     """Vectors in memory that several processes map, each vector once, in a slot that never changes.
 
     Vectors are found by their bytes, so that processes need no coordination: adding a vector that another process has
-    added returns its slot. A slot counts only once it is written, so that a process that dies while writing leaves
-    only its own slot unfinished. Slots are freed only with the whole memory, when its last process ends. One thread
-    per process at a time may add; any thread may read.
+    added returns its slot. A slot counts only once it is written, so that a process that dies while writing leaves only
+    its own slot unfinished. Slots are freed only with the whole memory, when its last process ends. One thread per
+    process at a time may add; any thread may read.
     """
 
     def __init__(self, descriptor: int, dimensions: int) -> None:

@@ -26,16 +26,15 @@ VALUE_BYTES: Final = 8
 LOCK_ATTEMPTS: Final = 40
 """Attempts to lock a window that another process is changing, which takes it microseconds. With RETRY_PAUSE, 2 ms."""
 RETRY_PAUSE: Final = 0.00005
-"""Seconds between two attempts. A process that is suspended while it holds the lock must not block the others for
-long.
+"""Seconds between two attempts. A process that is suspended while it holds the lock must not block the others for long.
 """
 
 
 class MovingWindows:
     """Admits a limited number of calls in any window of time; a window is a ring of the times of the last calls.
 
-    Memory is used only for windows with calls. With a `descriptor` of `create_shared_memory` all processes that have
-    it share the windows; a process that dies leaves them usable. Thread-safe.
+    Memory is used only for windows with calls. With a `descriptor` of `create_shared_memory` all processes that have it
+    share the windows; a process that dies leaves them usable. Thread-safe.
     """
 
     def __init__(self, values: int, descriptor: int | None = None, clock: Callable[[], float] = time.time) -> None:

@@ -43,8 +43,7 @@ class RichStatus(grpc.Status):
 
 
 def to_status(error: errors.CstpError, request_id: str, remaining: float | None = None) -> RichStatus:
-    """Return the status of an error, with ErrorInfo, and BadRequest, PreconditionFailure and RetryInfo where
-    needed.
+    """Return the status of an error, with ErrorInfo, and BadRequest, PreconditionFailure and RetryInfo where needed.
 
     `remaining` is the seconds until the caller's deadline, or None without one.
     """
