@@ -180,8 +180,7 @@ def count_bridges(settings: ServeSettings) -> int:
 
 
 def count_cores() -> int:
-    """Return the cores that this process may use, limited by the container's quota; 1 where ports cannot be shared.
-    """
+    """Return the cores that this process may use, limited by the container's quota; 1 where ports cannot be shared."""
     if sys.platform != "linux":
         return 1
     # The affinity counts what cpusets and taskset leave; a quota limits time, which the affinity does not show.

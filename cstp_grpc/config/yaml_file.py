@@ -45,8 +45,7 @@ ConfigLoader.yaml_implicit_resolvers = {
 
 
 def parse_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file, without expanding references. Raises ConfigError, also for duplicate keys.
-    """
+    """Return the mapping in a YAML file, without expanding references. Raises ConfigError, also for duplicate keys."""
     return parse_yaml_text(read_text(path), path)
 
 

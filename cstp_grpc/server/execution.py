@@ -168,8 +168,7 @@ class LoopTurns:
 
 
 class CallPool:
-    """A bounded thread pool for the blocking work of one kind of calls, and turns on the event loop for short work.
-    """
+    """A bounded thread pool for the blocking work of one kind of calls, and turns on the event loop for short work."""
 
     def __init__(self, name: PoolName) -> None:
         self._turns = LoopTurns()

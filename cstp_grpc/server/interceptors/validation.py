@@ -33,8 +33,7 @@ class StructBounds:
 
 
 class RequestValidator:
-    """Validates requests against the annotations of the contract, and limits the depth and size of structured data.
-    """
+    """Validates requests against the annotations of the contract, and limits the depth and size of structured data."""
 
     def __init__(self, max_depth: int, max_values: int) -> None:
         self._validator = protovalidate.Validator()
