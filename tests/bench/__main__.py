@@ -65,6 +65,9 @@ def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=400, help="calls of a round with one in flight (400)")
     parser.add_argument("--provider", default="minilm", help="the embedding: minilm or lexical (minilm)")
     parser.add_argument("--quick", action="store_true", help="few calls, rounds and decisions, to see that it works")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="corpora of the section retrieval: peps.jsonl and adr/"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"where the JSON goes (a new file in {OUTPUT})")
     parser.add_argument(
         "--from", dest="source", metavar="FILE", help="read a JSON document, or the `newest`, instead of measuring"
@@ -89,7 +92,7 @@ def measure(arguments: argparse.Namespace, sections: Collection[str], into: Resu
     rounds, calls = (2, 40) if arguments.quick else (arguments.rounds, arguments.calls)
     results = into or Results(calls)
     with tempfile.TemporaryDirectory(prefix="cstp-bench-") as folder:
-        run = Run(Path(folder), rounds, calls, results, arguments.provider, small=arguments.quick)
+        run = Run(Path(folder), rounds, calls, results, arguments.provider, arguments.quick, data=arguments.data)
         for number, name in enumerate(sections):
             run.title, begun = name, time.monotonic()
             try:

@@ -26,6 +26,8 @@ class Run:
     provider: str = "minilm"
     small: bool = False
     """Whether this only shows that it works."""
+    data: Path | None = None
+    """The folder of the corpora on which searches are measured; None without one."""
     title: str = ""
     """The section that is running."""
     _filled: dict[int, Path] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from tests.bench.federation import measure_federation
 from tests.bench.intent_layer import measure_project
 from tests.bench.liaison import measure_liaison
 from tests.bench.memory import measure_large_memory, measure_memory
+from tests.bench.retrieval.section import measure_retrieval
 from tests.bench.run import Run
 from tests.bench.start import measure_start
 from tests.bench.steps import measure_steps
@@ -37,5 +38,8 @@ SECTIONS: Mapping[str, Section] = {
     "start": Section("ready after kill -9, memory when idle, CPU of commands", measure_start),
     "federation": Section("checks that ask peers", measure_federation),
     "project": Section("the Intent Layer on a large project", measure_project),
+    "retrieval": Section(
+        "whether searches find what was meant; --data names the corpora", measure_retrieval, is_usual=False
+    ),
     "steps": Section("what each step of a call costs, alone", measure_steps, is_usual=False),
 }
