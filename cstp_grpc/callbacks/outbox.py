@@ -120,7 +120,7 @@ class CallbackOutbox:
         """
         about = f"the late answer of {response.get('agent')} to {agent} on {correlation_id}"
         if len(json.dumps(dict(response))) > MAX_RESPONSE:
-            logger.warning("%s is too large to be told on", about)
+            logger.warning("%s is too large to be passed on", about)
             return
         at = self._clock()
         notification = Notification(
@@ -137,7 +137,7 @@ class CallbackOutbox:
         try:
             self._writer.run(lambda unit_of_work: self._add(unit_of_work, [notification]))
         except CstpError as error:
-            logger.warning("%s is not told on: %s", about, error)
+            logger.warning("%s is not passed on: %s", about, error)
 
     def remove_expired_citations(self) -> bool:
         """Remove a batch of expired citations and return whether more may have expired. Raises Unavailable."""

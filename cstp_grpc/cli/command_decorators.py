@@ -287,7 +287,7 @@ def store_option(name: str) -> Callable[[click.Context, click.Parameter, T], T]:
     """Return a callback that stores an option in the command's state."""
 
     def note(ctx: click.Context, _: click.Parameter, value: T) -> T:
-        # What a group was told holds for its commands, which are told after it.
+        # An option given to a group holds for its commands too, whose own options come after it.
         if value:
             setattr(ctx.obj, name, value)
         return value

@@ -175,8 +175,8 @@ def print_sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
     table = TextTable()
     for item in found:
         claim = f"claimed by {item.claimed_by}" if item.HasField("claimed_by") else ""
-        told = entry_text(f"{item.id} of {item.user_id}", [item.active_agent, f"{item.message_count} messages", claim])
-        table.add_row(format_instant(item.created_at), enum_word(pb2.SessionStatus, item.status), told)
+        text = entry_text(f"{item.id} of {item.user_id}", [item.active_agent, f"{item.message_count} messages", claim])
+        table.add_row(format_instant(item.created_at), enum_word(pb2.SessionStatus, item.status), text)
     console.print(table if found else "There are no such sessions.")
 
 
@@ -192,11 +192,11 @@ def print_blocks(console: Console, blocks: Sequence[BlockingGuardrail]) -> None:
 def event_line(event: pb2.Event) -> Text:
     """Return an event on one line."""
     user = f" of {event.user_id}" if event.HasField("user_id") else ""
-    told = ", ".join(
+    details = ", ".join(
         filter(None, [event.chat_session_id + user, event.agent, *event_facts(json_codec.to_json(event.data))])
     )
     line = Text(f"{event.sequence}  {format_instant(event.occurred_at)}  ")
-    return line.append(event.type, style="bold").append(f"  {to_single_line(told)}")
+    return line.append(event.type, style="bold").append(f"  {to_single_line(details)}")
 
 
 def event_facts(data: Mapping[str, object]) -> list[str]:

@@ -141,7 +141,7 @@ def check_command(
 @click.option("--project", metavar="NAME", help="The project that the paths are in; the server's only one when absent.")
 @click.option("--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to touch.")
 @click.option("--agent-id", metavar="ID", help="Who you say you are; the token is what counts.")
-@click.option("--agent-url", metavar="URL", help="Where you can be told what comes after the answer.")
+@click.option("--agent-url", metavar="URL", help="The URL to notify of what happens after the answer.")
 @click.option(
     "--correlation-id",
     help="Ties announcements together: the same one again is a repetition, any other a revision; made up when absent.",

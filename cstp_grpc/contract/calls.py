@@ -80,7 +80,7 @@ class UploadCall(Generic[R, T]):
 
 
 class CallExecutor(Protocol):
-    """Executes calls. `timeout` is in seconds, retries included; every method raises CstpError."""
+    """Executes calls. `timeout` is the seconds a call may take, retries included; every method raises CstpError."""
 
     def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
         """Execute a call and return its response."""

@@ -182,7 +182,7 @@ def enum_codec(enum: EnumDescriptor) -> ScalarCodec:
     """
     unspecified = enum.values_by_number[0].name
     if not unspecified.endswith("UNSPECIFIED"):
-        raise TypeError(f"{enum.full_name} has no unspecified value, so its words cannot be told")
+        raise TypeError(f"{enum.full_name} has no unspecified value, so its words cannot be derived")
     prefix = unspecified.removesuffix("UNSPECIFIED")
     numbers = {value.name.removeprefix(prefix).lower(): value.number for value in enum.values if value.number}
     words: dict[int, object] = {number: word for word, number in numbers.items()}

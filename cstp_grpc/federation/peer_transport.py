@@ -153,7 +153,7 @@ class GrpcPeerTransport:
         self._channel.close()
 
     def _callable(self, method: RpcMethod) -> Any:
-        # Without a deserializer of gRPC's, whose failures cannot be told from those of the peer.
+        # Without a deserializer of gRPC's, whose failures cannot be distinguished from those of the peer.
         return self._calls.get(method.path) or self._calls.setdefault(
             method.path, self._channel.unary_unary(method.path, method.request.SerializeToString, None)
         )

@@ -92,11 +92,11 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         started = time.perf_counter()
         filters = messages.parse_decision_filter(request.filters)
         limit = query_limit(request, self._limits)
-        lane = self._queries
+        pool = self._queries
         # To come to a revision takes a while if much was written elsewhere.
         settled = not request.HasField("min_journal_revision")
         short = settled and self._search.is_short(request.query, (filters,), limit)
-        run = lane.run_short if short else lane.run
+        run = pool.run_short if short else pool.run
         matches = await run(
             self._search.search,
             request.query,

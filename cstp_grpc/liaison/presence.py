@@ -158,11 +158,11 @@ class LocalLiaisonAgent:
     def check(self, tenant: str) -> None:
         """Raise LiaisonAgentUnavailable unless a heartbeat is fresh. Raises QueryFailed."""
         if not self._heartbeats.is_available(tenant, self.pillar):
+            seconds = self._lasting.total_seconds()
             raise LiaisonAgentUnavailable(
-                f"{liaison_agent(self.pillar)} is not there: no heartbeat of {' or '.join(sorted(self.names))} in the "
-                f"last {self._lasting.total_seconds():g} s",
+                f"{liaison_agent(self.pillar)} is not available: no heartbeat in the last {seconds:g} s",
                 metadata={"target_pillar": self.pillar, "reason": "no heartbeat"},
-                retry_after=self._lasting.total_seconds(),
+                retry_after=seconds,
             )
 
     def record_heartbeat(self, caller: TenantCaller) -> datetime:

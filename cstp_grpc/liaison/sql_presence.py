@@ -93,8 +93,8 @@ class SqlPresenceStore:
 
     def update_hold(self, unit_of_work: UnitOfWork, hold: SessionHold, due_at: datetime | None) -> None:
         """Write the reported alarms of a session and when it is due again; None until something happens."""
-        told = {column.name: kind in hold.reported for kind, column in REPORTED_COLUMNS.items()}
-        unit_of_work.execute(update(liaison_holds).where(*hold_conditions(hold)).values(due_at=due_at, **told))
+        reported = {column.name: kind in hold.reported for kind, column in REPORTED_COLUMNS.items()}
+        unit_of_work.execute(update(liaison_holds).where(*hold_conditions(hold)).values(due_at=due_at, **reported))
 
     def delete_hold(self, unit_of_work: UnitOfWork, hold: SessionHold) -> None:
         """Delete the record of a session that no liaison agent has."""
@@ -124,5 +124,5 @@ def hold_from_row(row: Sequence[Any]) -> SessionHold:
     """Return a hold from a row of `liaison_holds`."""
     tenant, session_id, agent, activation_key, handed_over_at, claimed_at, _due_at, unclaimed, silence, absence = row
     flags = zip(REPORTED_COLUMNS, (unclaimed, silence, absence), strict=True)
-    told = frozenset(kind for kind, is_told in flags if is_told)
-    return SessionHold(tenant, session_id, agent, activation_key, handed_over_at, claimed_at, told)
+    reported = frozenset(kind for kind, is_reported in flags if is_reported)
+    return SessionHold(tenant, session_id, agent, activation_key, handed_over_at, claimed_at, reported)

@@ -94,7 +94,7 @@ class OpenHandlers(grpc.GenericRpcHandler):
             yield parse_message(decode, data)
 
     async def _receive(self, context: Context, seconds: float) -> bytes | None:
-        """Return the next message, or None after the last. Raises DeadlineExceeded, also if evicted."""
+        """Return the next message, or None after the last. Raises DeadlineExceeded, also if evicted for another."""
         try:
             async with asyncio.timeout(seconds) as limit:
                 with self._waiting.add(limit):

@@ -168,7 +168,7 @@ def test_a_late_answer_that_cannot_be_kept_is_logged(database: Database, caplog:
     closed.close()
     with caplog.at_level(logging.WARNING):
         kit.late()
-    assert "the late answer of b to alice on c-1 is not told on" in caplog.text
+    assert "the late answer of b to alice on c-1 is not passed on" in caplog.text
 
 
 def test_identifiers_differ(kit: Kit) -> None:
