@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from rich.text import Text
 
 from cstp_grpc import config
 from cstp_grpc.caller import ANONYMOUS
+from cstp_grpc.cli.agents_file import AgentCallDefaults
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
 from cstp_grpc.cli.decision_output import enum_word
 from cstp_grpc.cli.developer_setup import DEVELOPER, TOKEN_FILE, with_agent
@@ -46,7 +48,8 @@ from cstp_grpc.storage.file_locks import AlreadyRunning, DataDirLock
 def run_temporary_server(settings: Settings, agent: str) -> Iterator[Endpoint]:
     """Run a server on the configured store for one caller, the agent, with a random token.
 
-    It listens on a free loopback port and has no bridge. Raises AlreadyRunning if a server holds the data folder.
+    It listens on a free loopback port and has no bridge; calls have no deadline. Raises AlreadyRunning if a server
+    holds the data folder.
     """
     # Imported here: loading the server takes long, and importing into a running one does not need it.
     from cstp_grpc.server.app import App
@@ -64,7 +67,9 @@ def run_temporary_server(settings: Settings, agent: str) -> Iterator[Endpoint]:
     app = App(with_agent(private, agent, token))
     try:
         app.start()
-        yield Endpoint(f"grpc://{app.target}", "this process", token, "this process", local=True)
+        # The server is this process: whoever stops waiting ends it, and with it what it was about to store.
+        patient = AgentCallDefaults(timeout_seconds=math.inf)
+        yield Endpoint(f"grpc://{app.target}", "this process", token, "this process", local=True, defaults=patient)
     finally:
         app.stop()
 

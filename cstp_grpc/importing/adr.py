@@ -102,12 +102,18 @@ class AdrReader:
     def _resolve_links(self, path: Path, relations: Sequence[RecordRelation], remarks: list[str]) -> SourceLinks:
         """Return the links to the records that exist; a record that is named twice gets the stronger link."""
         kinds: dict[str, RelationKind] = {}
+        # By what they name: every link is a relation of its own beside the one that its line states.
+        missing: dict[str, RecordRelation] = {}
         strength = list(RelationKind).index
         for relation in sorted(dict.fromkeys(relations), key=lambda each: strength(each.link_kind)):
-            if source := self._resolver.source_of(path, relation):
+            target = self._resolver.find_file(path, relation)
+            source = self._resolver.source_of(target) if target and target != path else None
+            if source:
                 kinds.setdefault(source, relation.link_kind)
-            elif relation.kind is not RelationKind.RELATES_TO and should_exist(relation):
-                remarks.append(f"{relation.kind.replace('_', ' ')} {relation.text!r}: there is no such record")
+            elif should_exist(relation) and (target is None or relation.kind is not RelationKind.RELATES_TO):
+                missing.setdefault(relation.href or relation.text, relation)
+        for name, relation in missing.items():
+            remarks.append(f"{relation.kind.replace('_', ' ')} {relation.text or name!r}: there is no such record")
         by_kind = {kind: [source for source, each in kinds.items() if each is kind] for kind in RelationKind}
         for kind, targets in by_kind.items():
             if len(targets) > MAX_LINKS:
@@ -138,6 +144,9 @@ def _read_content(adr: AdrDocument, meaning: StatusMeaning, remarks: list[str]) 
     stated: dict[str, PlainValue] = {name: adr.front.text(name) for name in STATED_FIELDS}
     stated |= {"tags": tags, "category": adr.category, "project": adr.project}
     values: dict[str, PlainValue] = {"title": adr.title, "context": adr.context, "notes": adr.notes}
+    for tag in [tag for tag in tags if len(str(tag)) > MAX_LENGTHS["tags"]]:
+        remarks.append(f"tags: {quote_start(str(tag))} is longer than {MAX_LENGTHS['tags']} characters: left out")
+        tags.remove(tag)
     for name, value in stated.items():
         if problem := check_field(name, value):
             remarks.append(f"front matter, {problem}: left out")
@@ -181,12 +190,13 @@ class AdrDocument:
         self.title = title.text
         self.number = self.number or title.written
         self.date = self._read_date()
-        self.context = _read_context(lines[self.front.end :], self._sections, self._preamble, self._people())
+        summary = next(iter(self.front.texts(*FRONT_FIELDS["summary"])), None)
+        self.context = _read_context(lines[self.front.end :], self._sections, self._preamble, self._people(), summary)
         self.notes = _read_notes(self._sections)
         self.reasons = _read_reasons(self._sections)
         self.relations = self._read_relations()
         tags = [text for name in FRONT_FIELDS["tags"] for text in self.front.texts(name)] + self._line_values("tags")
-        self.tags = [part.strip() for text in tags for part in text.split(",") if part.strip()]
+        self.tags = [tag for text in tags for tag in _split_tags(text)]
         self.category = self._stated_text("category")
         self.project = self._stated_text("project")
 
@@ -356,8 +366,9 @@ def _read_context(
     sections: Sequence[MarkdownSection],
     preamble: Sequence[MarkdownSection],
     people: Sequence[str],
+    summary: str | None,
 ) -> str:
-    """Return the body as it is written, without its title, so that it begins with the matter.
+    """Return the body as it is written, without its title, so that it begins with the summary or the matter.
 
     What merely describes the record comes last. Hashes of contents depend on this order: another one would update every
     record that is imported again.
@@ -369,8 +380,16 @@ def _read_context(
     moved = {number for start, end in last for number in range(start, end)}
     moved.update(range(title.start, title.body))
     matter = "\n".join(line for number, line in enumerate(lines) if number not in moved)
-    parts = [matter, *("\n".join(lines[start:end]) for start, end in sorted(last)), "\n".join(people)]
+    parts = [summary if summary and collapse_spaces(summary) not in collapse_spaces(matter) else "", matter]
+    parts += [*("\n".join(lines[start:end]) for start, end in sorted(last)), "\n".join(people)]
     return truncate_text("\n\n".join(part.strip() for part in parts if part.strip()), MAX_LENGTHS["context"])
+
+
+def _split_tags(text: str) -> list[str]:
+    """Return the tags in a text, which commas separate; blanks do where each tag has a number sign."""
+    words = text.split()
+    parts = words if words and all(word.startswith("#") for word in words) else text.split(",")
+    return [tag for part in parts if (tag := part.strip().strip(",").removeprefix("#"))]
 
 
 def _describes_record(block: MarkdownBlock) -> bool:

@@ -59,6 +59,13 @@ def number_in_name(path: Path) -> AdrNumber | None:
     return _to_number(match) if match else None
 
 
+def slug_in_name(path: Path) -> str:
+    """Return the words of a file's name without its number or date, in lower case and joined by dashes."""
+    stem = name_stem(path)
+    match = DATED_NAME.match(stem) or (None if YEAR.match(stem) else NUMBERED_NAME.match(stem))
+    return "-".join(re.findall(r"[^\W_]+", (stem[match.end() :] if match else stem).lower()))
+
+
 def date_in_name(path: Path) -> datetime | None:
     """Return the date at the beginning of a file's name."""
     match = DATED_NAME.match(name_stem(path))

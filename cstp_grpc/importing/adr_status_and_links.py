@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from cstp_grpc.enums import DecisionStatus, Outcome
-from cstp_grpc.importing.adr_file_names import number_in_name
+from cstp_grpc.importing.adr_file_names import is_record_name, number_in_name, slug_in_name
 from cstp_grpc.importing.adr_words import ADR_WORDS
 from cstp_grpc.importing.markdown_sections import MarkdownLine
 from cstp_grpc.importing.model import RecordError, collapse_spaces
@@ -33,8 +33,14 @@ VERB = re.compile(
     re.IGNORECASE,
 )
 """A verb that relates a record to another; its groups are named after RelationKind."""
-NAMED_RECORD = re.compile(r"\bADR[-_ #]{0,2}0*(?P<number>\d{1,5})\b", re.IGNORECASE)
-BARE_NUMBER = re.compile(r"[:\s]*#?0*(?P<number>\d{1,5})\b(?![-/.:]\d)")
+FILE_NAME_END = r"(?P<slug>[-_][^\W\d_][\w-]*(?P<ending>\.(?:md|markdown))?)?(?!\w)"
+"""What follows the number in a file's name, as in `0002-use-redis.md`."""
+NAMED_RECORD = re.compile(rf"\bADR[-_ #]{{0,2}}(?P<zeros>0*)(?P<number>\d{{1,5}}){FILE_NAME_END}", re.IGNORECASE)
+BARE_NUMBER = re.compile(
+    rf"[:\s]*(?P<name>(?P<zeros>#?0*)(?P<number>\d{{1,5}}){FILE_NAME_END})(?![-/.:]\d)", re.IGNORECASE
+)
+COUNTED_THINGS = re.compile(r"\s+(?!(?:and|or|as|on|in|by|since|from|for|but|due|because|which|to)\b)[a-z]")
+"""What follows a number that counts, as in `requires 3 replicas`, and names no record."""
 
 
 class RelationKind(StrEnum):
@@ -95,9 +101,18 @@ def _name_records(
         yield replace(relation, href=link.href, text=line.text[link.start : link.end])
     for match in NAMED_RECORD.finditer(line.text, start, end):
         if not any(link.start <= match.start() < link.end for link in links):
-            yield replace(relation, number=int(match["number"]), text=match[0])
-    if bare and not links and (number := BARE_NUMBER.match(line.text, start, end)):
-        yield replace(relation, number=int(number["number"]), text=number[0].strip(": "))
+            yield _relate_to_match(relation, match, match[0])
+    number = BARE_NUMBER.match(line.text, start, end) if bare and not links else None
+    if number and (number["zeros"] or not COUNTED_THINGS.match(line.text, number.end(), end)):
+        yield _relate_to_match(relation, number, number["name"])
+
+
+def _relate_to_match(relation: RecordRelation, match: re.Match[str], name: str) -> RecordRelation:
+    """Return the relation to a record that is named by its file, or by its number alone."""
+    # Without an ending or zeros, as in `ADR-12-style`, what follows the number is no part of a file's name.
+    if match["slug"] and (match["ending"] or match["zeros"]):
+        return replace(relation, href=name, text=name)
+    return replace(relation, number=int(match["number"]), text=name)
 
 
 class StatusMeaning(Enum):
@@ -198,52 +213,85 @@ class LinkResolver:
     def __init__(self, sources: SourceNames, is_record: Callable[[Path], bool]) -> None:
         self._sources = sources
         self._is_record = is_record
-        self._numbers: dict[Path, dict[int, list[Path]]] = {}
+        self._folders: dict[Path, RecordFolder] = {}
 
-    def source_of(self, origin: Path, relation: RecordRelation) -> str | None:
-        """Return the source of the record to which `origin`, a path without symbolic links, refers."""
-        for path in self._candidates(origin, relation):
-            if path != origin and self._is_record(path):
-                try:
-                    return self._sources.source_of(path)
-                except RecordError:
-                    return None
-        return None
-
-    def _candidates(self, origin: Path, relation: RecordRelation) -> Iterator[Path]:
+    def find_file(self, origin: Path, relation: RecordRelation) -> Path | None:
+        """Return the file to which `origin` refers, or None; both without symbolic links."""
         if relation.number is not None:
-            yield from self._files_with_number(origin.parent, relation.number)
-        path = _local_path(relation.href) if relation.href else ""
+            return self._folder(origin.parent).by_number(relation.number)
+        return self._find_linked(origin, relation.href) if relation.href else None
+
+    def source_of(self, path: Path) -> str | None:
+        """Return the source of a file that another refers to, or None if it is no record that can be imported."""
+        try:
+            return self._sources.source_of(path) if self._is_record(path) else None
+        except RecordError:
+            return None
+
+    def _find_linked(self, origin: Path, href: str) -> Path | None:
+        path = _local_path(href)
         if not path:
-            return
+            return None
         base = origin.parent
         if path.startswith("/"):
             base = self._sources.work_tree(origin) or base
         target = Path(os.path.normpath(base / path.lstrip("/")))
         if target.suffix.lower() not in ("", ".html", *MARKDOWN_SUFFIXES):
-            return
+            return None
         # Site generators omit the extension in links, or replace it with .html.
         spellings = [target, *([target.with_name(target.name.removesuffix(".html") + ".md")] if target.name else [])]
         for name in spellings:
             if name.suffix.lower() in MARKDOWN_SUFFIXES and (file := _existing_file(name)):
-                yield file
-        # The record may have been renamed since the link was written; its number stays the same.
-        if adr_number := number_in_name(target):
-            yield from self._files_with_number(target.parent, adr_number.number)
+                return file
+        # Records that are merged in another order get other numbers, and links to them are forgotten: then the number
+        # is that of another record, and only the words of the name tell which one is meant.
+        if slug := slug_in_name(target):
+            return self._folder(target.parent).by_slug(slug)
+        number = number_in_name(target)
+        return self._folder(target.parent).by_number(number.number) if number else None
 
-    def _files_with_number(self, folder: Path, number: int) -> list[Path]:
-        """Return the file with a number in a folder, or nothing if there are several."""
-        if folder not in self._numbers:
-            self._numbers[folder] = _numbered_files(folder)
-        files = self._numbers[folder].get(number, [])
-        return files if len(files) == 1 else []
+    def _folder(self, folder: Path) -> RecordFolder:
+        if folder not in self._folders:
+            self._folders[folder] = RecordFolder(folder)
+        return self._folders[folder]
+
+
+class RecordFolder:
+    """The Markdown files of a folder by the numbers and by the words in their names."""
+
+    def __init__(self, folder: Path) -> None:
+        """List the folder; one that cannot be listed is empty."""
+        self._numbers: dict[int, list[Path]] = {}
+        self._slugs: dict[str, list[Path]] = {}
+        try:
+            files = sorted(path for path in folder.iterdir() if path.suffix.lower() in MARKDOWN_SUFFIXES)
+        except OSError:
+            files = []
+        for path in files:
+            if file := _existing_file(path):
+                self._slugs.setdefault(slug_in_name(path), []).append(file)
+                if number := number_in_name(path):
+                    self._numbers.setdefault(number.number, []).append(file)
+
+    def by_number(self, number: int) -> Path | None:
+        """Return the file with a number, or None if there is none or several."""
+        return _only_file(self._numbers.get(number, []))
+
+    def by_slug(self, slug: str) -> Path | None:
+        """Return the file with a slug, or None if there is none or several."""
+        return _only_file(self._slugs.get(slug, []))
 
 
 def should_exist(relation: RecordRelation) -> bool:
-    """Return whether a relation names a record by a number or by the address of a Markdown file."""
+    """Return whether a relation names a record by a number or by the address of a Markdown file.
+
+    A link that only relates two files names one if its file has the number or the date of a record.
+    """
     if relation.href is None:
         return relation.number is not None
-    return _local_path(relation.href).lower().endswith(MARKDOWN_SUFFIXES)
+    path = Path(_local_path(relation.href))
+    markdown = path.suffix.lower() in MARKDOWN_SUFFIXES
+    return markdown and (relation.kind is not RelationKind.RELATES_TO or is_record_name(path))
 
 
 def _local_path(href: str) -> str:
@@ -264,13 +312,5 @@ def _existing_file(path: Path) -> Path | None:
         return None
 
 
-def _numbered_files(folder: Path) -> dict[int, list[Path]]:
-    numbers: dict[int, list[Path]] = {}
-    try:
-        files = sorted(path for path in folder.iterdir() if path.suffix.lower() in MARKDOWN_SUFFIXES)
-    except OSError:
-        return numbers
-    for path in files:
-        if (adr_number := number_in_name(path)) and (file := _existing_file(path)):
-            numbers.setdefault(adr_number.number, []).append(file)
-    return numbers
+def _only_file(files: Sequence[Path]) -> Path | None:
+    return files[0] if len(files) == 1 else None

@@ -42,7 +42,7 @@ class FieldError(Exception):
 
 
 class FieldReader:
-    """Reads the fields of one decision; `remarks` lists what was cut."""
+    """Reads the fields of one decision; `remarks` lists what was cut or is not used."""
 
     def __init__(self, values: Mapping[str, PlainValue]) -> None:
         self._values = values
@@ -101,7 +101,9 @@ class FieldReader:
         try:
             return None if text is None else parse_date(text)
         except DateError as error:
-            raise FieldError(f"{name}: {error}") from None
+            # Only remarked: such a record is worth more than the day it was made, and its file has a date too.
+            self.remarks.append(f"{name}: {error}; it is not used")
+            return None
 
     def _truncated_text(self, name: str, kind: str | None = None) -> str | None:
         text, limit = self._text(name), MAX_LENGTHS[kind or name]
@@ -153,8 +155,12 @@ def check_field(name: str, value: PlainValue) -> str | None:
     """Return why a value does not fit a field, or None."""
     try:
         FieldReader({"title": "any", name: value}).read_content()
+        if name == "date" and (text := read_text_value(name, value)):
+            parse_date(text)
     except FieldError as error:
         return str(error)
+    except DateError as error:
+        return f"{name}: {error}"
     return None
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import yaml
 
+from cstp_grpc.cli.import_command import run_temporary_server
 from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
 from tests.cli.conftest import Invoke, Server
@@ -141,6 +143,12 @@ def test_what_was_guessed_is_told_on_demand(server: Server, home: Path) -> None:
 def listed(app: App, invoke: Invoke, agent: str) -> list[tuple[str, str]]:
     result = invoke("list", "--json", "--agent", f"grpc://{app.target}", "--token", TOKENS[agent])
     return [(decision["title"], decision["agent"]) for decision in json.loads(result.stdout)["decisions"]]
+
+
+def test_without_a_server_there_is_no_deadline(home: Path) -> None:
+    with run_temporary_server(settings(home / "var"), "alice") as endpoint, endpoint.connect(None) as client:
+        assert endpoint.defaults.timeout_seconds == math.inf
+        assert list(client.import_decisions([])) == []
 
 
 def test_without_a_server_the_store_is_used_itself(invoke: Invoke, adrs: Path, home: Path) -> None:

@@ -30,7 +30,14 @@ def records(folder: Folder) -> Folder:
         ("Superseded by [2](0002-other-way)", SourceLinks(superseded_by=OTHER)),
         ("Superseded by [2](0002-other-way.html)", SourceLinks(superseded_by=OTHER)),
         ("Superseded by [2][]\n\n[2]: 0002-other-way.md", SourceLinks(superseded_by=OTHER)),
-        ("Superseded by [2](0002-its-former-name.md)", SourceLinks(superseded_by=OTHER)),
+        ("Superseded by [2](0007-other-way.md)", SourceLinks(superseded_by=OTHER)),
+        ("Superseded by [2](other_way.md)", SourceLinks(superseded_by=OTHER)),
+        ("Superseded by [2](0002.md)", SourceLinks(superseded_by=OTHER)),
+        ("Superseded by 0007-other-way.md", SourceLinks(superseded_by=OTHER)),
+        ("Superseded by ADR-0007-other-way", SourceLinks(superseded_by=OTHER)),
+        ("Accepted, see ADR-2-style names", SourceLinks(relates_to=OTHER)),
+        ("Accepted, requires 2 servers", SourceLinks()),
+        ("Accepted, requires 2, and more", SourceLinks(depends_on=OTHER)),
         ("Superseded by ADR-0002", SourceLinks(superseded_by=OTHER)),
         ("Superseded by ADR 2", SourceLinks(superseded_by=OTHER)),
         ("Superseded by 0002.", SourceLinks(superseded_by=OTHER)),
@@ -103,6 +110,45 @@ def test_a_replacement_that_is_not_there_is_reported(records: Folder, named: str
     parsed = records.parsed("0001-this.md")
     assert parsed.record.links == SourceLinks()
     assert f"superseded by {told!r}: there is no such record" in parsed.notes
+
+
+@pytest.mark.parametrize(
+    ("status", "remark"),
+    [
+        ("Superseded by [2](0002-former-name.md)", "superseded by '2': there is no such record"),
+        ("Superseded by 0002-former-name.md", "superseded by '0002-former-name.md': there is no such record"),
+        ("Accepted\n\nAs in [two](0002-former-name.md).", "relates to 'two': there is no such record"),
+    ],
+)
+def test_a_link_to_another_name_is_reported_and_never_taken_by_its_number(
+    records: Folder, status: str, remark: str
+) -> None:
+    records.write("0001-this.md", nygard(1, status=status))
+    parsed = records.parsed("0001-this.md")
+    assert parsed.record.links == SourceLinks()
+    assert remark in parsed.notes
+
+
+def test_links_follow_records_that_were_all_renumbered(folder: Folder) -> None:
+    # Each name but the first has the number that its predecessor in the list had when the links were written.
+    names = ("use-redis", "use-kafka", "use-postgres")
+    for number, name in enumerate(names, 2):
+        links = "\n".join(f"- [{other}]({old:04}-{other}.md)" for old, other in enumerate(names, 1) if other != name)
+        folder.write(f"{number:04}-{name}.md", nygard(number, name) + f"\n## Links\n\n{links}\n")
+    for number, name in enumerate(names, 2):
+        found = folder.links(f"{number:04}-{name}.md")
+        assert set(found.relates_to) == {f"{n:04}-{other}.md" for n, other in enumerate(names, 2) if other != name}
+
+
+def test_a_slug_that_two_files_have_is_no_reference(records: Folder) -> None:
+    records.write("0004-other-way.md", nygard(4))
+    records.write("0001-this.md", nygard(1, status="Superseded by [2](0009-other-way.md)"))
+    assert records.links("0001-this.md") == SourceLinks()
+
+
+def test_pages_that_are_no_records_are_linked_without_a_remark(records: Folder) -> None:
+    records.write("0001-this.md", nygard(1, context="See [the guide](guide.md), [gone](gone.md), [me](0001-this.md)."))
+    assert records.parsed("0001-this.md").notes == ()
 
 
 def test_a_number_that_two_files_have_is_no_reference(records: Folder) -> None:

@@ -137,6 +137,33 @@ No queue.
     assert content.visibility is Visibility.SHARED
 
 
+def test_a_summary_begins_the_context(folder: Folder) -> None:
+    body = "# Use X\n\n## Status\n\nAccepted\n\n## Decision\n\nWe use X, as it is faster.\n"
+    content = folder.content(f"---\nsummary: Mail goes through X.\n---\n{body}")
+    assert content.context is not None
+    assert content.context.startswith("Mail goes through X.\n\n## Decision\n\nWe use X")
+    repeated = folder.content(f"---\nsummary: We use X, as it is faster.\n---\n{body}")
+    assert repeated.context is not None
+    assert repeated.context.count("as it is faster") == 1
+
+
+@pytest.mark.parametrize(
+    "tags",
+    ["[mail, queue]", "\n- mail\n- queue", "mail, queue", "'#mail #queue'", "'#mail, #queue'", "[mail, queue, null]"],
+)
+@pytest.mark.parametrize("key", ["tags", "Tags", "keywords", "labels"])
+def test_tags_are_kept_however_they_are_written(folder: Folder, key: str, tags: str) -> None:
+    content = folder.content(f"---\n{key}: {tags}\n---\n# Use X\n\n## Status\n\nAccepted\n", "0007-use-x.md")
+    assert content.tags == ("adr:7", "mail", "queue")
+
+
+def test_a_tag_that_is_too_long_leaves_the_others(folder: Folder) -> None:
+    folder.write("0007-a.md", f"---\ntags: [mail, {'x' * 101}]\n---\n# Use X\n\n## Status\n\nAccepted\n")
+    parsed = folder.parsed("0007-a.md")
+    assert parsed.record.content.tags == ("adr:7", "mail")
+    assert any("is longer than 100 characters: left out" in note for note in parsed.notes)
+
+
 def test_front_matter_that_does_not_fit_is_left_out_and_reported(folder: Folder) -> None:
     folder.write("0001-a.md", "---\nstatus: accepted\nstakes: enormous\nconfidence: 70\n---\n# A\n\n## Decision\n\nB\n")
     parsed = folder.parsed("0001-a.md")

@@ -119,8 +119,7 @@ def test_an_entry_without_id_is_known_by_its_line_and_one_alone_by_its_file(fold
         ('{"title": "A", "confidence": "high"}', "confidence: 'high' is not a number"),
         ('{"title": "A", "confidence": 1.5}', "confidence: 1.5 is not from 0 to 1"),
         ('{"title": "A", "confidence": true}', "confidence: it is true or false, not a text"),
-        ('{"title": "A", "date": "04/09/2017"}', "date: '04/09/2017' could be two days"),
-        ('{"title": "A", "date": 1504483200}', "date: '1504483200' is not a date"),
+        ('{"title": "A", "date": ["2017-09-04"]}', "date: it is a list, not a text"),
         ('{"title": "A", "category": "' + "x" * 101 + '"}', "category: 101 characters, at most 100 are possible"),
         ('{"title": "A", "tags": ["' + "x" * 101 + '"]}', "tags: "),
         ('{"title": "A", "reasons": [{"text": "B"}]}', "reasons[0].type: it is missing or blank"),
@@ -253,3 +252,23 @@ def test_a_source_that_is_too_long_is_an_error_of_its_entry(folder: Folder) -> N
 def test_what_only_the_server_sets_is_reported(folder: Folder) -> None:
     folder.write("a.jsonl", '{"title": "A", "agent": "bot", "reviewedDate": "2024-01-01T00:00:00Z", "score": null}')
     assert folder.parsed("a.jsonl").notes == ("agent, reviewedDate: given by the server, not imported",)
+
+
+@pytest.mark.parametrize(
+    ("date", "remark"),
+    [
+        ("2023-02-30", "date: there is no day '2023-02-30'; it is not used"),
+        ("04/09/2017", "date: '04/09/2017' could be two days; it is not used"),
+        ("soon", "date: 'soon' is not a date; it is not used"),
+        (1504483200, "date: '1504483200' is not a date; it is not used"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["jsonl", "yaml"])
+def test_a_date_that_cannot_be_is_remarked_and_that_of_the_file_is_used(
+    folder: Folder, ending: str, date: object, remark: str
+) -> None:
+    folder.write(f"a.{ending}", json.dumps({"title": "A", "date": date}) + "\n")
+    parsed = folder.parsed(f"a.{ending}")
+    assert parsed.record.content.date is not None
+    assert parsed.date_from is DateOrigin.MODIFIED
+    assert parsed.notes == (remark,)
