@@ -30,6 +30,7 @@ type Client struct {
 	cstpv1.CstpServiceClient
 	Access      cstpv1.AccessServiceClient
 	Audit       cstpv1.AuditServiceClient
+	Calibration cstpv1.CalibrationServiceClient
 	Journal     cstpv1.JournalServiceClient
 	Tasks       cstpv1.TaskServiceClient
 	IntentLayer intentlayerv1.IntentLayerServiceClient
@@ -75,6 +76,7 @@ func New(target string, options Options) (*Client, error) {
 		CstpServiceClient: cstpv1.NewCstpServiceClient(connection),
 		Access:            cstpv1.NewAccessServiceClient(connection),
 		Audit:             cstpv1.NewAuditServiceClient(connection),
+		Calibration:       cstpv1.NewCalibrationServiceClient(connection),
 		Journal:           cstpv1.NewJournalServiceClient(connection),
 		Tasks:             cstpv1.NewTaskServiceClient(connection),
 		IntentLayer:       intentlayerv1.NewIntentLayerServiceClient(connection),

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Column, Double, ForeignKey, Index, LargeBinary, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
 
 from cstp_grpc.storage.schema import IDENTIFIER, SERIAL, UtcDateTime, metadata
+
+HAS_OUTCOME = text("outcome IS NOT NULL")
 
 decisions = Table(
     "decisions",
@@ -40,6 +54,7 @@ decisions = Table(
     Index(None, "agent", "date", "id"),
     Index(None, "category", "date", "id"),
     Index(None, "project", "date", "id"),
+    Index("ix_decisions_outcomes", "agent", "date", "id", sqlite_where=HAS_OUTCOME, postgresql_where=HAS_OUTCOME),
 )
 """The record of decisions.
 

@@ -10,13 +10,15 @@ from cstp_grpc.contract.calls import AsyncCallExecutor, Json, OnFailure
 from cstp_grpc.gen import calls
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, cstp_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, journal_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
 
 class AsyncCstp:
-    """The methods of cstp.v1.AccessService, cstp.v1.AuditService, cstp.v1.CstpService, cstp.v1.JournalService."""
+    """The methods of cstp.v1.AccessService, cstp.v1.AuditService, cstp.v1.CalibrationService, cstp.v1.CstpService,
+    cstp.v1.JournalService.
+    """
 
     def __init__(self, caller: AsyncCallExecutor) -> None:
         self._caller = caller
@@ -120,6 +122,55 @@ class AsyncCstp:
             before=before,
         )
         return self._caller.pages(call, timeout=timeout)
+
+    async def get_calibration(
+        self,
+        *,
+        filters: types_pb2.DecisionFilters | None = None,
+        all_agents: bool = False,
+        group_by: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> calibration_pb2.GetCalibrationResponse:
+        """Compares the confidences that agents stated with how their decisions turned out.
+
+        A success counts as 1, a partial success as 0.5, a failure as 0; decisions that were abandoned, or that have no
+        confidence or no outcome, are left out. With fewer decisions than `minimum` there are no figures. Errors:
+        INVALID_ARGUMENT, QUERY_FAILED.
+
+        Args:
+            filters: Conditions that decisions must meet; without an agent, those of the caller are evaluated. `outcome`
+                must be empty.
+            all_agents: True evaluates the decisions of every agent, as far as the caller may read them.
+            group_by: Adds figures for each group, for each of these; each once. One of agent, category, stakes, month.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_calibration(filters=filters, all_agents=all_agents, group_by=group_by)
+        return await self._caller.make(call, timeout=timeout)
+
+    async def get_patterns(
+        self,
+        *,
+        filters: types_pb2.DecisionFilters | None = None,
+        all_agents: bool = False,
+        limit: int = 0,
+        timeout: float | None = None,
+    ) -> calibration_pb2.GetPatternsResponse:
+        """Finds what decisions that failed have in common: reasons, tags, categories, stakes and projects that go with
+        failure, and failures that resemble each other.
+
+        Only a failure counts as one; successes and partial successes are the others; abandoned decisions are left out.
+        Errors: INVALID_ARGUMENT, QUERY_FAILED.
+
+        Args:
+            filters: Conditions that decisions must meet; without an agent, those of the caller are read. `outcome` must
+                be empty.
+            all_agents: True reads the decisions of every agent, as far as the caller may read them.
+            limit: How many factors, and how many groups of failures, at the most; 20 when absent or 0, and more than
+                100 count as 100.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
+        return await self._caller.make(call, timeout=timeout)
 
     async def announce_intent(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cstp_grpc.contract.calls import UnaryCall, Json, PagedCall, UploadCall, WatchCall
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, cstp_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, journal_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
@@ -76,6 +76,40 @@ def list_intents(
             "before": before,
         },
         "intents",
+    )
+
+
+def get_calibration(
+    *,
+    filters: types_pb2.DecisionFilters | None = None,
+    all_agents: bool = False,
+    group_by: Sequence[str] = (),
+) -> UnaryCall[calibration_pb2.GetCalibrationResponse]:
+    """Describe getCalibration of cstp.v1.CalibrationService."""
+    return UnaryCall(
+        "cstp.getCalibration",
+        {
+            "filters": filters,
+            "all_agents": all_agents,
+            "group_by": group_by,
+        },
+    )
+
+
+def get_patterns(
+    *,
+    filters: types_pb2.DecisionFilters | None = None,
+    all_agents: bool = False,
+    limit: int = 0,
+) -> UnaryCall[calibration_pb2.GetPatternsResponse]:
+    """Describe getPatterns of cstp.v1.CalibrationService."""
+    return UnaryCall(
+        "cstp.getPatterns",
+        {
+            "filters": filters,
+            "all_agents": all_agents,
+            "limit": limit,
+        },
     )
 
 

@@ -3,6 +3,7 @@
 SERVICE_MODULES: dict[str, str] = {
     'cstp.v1.AccessService': 'cstp_grpc.gen.cstp.v1.access_pb2',
     'cstp.v1.AuditService': 'cstp_grpc.gen.cstp.v1.audit_pb2',
+    'cstp.v1.CalibrationService': 'cstp_grpc.gen.cstp.v1.calibration_pb2',
     'cstp.v1.CstpService': 'cstp_grpc.gen.cstp.v1.cstp_pb2',
     'cstp.v1.JournalService': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.v1.TaskService': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
@@ -17,7 +18,9 @@ METHOD_MODULES: dict[str, str] = {
     'cstp.deletePushConfig': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.findTask': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.getAccess': 'cstp_grpc.gen.cstp.v1.access_pb2',
+    'cstp.getCalibration': 'cstp_grpc.gen.cstp.v1.calibration_pb2',
     'cstp.getDecision': 'cstp_grpc.gen.cstp.v1.journal_pb2',
+    'cstp.getPatterns': 'cstp_grpc.gen.cstp.v1.calibration_pb2',
     'cstp.getPushConfig': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.getTask': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.importDecisions': 'cstp_grpc.gen.cstp.v1.journal_pb2',

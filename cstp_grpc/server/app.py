@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cstp_grpc.audit.module import build_audit_module
 from cstp_grpc.audit.refused_calls import RefusalCounter
+from cstp_grpc.calibration.module import build_calibration_module
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.addresses import is_public
 from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_port
@@ -220,6 +221,7 @@ def build_modules(
         outbox = callbacks.outbox
     decisions = build_decisions_module(shared, read_policy, audit.sink, outbox)
     modules.append(decisions.module)
+    modules.append(build_calibration_module(shared, read_policy))
     code: CodeContextReader = NoProjects()
     if shared.settings.intent_layer.enabled:
         from cstp_grpc.intent_layer.module import build_intent_layer_module

@@ -1,0 +1,1 @@
+"""What reviewed decisions teach: calibration of confidences, and patterns of failure."""

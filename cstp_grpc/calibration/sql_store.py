@@ -1,0 +1,106 @@
+"""Reviewed decisions in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import bindparam, func, select
+
+from cstp_grpc.calibration.model import OUTCOME_VALUES, ReviewedDecision
+from cstp_grpc.calibration.store import StatedConfidence
+from cstp_grpc.decisions.model import DecisionFilter
+from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.decisions.sql_mapping import (
+    LATEST_FIRST,
+    REASONS,
+    TAGS,
+    decode_json_list,
+    filter_conditions,
+    readable_condition,
+)
+from cstp_grpc.decisions.sql_tables import decisions
+from cstp_grpc.enums import Outcome, Stakes
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.storable_text import replace_unstorable
+
+COLUMNS = (
+    decisions.c.id,
+    decisions.c.title,
+    decisions.c.agent,
+    decisions.c.date,
+    decisions.c.outcome,
+    decisions.c.category,
+    decisions.c.stakes,
+    decisions.c.confidence,
+    decisions.c.notes,
+    REASONS,
+    TAGS,
+    decisions.c.project,
+)
+"""What other agents may read of a shared decision, in the order in which it is unpacked."""
+
+IS_REVIEWED = decisions.c.outcome.is_not(None)
+
+CONFIDENCES = (
+    select(decisions.c.confidence, decisions.c.outcome, decisions.c.category)
+    .where(
+        decisions.c.agent == bindparam("agent"),
+        IS_REVIEWED,
+        decisions.c.outcome.in_([outcome.value for outcome in OUTCOME_VALUES]),
+        decisions.c.confidence.is_not(None),
+    )
+    .order_by(*LATEST_FIRST)
+    .limit(bindparam("count"))
+)
+AFTER = decisions.c.revision > bindparam("revision")
+CHANGED_AGENTS = select(decisions.c.agent).where(AFTER, IS_REVIEWED).distinct()
+NEWEST_REVISION = select(func.coalesce(func.max(decisions.c.revision), -1))
+
+
+class SqlReviewStore:
+    """Reads decisions whose outcome is known; fulfils `ReviewStore`."""
+
+    def __init__(self, database: Database, read_policy: ReadPolicy) -> None:
+        self._database = database
+        self._read_policy = read_policy
+
+    def read_latest(self, caller: str, filters: DecisionFilter, limit: int) -> Sequence[ReviewedDecision]:
+        """Return the latest decisions that the caller may read and that pass the filters, by falling date, then id."""
+        query = (
+            select(*COLUMNS)
+            .where(IS_REVIEWED, readable_condition(self._read_policy, caller), *filter_conditions(filters))
+            .order_by(*LATEST_FIRST)
+            .limit(limit)
+        )
+        with self._database.read_snapshot() as unit_of_work:
+            rows = unit_of_work.execute(query, {"caller": caller}).all()
+        return [
+            ReviewedDecision(
+                id=key,
+                title=title,
+                agent=agent,
+                date=date,
+                outcome=Outcome(outcome),
+                category=category,
+                stakes=None if stakes is None else Stakes(stakes),
+                confidence=confidence,
+                notes=notes,
+                reason_types=tuple(kind for kind, _ in decode_json_list(reasons)),
+                tags=decode_json_list(tags),
+                project=project,
+            )
+            for key, title, agent, date, outcome, category, stakes, confidence, notes, reasons, tags, project in rows
+        ]
+
+    def read_confidences(self, agent: str, limit: int) -> Sequence[StatedConfidence]:
+        """Return the confidences of the latest decisions of an agent."""
+        with self._database.read_snapshot() as unit_of_work:
+            rows = unit_of_work.execute(CONFIDENCES, {"agent": replace_unstorable(agent), "count": limit}).all()
+        return [StatedConfidence(confidence, Outcome(outcome), category) for confidence, outcome, category in rows]
+
+    def find_changed_agents(self, after_revision: int) -> tuple[frozenset[str], int]:
+        """Return the agents with an outcome that changed after a revision, and the newest revision."""
+        with self._database.background_snapshot() as unit_of_work:
+            agents = unit_of_work.execute(CHANGED_AGENTS, {"revision": after_revision}).scalars().all()
+            newest: int = unit_of_work.execute(NEWEST_REVISION).scalar_one()
+        return frozenset(agents), newest
