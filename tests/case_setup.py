@@ -2,8 +2,9 @@
 
 `settings` change those of tests/harness.py, `rulebook` is a file under cases/rulebooks or `default`, `project` are the
 files of a project called shop, by their paths (`{link: TARGET}` is a link), `decisions` are recorded by `by` (alice
-unless stated), and `before` are earlier exchanges, each with the `reason` that it fails for. tests/case_servers.py says
-which cases share a server, and what `alone` is for.
+unless stated; `<name>` in `before`, `params` and `expect` is the id of the one that is recorded `as: name`), and
+`before` are earlier exchanges, each with the `reason` that it fails for. tests/case_servers.py says which cases share a
+server, and what `alone` is for.
 """
 
 from __future__ import annotations
@@ -59,15 +60,29 @@ class Caller(Protocol):
         """Return what a call came to."""
 
 
-def prepare(case: Mapping[str, Any], caller: Caller) -> None:
-    """Record the decisions of a case and make its earlier calls."""
+def prepare(case: Mapping[str, Any], caller: Caller) -> dict[str, str]:
+    """Record the decisions of a case, make its earlier calls, and return the ids of named decisions."""
+    ids: dict[str, str] = {}
     for decision in case.get("decisions", []):
-        content = plain({key: value for key, value in decision.items() if key != "by"})
+        content = plain({key: value for key, value in decision.items() if key not in ("by", "as")})
         earlier = caller.call("cstp.recordDecision", {"decision": content}, TOKENS[decision.get("by", "alice")])
         assert earlier.reason is None, earlier
+        assert earlier.result is not None
+        if "as" in decision:
+            ids[f"<{decision['as']}>"] = earlier.result["decision"]["id"]
     for exchange in case.get("before", []):
-        earlier = caller.call(exchange["call"], plain(exchange["params"]), token_of(exchange))
+        earlier = caller.call(exchange["call"], plain(insert_ids(exchange["params"], ids)), token_of(exchange))
         assert earlier.reason == exchange.get("reason"), earlier
+    return ids
+
+
+def insert_ids(value: Any, ids: Mapping[str, str]) -> Any:
+    """Return a value of a case with the ids of named decisions in place of their names."""
+    if isinstance(value, dict):
+        return {key: insert_ids(item, ids) for key, item in value.items()}
+    if isinstance(value, list):
+        return [insert_ids(item, ids) for item in value]
+    return ids.get(value, value) if isinstance(value, str) else value
 
 
 def token_of(exchange: Mapping[str, Any]) -> str | None:

@@ -22,7 +22,7 @@ import pytest
 
 from cstp_grpc.contract.methods import contract_methods
 from tests.case_servers import Case, CaseRun, CaseServers, assign_servers, read_case, shared_settings
-from tests.case_setup import CASES, plain, prepare, settings_of, token_of
+from tests.case_setup import CASES, insert_ids, plain, prepare, settings_of, token_of
 from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, running, running_workers
 from tests.matching import differences
 
@@ -98,7 +98,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseServers]:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_case(run: CaseRun, servers: CaseServers) -> None:
     case, caller = run.case, servers.caller(run)
-    prepare(case, caller)
+    case = insert_ids(case, prepare(case, caller))
     judge(case, caller.call(case["call"], plain(case.get("params", {})), token_of(case)))
 
 
@@ -147,7 +147,7 @@ def test_case_with_workers(run: CaseRun, tmp_path: Path) -> None:
         targets = [app.target for app in opened.enter_context(running_workers(wanted, WORKERS))]
         url = opened.enter_context(bridging(wanted, ",".join(targets))) if run.transport == "jsonrpc" else None
         caller = opened.enter_context(closing(WorkersCaller(targets, url)))
-        prepare(case, caller)
+        case = insert_ids(case, prepare(case, caller))
         outcome = caller.call(case["call"], plain(case.get("params", {})), token_of(case))
     judge(case, outcome)
 

@@ -49,6 +49,12 @@ func identified(request any) any {
 			given.RequestId = proto.String(rand.Text())
 			return given
 		}
+	case *cstpv1.ReviewDecisionRequest:
+		if given.RequestId == nil {
+			given = proto.CloneOf(given)
+			given.RequestId = proto.String(rand.Text())
+			return given
+		}
 	}
 	return request
 }

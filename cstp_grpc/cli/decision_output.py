@@ -275,6 +275,8 @@ def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
         ("lesson", item.notes),
         ("date", format_instant(item.date) if item.HasField("date") else ""),
         ("reviewed", format_instant(item.reviewed_date) if item.HasField("reviewed_date") else ""),
+        ("before", earlier_reviews_text(item.history)),
+        ("review by", format_instant(item.review_by) if item.HasField("review_by") else ""),
         ("category", item.category),
         ("stakes", enum_word(types_pb2.Stakes, item.stakes)),
         ("confidence", f"{item.confidence:g}" if item.HasField("confidence") else ""),
@@ -290,6 +292,36 @@ def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
         ("reasons", "\n".join(reasons)),
         ("context", item.context),
     ]
+
+
+def review_line(item: journal_pb2.DecisionReview) -> str:
+    """Return a review on one line."""
+    parts = [format_date(item.reviewed_date), enum_word(types_pb2.Outcome, item.outcome)]
+    if item.HasField("reviewer"):
+        parts.append(f"by {item.reviewer}")
+    if item.HasField("confidence"):
+        parts.append(f"confidence {item.confidence:g}")
+    return " ".join(parts) + (f": {shorten_line(item.notes)}" if item.notes else "")
+
+
+def earlier_reviews_text(history: journal_pb2.DecisionHistory) -> str:
+    """Return the reviews before the latest one, a line each."""
+    lines = [review_line(item) for item in history.reviews[1:]]
+    hidden = history.review_count - len(history.reviews)
+    return "\n".join([*lines, *([f"and {hidden} before"] if hidden > 0 else [])])
+
+
+def print_due_reviews(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
+    """Print decisions whose review is due, each with the date at which it was to be reviewed."""
+    table = TextTable()
+    for item in found:
+        details = [item.category, item.project, item.id]
+        table.add_row(
+            format_date(item.review_by),
+            outcome_or_status_text(item.outcome, item.status),
+            entry_text(item.title, details, item.notes),
+        )
+    console.print(table if found else "No review is due.")
 
 
 def print_audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> None:

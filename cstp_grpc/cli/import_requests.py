@@ -26,6 +26,7 @@ def import_request(record: ImportRecord) -> journal_pb2.ImportDecisionsRequest:
             tags=content.tags,
             project=content.project,
             visibility=proto_values.VISIBILITY.number(content.visibility),
+            review_by=proto_values.optional_timestamp(content.review_by),
         ),
         links=journal_pb2.SourceLinks(
             supersedes=links.supersedes,

@@ -46,6 +46,9 @@ else:
 @click.option("--supersedes", multiple=True, metavar="ID", help="A decision that this one replaces.")
 @click.option("--depends-on", multiple=True, metavar="ID", help="A decision that this one builds on.")
 @click.option("--relates-to", multiple=True, metavar="ID", help="A decision worth reading beside this one.")
+@click.option(
+    "--review-by", type=parse_instant, metavar="DATE", help="When to review it; `cstp review --due` lists it."
+)
 @click.option("--request-id", help="Makes a repetition safe; made up when absent.")
 @with_client
 def record_command(
@@ -67,6 +70,7 @@ def record_command(
     supersedes: tuple[str, ...],
     depends_on: tuple[str, ...],
     relates_to: tuple[str, ...],
+    review_by: datetime | None,
     request_id: str | None,
 ) -> None:
     """Record a decision of yours. It is private until it is shared.
@@ -75,6 +79,7 @@ def record_command(
     Examples:
       cstp record "Use PostgreSQL for orders" --category database --confidence 0.8 --tag orders
       cstp record "Put the API behind a CDN" --reason "analysis=cuts p95 by half" --share
+      cstp record "Try the new cache for a quarter" --review-by 2027-03-31
     """
     decision = client.record_decision(
         title,
@@ -90,6 +95,7 @@ def record_command(
         tags=tags,
         project=project,
         visibility=Visibility.SHARED if share else None,
+        review_by=review_by,
         links=journal_pb2.Links(supersedes=supersedes, depends_on=depends_on, relates_to=relates_to),
         request_id=request_id,
     )
@@ -130,20 +136,39 @@ def list_command(client: CstpClient, out: Output, filters: types_pb2.DecisionFil
 
 
 @click.command()
-@click.argument("decision_id", metavar="ID")
-@click.option("--outcome", type=enum_choice(Outcome), required=True, help="How it turned out.")
+@click.argument("decision_id", metavar="ID", required=False)
+@click.option("--outcome", type=enum_choice(Outcome), help="How it turned out.")
 @click.option("--notes", metavar="TEXT", help="The lesson; the present one stays when absent.")
+@click.option("--due", is_flag=True, help="List your decisions whose review is due instead, the longest due first.")
 @with_client
-def review_command(client: CstpClient, out: Output, decision_id: str, outcome: str, notes: str | None) -> None:
+def review_command(
+    client: CstpClient, out: Output, decision_id: str | None, outcome: str | None, notes: str | None, due: bool
+) -> None:
     """Say how a decision turned out, and what is to be learnt from it.
 
+    Earlier reviews stay in its history, which `cstp show` prints.
+
     \b
-    Example:
+    Examples:
       cstp review dec-0f3a9b2c4d5e6f708192 --outcome partial --notes "Needed a second index"
+      cstp review --due
     """
+    if due:
+        if decision_id or outcome or notes is not None:
+            raise click.UsageError("--due lists decisions and takes neither an ID nor --outcome and --notes.")
+        return print_due_reviews(client, out)
+    if decision_id is None or outcome is None:
+        raise click.UsageError("a review needs the ID of a decision and --outcome; --due lists what is to be reviewed.")
     decision = client.review_decision(decision_id, outcome, notes=notes)
     answer = journal_pb2.ReviewDecisionResponse(decision=decision)
-    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+    return out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+
+
+def print_due_reviews(client: CstpClient, out: Output) -> None:
+    """Print all decisions of the caller whose review is due."""
+    found = sorted(client.list_decisions(review_due=True, page_size=1000), key=lambda item: item.review_by.ToDatetime())
+    answer = journal_pb2.ListDecisionsResponse(decisions=found)
+    out.answer(answer, lambda console: decision_output.print_due_reviews(console, found))
 
 
 @click.command()

@@ -19,6 +19,7 @@ from cstp_grpc.errors import CstpError, InvalidArgument, MethodNotFound, QueryFa
 IDEMPOTENCY_FIELDS: Mapping[str, str] = {
     "cstp.v1.AnnounceIntentRequest": "correlation_id",
     "cstp.v1.RecordDecisionRequest": "request_id",
+    "cstp.v1.ReviewDecisionRequest": "request_id",
     "liaison.v1.AppendMessageRequest": "message_id",
 }
 """The idempotency key field of each request message that has one, by full message name."""

@@ -21,12 +21,30 @@ from cstp_grpc.decisions.lifecycle import (
     normalize_links,
     plan_import,
     redact_for_reader,
+    review_of,
     with_status,
 )
-from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, ImportRecord, ImportResult, Links
+from cstp_grpc.decisions.model import (
+    Decision,
+    DecisionContent,
+    DecisionFilter,
+    DecisionHistory,
+    DecisionReview,
+    ImportRecord,
+    ImportResult,
+    Links,
+)
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, IndexRow, JournalEntry, Vector, embedded_text
+from cstp_grpc.decisions.store import (
+    DecisionStore,
+    DeclaredLinks,
+    HistoryStore,
+    IndexRow,
+    JournalEntry,
+    Vector,
+    embedded_text,
+)
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.errors import Conflict, NotFound, PermissionDenied
@@ -63,6 +81,7 @@ class JournalTransaction:
         self,
         unit_of_work: UnitOfWork,
         store: DecisionStore,
+        history: HistoryStore,
         outbox: SqlChangeLog,
         sink: AuditSink,
         change: ChangeContext,
@@ -71,6 +90,7 @@ class JournalTransaction:
         self._unit_of_work = unit_of_work
         self._citations = citations
         self._store = store
+        self._history = history
         self._outbox = outbox
         self._sink = sink
         self._change = change
@@ -111,6 +131,15 @@ class JournalTransaction:
         updated = [with_status(entry, superseded=entry.decision.id in superseded) for entry in entries.values()]
         self.update([after for after, before in zip(updated, entries.values(), strict=True) if after != before])
 
+    def find_review(self, decision_id: str, request_key: str) -> DecisionReview | None:
+        """Return the caller's review of a decision under a key; None if there is none."""
+        return self._history.find_review(self._unit_of_work, decision_id, self._change.caller, request_key)
+
+    def add_review(self, decision: Decision, request_key: str | None) -> None:
+        """Add the caller's review, which a decision has just got, to its history."""
+        review = review_of(decision, self._change.caller)
+        self._history.add_review(self._unit_of_work, decision.id, review, request_key)
+
     def record_event(self, event: AuditEvent, decision: Decision) -> None:
         """Write a change of a decision to the audit trail."""
         entry = AuditEntry(
@@ -145,6 +174,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MAX_SHOWN_REVIEWS = 50
+"""Reviews that are returned with a decision. Chosen: with lessons of 5000 characters at most a quarter of a MB."""
+
 
 class Journal:
     """Records, reads, reviews, shares and imports decisions, and shows each agent only what it may read.
@@ -160,6 +192,7 @@ class Journal:
     def __init__(
         self,
         store: DecisionStore,
+        history: HistoryStore,
         outbox: SqlChangeLog,
         writer: GroupCommitWriter,
         embedder: Embedder,
@@ -169,6 +202,7 @@ class Journal:
         citations: CitationNotifier | None = None,
     ) -> None:
         self._store = store
+        self._history = history
         self._outbox = outbox
         self._writer = writer
         self._embedder = embedder
@@ -196,12 +230,19 @@ class Journal:
             raise decision_not_found_error(decision_id)
         return self._redact_for_caller([decision], caller)[0]
 
-    def list(self, caller: str, filters: DecisionFilter, page: PageRequest) -> Page[Decision]:
+    def get_with_history(self, decision_id: str, caller: str) -> tuple[Decision, DecisionHistory]:
+        """Return a decision as `get` does, and its history. Raises NotFound."""
+        return self.get(decision_id, caller), self._history.read_history(decision_id, MAX_SHOWN_REVIEWS)
+
+    def list(
+        self, caller: str, filters: DecisionFilter, page: PageRequest, *, review_due: bool = False
+    ) -> Page[Decision]:
         """Return a page of the readable decisions, latest first, without contexts and texts of reasons.
 
-        Raises InvalidArgument for a page token of another listing.
+        With `review_due` only the caller's own whose review is due. Raises InvalidArgument for a page token of another
+        listing.
         """
-        found = self._store.page(caller, filters, page)
+        found = self._store.page(caller, filters, page, self._clock() if review_due else None)
         return Page(self._redact_for_caller(found.items, caller), found.next_token)
 
     def record(
@@ -238,18 +279,32 @@ class Journal:
 
         return self._write(change, job)
 
-    def review(self, decision_id: str, outcome: Outcome, notes: str | None, caller: str, request_id: str) -> Decision:
+    def review(
+        self,
+        decision_id: str,
+        outcome: Outcome,
+        notes: str | None,
+        caller: str,
+        request_id: str,
+        idempotency_key: str | None = None,
+    ) -> Decision:
         """Set outcome and lesson of a decision that the caller may read; None keeps the present lesson.
 
-        Its status becomes reviewed unless it is superseded. Raises NotFound.
+        Its status becomes reviewed unless it is superseded. Earlier reviews stay in its history. The same review under
+        the same key changes nothing. Raises NotFound, and Conflict if the key was used for another review.
         """
         change = self._change_context(caller, request_id)
         lesson = None if notes is None else replace_unstorable(notes)
 
         def job(transaction: JournalTransaction) -> Decision:
             entry = self._readable_entry(transaction, decision_id, caller)
+            known = None if idempotency_key is None else transaction.find_review(decision_id, idempotency_key)
+            if known is not None:
+                require_same_review(known, outcome, lesson)
+                return entry.decision
             after = apply_review(entry, outcome, lesson, change.at)
             transaction.update([after])
+            transaction.add_review(after.decision, idempotency_key)
             transaction.record_event(AuditEvent.DECISION_REVIEWED, after.decision)
             transaction.notify_cited_agents(after.decision)
             return after.decision
@@ -351,7 +406,7 @@ class Journal:
             # cannot deadlock. See `GlobalWriteLock`.
             self._outbox.hold(unit_of_work)
             transaction = JournalTransaction(
-                unit_of_work, self._store, self._outbox, self._sink, change, self._citations
+                unit_of_work, self._store, self._history, self._outbox, self._sink, change, self._citations
             )
             return job(transaction), transaction.rows(self._embedder.model)
 
@@ -375,6 +430,12 @@ def require_same_content(known: JournalEntry, entry: JournalEntry) -> Decision:
     if known.content_hash != entry.content_hash:
         raise Conflict("requestId was used to record another decision")
     return known.decision
+
+
+def require_same_review(known: DecisionReview, outcome: Outcome, notes: str | None) -> None:
+    """Raise Conflict if the review made under a key has another outcome or lesson."""
+    if known.outcome is not outcome or (notes is not None and known.notes != (notes or None)):
+        raise Conflict("requestId was used for another review of the decision")
 
 
 def text_to_embed(entry: JournalEntry) -> str:

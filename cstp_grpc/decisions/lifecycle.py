@@ -9,7 +9,16 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
-from cstp_grpc.decisions.model import Decision, DecisionContent, ImportAction, ImportRecord, ImportResult, Links, Reason
+from cstp_grpc.decisions.model import (
+    Decision,
+    DecisionContent,
+    DecisionReview,
+    ImportAction,
+    ImportRecord,
+    ImportResult,
+    Links,
+    Reason,
+)
 from cstp_grpc.decisions.store import DeclaredLinks, JournalEntry
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.storage.storable_text import replace_unstorable
@@ -59,6 +68,7 @@ def normalize_content(content: DecisionContent) -> DecisionContent:
         reasons=tuple(normalize_reason(reason) for reason in content.reasons),
         tags=unique_texts(content.tags),
         project=normalize_optional_text(content.project),
+        review_by=None if content.review_by is None else content.review_by.astimezone(UTC),
     )
 
 
@@ -139,6 +149,7 @@ def new_entry(
         tags=content.tags,
         project=content.project,
         source=source,
+        review_by=content.review_by,
     )
     return JournalEntry(decision, status, content_hash)
 
@@ -158,6 +169,13 @@ def apply_import(entry: JournalEntry, content: DecisionContent, content_hash: st
     return with_status(replace(fresh, decision=decision), superseded=present.status is DecisionStatus.SUPERSEDED)
 
 
+def review_of(decision: Decision, reviewer: str) -> DecisionReview:
+    """Return the review that a decision has just got."""
+    assert decision.outcome is not None, "a review sets it"
+    assert decision.reviewed_date is not None, "a review sets it"
+    return DecisionReview(reviewer, decision.outcome, decision.reviewed_date, decision.notes, decision.confidence)
+
+
 def apply_review(entry: JournalEntry, outcome: Outcome, notes: str | None, at: datetime) -> JournalEntry:
     """Return a reviewed decision; lesson None keeps the present one, an empty lesson removes it."""
     present = entry.decision
@@ -169,13 +187,14 @@ def apply_review(entry: JournalEntry, outcome: Outcome, notes: str | None, at: d
 def redact_for_reader(decision: Decision, caller: str, readable: Container[str]) -> Decision:
     """Return a readable decision without the parts that the caller may not read.
 
-    Another agent's decision has no context, texts of reasons and source, and only links to `readable` decisions: the id
-    of a private one would reveal that it exists.
+    Another agent's decision has no context, texts of reasons, source and date of review, and only links to `readable`
+    decisions: the id of a private one would reveal that it exists.
     """
     if decision.agent == caller:
         return decision
     reasons = tuple(Reason(reason.type, strength=reason.strength) for reason in decision.reasons)
-    return replace(decision, context=None, reasons=reasons, source=None, links=keep_links_to(decision.links, readable))
+    links = keep_links_to(decision.links, readable)
+    return replace(decision, context=None, reasons=reasons, source=None, links=links, review_by=None)
 
 
 def keep_links_to(links: Links, targets: Container[str]) -> Links:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.proto_values import EnumMapping
-from cstp_grpc.decisions.model import Decision, DecisionFilter, ImportAction, Links, Reason
+from cstp_grpc.decisions.model import Decision, DecisionFilter, DecisionHistory, ImportAction, Links, Reason
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 
 IMPORT_ACTION = EnumMapping(journal_pb2.ImportAction, ImportAction)
@@ -29,7 +29,9 @@ def parse_decision_filter(message: types_pb2.DecisionFilters) -> DecisionFilter:
     )
 
 
-def decision_message(item: Decision, journal_revision: str | None = None) -> journal_pb2.Decision:
+def decision_message(
+    item: Decision, journal_revision: str | None = None, history: DecisionHistory | None = None
+) -> journal_pb2.Decision:
     """Convert a decision to a message, after a change with the revision of the journal."""
     return journal_pb2.Decision(
         id=item.id,
@@ -51,6 +53,25 @@ def decision_message(item: Decision, journal_revision: str | None = None) -> jou
         links=links_message(item.links),
         source=item.source,
         journal_revision=journal_revision,
+        review_by=proto_values.optional_timestamp(item.review_by),
+        history=None if history is None else history_message(history),
+    )
+
+
+def history_message(history: DecisionHistory) -> journal_pb2.DecisionHistory:
+    """Convert the history of a decision to a message."""
+    return journal_pb2.DecisionHistory(
+        reviews=[
+            journal_pb2.DecisionReview(
+                outcome=proto_values.OUTCOME.number(review.outcome),
+                notes=review.notes,
+                reviewed_date=proto_values.timestamp_message(review.at),
+                reviewer=review.reviewer,
+                confidence=review.confidence,
+            )
+            for review in history.reviews
+        ],
+        review_count=history.review_count,
     )
 
 

@@ -44,7 +44,7 @@ class DecisionContent:
     """The content of a decision as an agent states it.
 
     `date` is aware and None means now; `status` None means decided, or reviewed if an outcome is given; `confidence` is
-    0 to 1; `context` is private; `notes` is the lesson.
+    0 to 1; `context` is private; `notes` is the lesson; `review_by` is aware.
     """
 
     title: str
@@ -60,6 +60,7 @@ class DecisionContent:
     tags: tuple[str, ...] = ()
     project: str | None = None
     visibility: Visibility = Visibility.PRIVATE
+    review_by: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,29 @@ class Decision:
     project: str | None = None
     links: Links = field(default_factory=Links)
     source: str | None = None
+    review_by: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionReview:
+    """A review of a decision; `notes` is the lesson as the review left it.
+
+    `reviewer` is None for reviews from before they were kept, `confidence` is that of the decision at the time.
+    """
+
+    reviewer: str | None
+    outcome: Outcome
+    at: datetime
+    notes: str | None = None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionHistory:
+    """The latest reviews of a decision, latest first, and the number of all."""
+
+    reviews: tuple[DecisionReview, ...]
+    review_count: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
@@ -54,7 +55,8 @@ def build_decisions_module(
     if index is None:
         # Without an index nothing reads the log. One that is configured later is fed from the journal itself.
         change_log.clear()
-    journal = Journal(store, change_log, writer, embedder, sink, shared.clock, matrix.apply, citations)
+    history = SqlHistoryStore(database)
+    journal = Journal(store, history, change_log, writer, embedder, sink, shared.clock, matrix.apply, citations)
     search = DecisionSearch(
         store,
         matrix,

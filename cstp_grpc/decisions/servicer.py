@@ -45,8 +45,8 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         self, request: journal_pb2.GetDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.GetDecisionResponse:
         """Read one decision."""
-        found = self._journal.get(request.id, current_caller.get().agent)
-        return journal_pb2.GetDecisionResponse(decision=messages.decision_message(found))
+        found, history = self._journal.get_with_history(request.id, current_caller.get().agent)
+        return journal_pb2.GetDecisionResponse(decision=messages.decision_message(found, history=history))
 
     def ListDecisions(
         self, request: journal_pb2.ListDecisionsRequest, context: grpc.ServicerContext
@@ -56,6 +56,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             current_caller.get().agent,
             messages.parse_decision_filter(request.filters),
             PageRequest(request.page_size, request.page_token),
+            review_due=request.review_due,
         )
         return journal_pb2.ListDecisionsResponse(
             decisions=[messages.decision_message(item) for item in page.items], next_page_token=page.next_token
@@ -72,6 +73,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             proto_values.optional_field(request, "notes"),
             caller.agent,
             caller.request_id,
+            proto_values.optional_field(request, "request_id"),
         )
         return journal_pb2.ReviewDecisionResponse(decision=messages.decision_message(reviewed, self._journal.revision))
 
@@ -135,6 +137,7 @@ def parse_decision_content(message: journal_pb2.DecisionContent) -> DecisionCont
         tags=tuple(message.tags),
         project=proto_values.optional_field(message, "project"),
         visibility=proto_values.VISIBILITY.word(message.visibility) or Visibility.PRIVATE,
+        review_by=proto_values.datetime_field(message, "review_by"),
     )
 
 

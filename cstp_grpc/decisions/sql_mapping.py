@@ -118,18 +118,25 @@ def summary_from_row(row: Values) -> Decision:
     )
 
 
-def listed_decision_from_row(row: AnyRow, links: Links, caller: str) -> Decision:
+def listed_decision_from_row(row: AnyRow, links: Links, review_by: datetime | None, caller: str) -> Decision:
     """Convert a row of LISTED to a decision as an agent may see it in a listing."""
-    item = summary_from_row(row)
-    return replace(item, links=links, source=row.source if item.agent == caller else None)
+    item = replace(summary_from_row(row), links=links)
+    return replace(item, source=row.source, review_by=review_by) if item.agent == caller else item
 
 
-def entry_from_row(row: AnyRow, links: Links) -> JournalEntry:
+def entry_from_row(row: AnyRow, links: Links, review_by: datetime | None) -> JournalEntry:
     """Convert a row of WHOLE to an entry."""
     shown = summary_from_row(row)
     reasons = [replace(reason, text=text) for reason, text in zip(shown.reasons, row.reason_texts, strict=True)]
     return JournalEntry(
-        decision=replace(shown, context=row.context, reasons=tuple(reasons), source=row.source, links=links),
+        decision=replace(
+            shown,
+            context=row.context,
+            reasons=tuple(reasons),
+            source=row.source,
+            links=links,
+            review_by=review_by,
+        ),
         stated_status=STATUS[row.stated_status],
         content_hash=row.content_hash,
         idempotency_key=row.idempotency_key,
@@ -197,8 +204,8 @@ def split_into_chunks(sequence: Sequence[T]) -> Iterator[Sequence[T]]:
         yield sequence[start : start + CHUNK]
 
 
-ListingKey = tuple[DecisionFilter, str]
-"""What is listed: the conditions, and the agent that may read it."""
+ListingKey = tuple[DecisionFilter, str] | tuple[DecisionFilter, str, str]
+"""What is listed: the conditions, the agent that may read it, and whether only what is due for review."""
 
 CALLER: BindParameter[str] = bindparam("caller")
 

@@ -21,6 +21,8 @@ from cstp_grpc.decisions.sql_mapping import (
     LISTED,
     SUMMARY,
     WHOLE,
+    AnyRow,
+    ListingKey,
     after_token_condition,
     encode_vector,
     entry_from_row,
@@ -33,6 +35,7 @@ from cstp_grpc.decisions.sql_mapping import (
     split_into_chunks,
     summary_from_row,
 )
+from cstp_grpc.decisions.sql_reviews import delete_deadlines, insert_deadlines, read_deadlines, review_due_condition
 from cstp_grpc.decisions.sql_tables import decision_links, decision_tags, decision_vectors, decisions, journal_identity
 from cstp_grpc.decisions.store import MAX_EMBEDDED_CONTEXT, DeclaredLinks, IndexRow, JournalEntry, Vector, embedded_text
 from cstp_grpc.storage.database import Database
@@ -242,19 +245,27 @@ class SqlDecisionStore:
         found = self._summaries.read(ids) if ids else []
         return {item.id: item for item in found if self._sharing.may_read(item, caller) and passes(item)}
 
-    def page(self, caller: str, filters: DecisionFilter, request: PageRequest) -> Page[Decision]:
+    def page(
+        self, caller: str, filters: DecisionFilter, request: PageRequest, due_at: datetime | None = None
+    ) -> Page[Decision]:
         """Return the decisions that the caller may read and that pass the filters, latest first, then by id."""
-        listing = (filters, caller)
+        # Without the instant, which is a later one for each page.
+        listing: ListingKey = (filters, caller) if due_at is None else (filters, caller, "due")
         shown_to_caller = readable_condition(self._sharing, caller)
         query = select(*LISTED).where(shown_to_caller, *filter_conditions(filters))
+        if due_at is not None:
+            query = query.where(review_due_condition(due_at))
         # One more than the page, which shows whether there is a next one.
         query = query.order_by(*LATEST_FIRST).limit(request.limit + 1)
         if request.token:
             query = query.where(after_token_condition(request.token, listing))
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query, {"caller": caller}).all()
-            links = read_links(unit_of_work, [row.id for row in rows])
-        shown = [listed_decision_from_row(row, links[row.id], caller) for row in rows[: request.limit]]
+            ids = [row.id for row in rows]
+            links, deadlines = read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
+        shown = [
+            listed_decision_from_row(row, links[row.id], deadlines.get(row.id), caller) for row in rows[: request.limit]
+        ]
         shown = shown[: count_within_budget(shown, estimate_decision_size)]
         return Page(tuple(shown), listing_page_token(shown[-1], listing) if len(rows) > len(shown) else "")
 
@@ -312,15 +323,13 @@ class SqlDecisionStore:
     def find_recorded(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> JournalEntry | None:
         """Return the decision that an agent recorded under a key; None if there is none."""
         row = unit_of_work.execute(BY_KEY, {"agent": agent, "key": idempotency_key}).one_or_none()
-        return None if row is None else entry_from_row(row, read_links(unit_of_work, [row.id])[row.id])
+        return None if row is None else self._entries(unit_of_work, [row])[row.id]
 
     def load(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, JournalEntry]:
         """Return entries by id."""
         entries: dict[str, JournalEntry] = {}
         for chunk in split_into_chunks([replace_unstorable(key) for key in ids]):
-            rows = unit_of_work.execute(BY_ID, {"ids": chunk}).all()
-            links = read_links(unit_of_work, [row.id for row in rows])
-            entries.update((row.id, entry_from_row(row, links[row.id])) for row in rows)
+            entries |= self._entries(unit_of_work, unit_of_work.execute(BY_ID, {"ids": chunk}).all())
         return entries
 
     def insert(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
@@ -329,6 +338,7 @@ class SqlDecisionStore:
         if rows:
             unit_of_work.execute(insert(decisions), rows)
             self._add_tags(unit_of_work, entries)
+            insert_deadlines(unit_of_work, [entry.decision for entry, _ in entries])
 
     def update(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
         """Replace decisions and their revisions; their links stay unchanged."""
@@ -338,7 +348,9 @@ class SqlDecisionStore:
         unit_of_work.execute(update(decisions).where(decisions.c.id == bindparam("key")), rows)
         for chunk in split_into_chunks([entry.decision.id for entry, _ in entries]):
             unit_of_work.execute(delete(decision_tags).where(decision_tags.c.decision_id.in_(chunk)))
+            delete_deadlines(unit_of_work, chunk)
         self._add_tags(unit_of_work, entries)
+        insert_deadlines(unit_of_work, [entry.decision for entry, _ in entries])
 
     def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
@@ -357,6 +369,13 @@ class SqlDecisionStore:
             for row in unit_of_work.execute(query, {"model": model, "ids": chunk})
         ]
         return sorted(rows, key=lambda row: row.revision)
+
+    @staticmethod
+    def _entries(unit_of_work: UnitOfWork, rows: Sequence[AnyRow]) -> dict[str, JournalEntry]:
+        """Return the entries of rows of WHOLE, by id."""
+        ids = [row.id for row in rows]
+        links, deadlines = read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
+        return {row.id: entry_from_row(row, links[row.id], deadlines.get(row.id)) for row in rows}
 
     @staticmethod
     def _add_tags(unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]]) -> None:

@@ -64,6 +64,38 @@ made of it; `revision` is the newest number of the outbox for the decision. The 
 agent and source, so the key keeps these unique; an index over them would refuse long sources on PostgreSQL.
 """
 
+review_deadlines = Table(
+    "review_deadlines",
+    metadata,
+    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("review_by", UtcDateTime, nullable=False),
+    Index(None, "review_by"),
+)
+"""When decisions are to be reviewed; those without a date have no row.
+
+A table of its own, because a column added to `decisions` comes after the long texts.
+"""
+
+decision_reviews = Table(
+    "decision_reviews",
+    metadata,
+    Column("id", SERIAL, primary_key=True),
+    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), nullable=False),
+    Column("reviewer", Text),
+    Column("request_key", Text),
+    Column("outcome", Text, nullable=False),
+    Column("notes", Text),
+    Column("at", UtcDateTime, nullable=False),
+    Column("confidence", Double),
+    Index(None, "decision_id", "id"),
+    UniqueConstraint("decision_id", "reviewer", "request_key"),
+)
+"""All reviews of decisions, in the order of their ids.
+
+`request_key` is the id by which the reviewer makes a repetition safe; `confidence` is that of the decision at the time.
+Reviews from before the table have no reviewer if the audit trail does not name one.
+"""
+
 journal_identity = Table("journal_identity", metadata, Column("id", Text, primary_key=True))
 """One row: the name that the database got when it was made, by which its revisions are known."""
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.decisions.model import Decision, DecisionFilter, Links
+from cstp_grpc.decisions.model import Decision, DecisionFilter, DecisionHistory, DecisionReview, Links
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -96,11 +96,14 @@ class DecisionStore(Protocol):
         They have no context, texts of reasons, source and links.
         """
 
-    def page(self, caller: str, filters: DecisionFilter, request: PageRequest) -> Page[Decision]:
+    def page(
+        self, caller: str, filters: DecisionFilter, request: PageRequest, due_at: datetime | None = None
+    ) -> Page[Decision]:
         """Return the decisions that the caller may read and that pass the filters, latest first, then by id.
 
-        They have no context and texts of reasons, and others' no source. Raises InvalidArgument if the page token is
-        not one of this listing.
+        With `due_at` only the caller's own whose review is due at that instant. They have no context and texts of
+        reasons, and others' no source and date of review. Raises InvalidArgument if the page token is not one of this
+        listing.
         """
 
     def index_rows(self, model: str, after_revision: int = -1) -> Iterator[IndexRow]:
@@ -144,3 +147,24 @@ class DecisionStore(Protocol):
 
     def changed_rows(self, unit_of_work: UnitOfWork, model: str, ids: Sequence[str]) -> list[IndexRow]:
         """Return the rows that `index_rows_of` will return once the transaction is committed."""
+
+
+class HistoryStore(Protocol):
+    """Stores what happened to decisions: every review.
+
+    Reads open their own snapshot and raise QueryFailed if the database does not respond. Writes, and the reads they
+    depend on, belong to the transaction of the given unit of work.
+    """
+
+    def read_history(self, decision_id: str, limit: int) -> DecisionHistory:
+        """Return the latest reviews of a decision, at most `limit`, latest first, and the number of all."""
+
+    def add_review(
+        self, unit_of_work: UnitOfWork, decision_id: str, review: DecisionReview, request_key: str | None
+    ) -> None:
+        """Add the latest review of a decision."""
+
+    def find_review(
+        self, unit_of_work: UnitOfWork, decision_id: str, reviewer: str, request_key: str
+    ) -> DecisionReview | None:
+        """Return the review of a decision that an agent made under a key; None if there is none."""

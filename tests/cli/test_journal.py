@@ -97,3 +97,25 @@ def test_what_is_recorded_tells_a_revision_that_searches_take(server: Server) ->
         refused = server(command, "PostgreSQL for orders", "--min-revision", "1-0123456789ab")
         assert refused.exit_code == 1
         assert "minJournalRevision" in refused.stderr
+
+
+def test_due_reviews_are_listed_and_earlier_ones_are_shown(server: Server) -> None:
+    late = record(server, "Try the new cache", "--review-by", "2026-02-01")
+    later = record(server, "Try the old cache", "--review-by", "2026-01-01")
+    record(server, "Never mind")
+    listed = [item["id"] for item in server.json("review", "--due")["decisions"]]
+    assert [key for key in listed if key in (late, later)] == [later, late]
+    assert "2026-02-01" in server.ok("review", "--due")
+    server.ok("review", late, "--outcome", "success", "--notes", "Fast")
+    server.ok("review", late, "--outcome", "failure", "--notes", "Not fast")
+    assert late not in server.ok("review", "--due")
+    shown = server.ok("show", late)
+    assert "success by alice: Fast" in shown
+    assert "Not fast" in shown
+
+
+def test_a_review_without_an_outcome_is_wrong_usage(server: Server) -> None:
+    for arguments in (["dec-1"], ["--outcome", "success"], ["--due", "dec-1"]):
+        result = server("review", *arguments)
+        assert result.exit_code != 0
+        assert "--due" in result.stderr

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from cstp_grpc.decisions.model import Decision, DecisionContent, ImportAction, ImportRecord, Links, Reason, SourceLinks
+from cstp_grpc.decisions.model import (
+    Decision,
+    DecisionContent,
+    DecisionReview,
+    ImportAction,
+    ImportRecord,
+    Links,
+    Reason,
+    SourceLinks,
+)
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 
 
@@ -28,6 +37,7 @@ class Known:
     date: datetime
     source: str | None = None
     review: Review | None = None
+    reviews: list[DecisionReview] = field(default_factory=list)
     links: Links = field(default_factory=Links)
     superseded_by: tuple[str, ...] = ()
     said: tuple[DecisionContent, SourceLinks] | None = None
@@ -69,6 +79,7 @@ class JournalModel:
             project=said.project,
             links=self.links(key) if own else self.readable_links(key, caller),
             source=item.source if own else None,
+            review_by=said.review_by if own else None,
         )
 
     def status(self, key: str) -> DecisionStatus:
@@ -108,10 +119,18 @@ class JournalModel:
     def record(self, key: str, agent: str, content: DecisionContent, links: Links, at: datetime) -> None:
         self.known[key] = Known(agent, content, content.visibility, content.date or at, links=links)
 
-    def review(self, key: str, outcome: Outcome, notes: str | None, at: datetime) -> None:
+    def review(self, key: str, outcome: Outcome, notes: str | None, reviewer: str, at: datetime) -> None:
         item = self.known[key]
         present = item.review.notes if item.review else item.content.notes
         item.review = Review(outcome, present if notes is None else notes, at)
+        item.reviews.insert(0, DecisionReview(reviewer, outcome, at, item.review.notes, item.content.confidence))
+
+    def is_due(self, key: str, at: datetime) -> bool:
+        """Whether the review of a decision is due."""
+        review_by, review = self.known[key].content.review_by, self.known[key].review
+        if review_by is None or review_by > at or self.status(key) is DecisionStatus.SUPERSEDED:
+            return False
+        return review is None or review.at < review_by
 
     def import_one(self, agent: str, record: ImportRecord, ids: dict[str, str], at: datetime) -> ImportAction:
         """Import one record; `ids` are the identifiers of the agent's sources."""

@@ -9,6 +9,7 @@ from cstp_grpc.audit.model import AuditEntry, NullAuditSink
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import IndexRow
 from cstp_grpc.embedding.embedder import Vectors
@@ -73,7 +74,10 @@ class JournalKit:
         self.embedder = CountingEmbedder()
         self.outbox = SqlChangeLog(database, writer)
         self.store = SqlDecisionStore(database, sharing)
-        self.journal = Journal(self.store, self.outbox, writer, self.embedder, self.trail, self.clock, self.heard)
+        self.history = SqlHistoryStore(database)
+        self.journal = Journal(
+            self.store, self.history, self.outbox, writer, self.embedder, self.trail, self.clock, self.heard
+        )
 
 
 def plain(row: IndexRow) -> tuple[object, ...]:

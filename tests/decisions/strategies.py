@@ -43,6 +43,7 @@ contents = st.builds(
     tags=tags,
     project=st.none() | projects,
     visibility=st.sampled_from(Visibility),
+    review_by=st.none() | dates,
 )
 
 

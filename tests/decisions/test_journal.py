@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from cstp_grpc.decisions.model import (
     Decision,
     DecisionContent,
     DecisionFilter,
+    DecisionReview,
     ImportAction,
     ImportRecord,
     Links,
@@ -213,6 +214,61 @@ class TestReviewing:
         entry = kit.trail.entries[-1]
         assert (entry.event, entry.requesting_agent) == ("decision_reviewed", "bob")
         assert (entry.request_id, entry.action) == ("request-2", WHOLE.title)
+
+    def test_the_latest_review_counts_and_the_earlier_ones_stay(self, kit: JournalKit) -> None:
+        key = record(kit, confidence=0.9, visibility=Visibility.SHARED).id
+        first = kit.journal.review(key, Outcome.SUCCESS, None, "alice", "request-2")
+        second = kit.journal.review(key, Outcome.FAILURE, "it broke in March", "bob", "request-3")
+        seen, history = kit.journal.get_with_history(key, "bob")
+        assert (seen.outcome, seen.notes) == (Outcome.FAILURE, "it broke in March")
+        assert history.review_count == 2
+        assert first.reviewed_date is not None
+        assert second.reviewed_date is not None
+        assert history.reviews == (
+            DecisionReview("bob", Outcome.FAILURE, second.reviewed_date, "it broke in March", 0.9),
+            DecisionReview("alice", Outcome.SUCCESS, first.reviewed_date, WHOLE.notes, 0.9),
+        )
+
+    def test_a_review_under_a_known_key_is_a_repetition(self, kit: JournalKit) -> None:
+        key = record(kit, visibility=Visibility.SHARED).id
+        first = kit.journal.review(key, Outcome.PARTIAL, "slow", "alice", "request-2", "key")
+        count = len(kit.trail.entries)
+        assert kit.journal.review(key, Outcome.PARTIAL, "slow", "alice", "request-3", "key") == first
+        assert len(kit.trail.entries) == count
+        for outcome, notes in ((Outcome.SUCCESS, "slow"), (Outcome.PARTIAL, "fast")):
+            with pytest.raises(Conflict):
+                kit.journal.review(key, outcome, notes, "alice", "request-4", "key")
+        kit.journal.review(key, Outcome.SUCCESS, None, "bob", "request-5", "key")
+        assert kit.journal.get_with_history(key, "alice")[1].review_count == 2
+
+    def test_a_history_is_cut_to_the_latest_reviews(self, kit: JournalKit) -> None:
+        key = record(kit).id
+        for number in range(52):
+            kit.journal.review(key, Outcome.SUCCESS, f"lesson {number}", "alice", "request-2")
+        history = kit.journal.get_with_history(key, "alice")[1]
+        assert [review.notes for review in history.reviews] == [f"lesson {number}" for number in range(51, 1, -1)]
+        assert history.review_count == 52
+
+    def test_a_decision_is_due_until_it_is_reviewed_after_its_date(self, kit: JournalKit) -> None:
+        def due(caller: str = "alice") -> list[str]:
+            page = kit.journal.list(caller, DecisionFilter(), PageRequest(), review_due=True)
+            return [item.id for item in page.items]
+
+        now = kit.clock.now
+        soon = record(kit, review_by=now + timedelta(hours=1), visibility=Visibility.SHARED)
+        record(kit, review_by=now + timedelta(days=1))
+        assert due() == []
+        assert kit.journal.review(soon.id, Outcome.SUCCESS, None, "alice", "request-2").review_by == soon.review_by
+        kit.clock.now = now + timedelta(hours=2)
+        assert (due(), due("bob")) == ([soon.id], [])
+        assert kit.journal.get(soon.id, "bob").review_by is None
+        kit.journal.review(soon.id, Outcome.SUCCESS, None, "bob", "request-3")
+        assert due() == []
+
+    def test_what_was_superseded_needs_no_review(self, kit: JournalKit) -> None:
+        old = record(kit, review_by=kit.clock.now)
+        kit.journal.record(WHOLE, Links(supersedes=(old.id,)), "alice", "request-2")
+        assert kit.journal.list("alice", DecisionFilter(), PageRequest(), review_due=True).items == ()
 
     def test_a_superseded_decision_stays_superseded(self, kit: JournalKit) -> None:
         stated = record(kit, status=DecisionStatus.SUPERSEDED).id

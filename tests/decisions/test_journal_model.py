@@ -11,7 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.decisions.lifecycle import decision_id_for_source
-from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportAction, ImportRecord, Links, SourceLinks
+from cstp_grpc.decisions.model import (
+    DecisionContent,
+    DecisionFilter,
+    DecisionHistory,
+    ImportAction,
+    ImportRecord,
+    Links,
+    SourceLinks,
+)
 from cstp_grpc.decisions.store import embedded_text
 from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.errors import NotFound, PermissionDenied
@@ -101,7 +109,7 @@ class Story:
                 self.kit.journal.review(key, outcome, notes, caller, "request-1")
             return self.expect_events([])
         answer = self.kit.journal.review(key, outcome, notes, caller, "request-1")
-        self.model.review(key, outcome, notes, self.kit.clock.now)
+        self.model.review(key, outcome, notes, caller, self.kit.clock.now)
         assert answer == self.model.expected(key, caller)
         return self.expect_events([("reviewed", key)])
 
@@ -136,13 +144,26 @@ class Story:
             readable = [key for key in self.model.known if self.model.readable(key, caller)]
             for key in self.model.known:
                 if key in readable:
-                    assert self.kit.journal.get(key, caller) == self.model.expected(key, caller)
+                    reviews = tuple(self.model.known[key].reviews)
+                    expected = (self.model.expected(key, caller), DecisionHistory(reviews, len(reviews)))
+                    assert self.kit.journal.get_with_history(key, caller) == expected
                 else:
                     with pytest.raises(NotFound):
                         self.kit.journal.get(key, caller)
             page = self.kit.journal.list(caller, DecisionFilter(project=self.project), PageRequest(1000))
             assert sorted(item.id for item in page.items) == sorted(readable)
+            self.check_due(caller)
         self.check_rows()
+
+    def check_due(self, caller: str) -> None:
+        """Compare what is due for review."""
+        wanted = DecisionFilter(project=self.project)
+        page = self.kit.journal.list(caller, wanted, PageRequest(1000), review_due=True)
+        now = self.kit.clock.now
+        own = [key for key, item in self.model.known.items() if item.agent == caller]
+        assert {item.id: item.review_by for item in page.items} == {
+            key: self.model.known[key].content.review_by for key in own if self.model.is_due(key, now)
+        }
 
     def check_rows(self) -> None:
         """Compare what was heard with what is stored, and the vectors with the texts."""

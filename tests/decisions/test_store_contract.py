@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,18 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from cstp_grpc.decisions.lifecycle import new_entry
-from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Reason
+from cstp_grpc.decisions.model import (
+    Decision,
+    DecisionContent,
+    DecisionFilter,
+    DecisionHistory,
+    DecisionReview,
+    Links,
+    Reason,
+)
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, JournalEntry, embedded_text
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
@@ -27,7 +37,7 @@ from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import plain
-from tests.decisions.strategies import contents, dates, filters, sharings
+from tests.decisions.strategies import any_text, contents, dates, filters, fractions, sharings
 from tests.example_counts import examples
 
 MODEL = "model-a"
@@ -132,7 +142,9 @@ def all_pages(store: DecisionStore, caller: str, wanted: DecisionFilter, size: i
 
 def without_private(decision: Decision, *, source: bool) -> Decision:
     reasons = tuple(replace(reason, text="") for reason in decision.reasons)
-    return replace(decision, context=None, reasons=reasons, source=decision.source if source else None)
+    if not source:
+        decision = replace(decision, source=None, review_by=None)
+    return replace(decision, context=None, reasons=reasons)
 
 
 def meets(decision: Decision, wanted: DecisionFilter) -> bool:
@@ -467,3 +479,26 @@ def test_a_database_that_does_not_answer_is_query_failed_without_its_words(shelf
         with pytest.raises(QueryFailed) as raised:
             read()
         assert "decisions" not in raised.value.message
+
+
+@slow
+@given(reviews=st.lists(st.tuples(st.sampled_from(Outcome), st.none() | any_text, st.none() | fractions), max_size=4))
+@pytest.mark.contract("SqlHistoryStore.add_review", "SqlHistoryStore.find_review", "SqlHistoryStore.read_history")
+def test_reviews_come_back_latest_first(
+    shelf: Shelf, database: Database, writer: GroupCommitWriter, reviews: list[tuple[Outcome, str | None, float | None]]
+) -> None:
+    history = SqlHistoryStore(database)
+    reviewed, other = entry(), entry()
+    shelf.add(reviewed, other)
+    key = reviewed.decision.id
+    made = [DecisionReview("alice", outcome, NOW, notes, confidence) for outcome, notes, confidence in reviews]
+    for number, added in enumerate(made):
+        writer.run(partial(history.add_review, decision_id=key, review=added, request_key=f"key-{number}"))
+    for limit in (1, 3, 50):
+        assert history.read_history(key, limit) == DecisionHistory(tuple(made[::-1][:limit]), len(made))
+    assert history.read_history(other.decision.id, 50) == DecisionHistory((), 0)
+    expected: list[DecisionReview | None] = [*made, None]
+    for number, review in enumerate(expected):
+        find = partial(history.find_review, decision_id=key, request_key=f"key-{number}")
+        assert writer.run(partial(find, reviewer="alice")) == review
+        assert writer.run(partial(find, reviewer="bob")) is None

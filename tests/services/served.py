@@ -22,6 +22,7 @@ from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2
@@ -87,7 +88,16 @@ class Served:
         clock, embedder, store = Clock(), LexicalEmbedder(), SqlDecisionStore(database, SHARE_WITH_ALL)
         trail, intents = SqlAuditTrail(database, writer), SqlIntentStore(database)
         matrix = VectorMatrix(embedder.dimensions, SHARE_WITH_ALL)
-        journal = Journal(store, SqlChangeLog(database, writer), writer, embedder, trail, clock, listener=matrix.apply)
+        journal = Journal(
+            store,
+            SqlHistoryStore(database),
+            SqlChangeLog(database, writer),
+            writer,
+            embedder,
+            trail,
+            clock,
+            listener=matrix.apply,
+        )
         search = DecisionSearch(store, matrix, embedder, None, exact_limit=1000, overfetch=10)
         checks = GuardrailChecker(GuardrailEvaluator(RULES), trail, clock)
         lane = ObservedLane()

@@ -15,6 +15,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
+from cstp_grpc.decisions.model import DecisionReview
+from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
+from cstp_grpc.enums import Outcome
 from cstp_grpc.intents.model import IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.liaison.model import Event, EventFilter, EventType
@@ -137,6 +140,31 @@ def test_intents_of_the_time_before_revisions_are_the_first_and_can_be_revised(e
         assert store.insert_or_get(UnitOfWork(connection), kept[0]) == kept[0]
         revised = store.insert_or_get(UnitOfWork(connection), replace(kept[0], content_hash="other"))
     assert (revised.revision, revised.previous_revision) == (2, 1)
+
+
+def test_reviews_of_the_time_before_their_history_are_the_first(empty: Database) -> None:
+    with empty.open_write_connection() as connection, connection.begin():
+        command.upgrade(build_alembic_config(connection), "0015")
+        row = text(
+            "INSERT INTO decisions (id, agent, content_hash, title, stated_status, status, outcome, confidence, notes,"
+            " date, reviewed_date, reasons, tags, visibility, revision, created_at, updated_at, reason_texts) VALUES"
+            " (:id, 'ada', 'hash', 'Deploy', 'decided', 'reviewed', 'partial', 0.7, 'slow', :at, :reviewed, '[]', '[]',"
+            " 'private', :revision, :at, :at, '[]')"
+        )
+        at = "2026-02-04 12:00:00+00:00"
+        for number, reviewed in enumerate([at, at, None]):
+            values = {"id": f"dec-{number}", "at": at, "reviewed": reviewed, "revision": number}
+            connection.execute(row, values)
+        entry = text(
+            "INSERT INTO audit_entries (timestamp, event, requesting_agent, request_id, evaluated, decision_id) VALUES"
+            " (:at, 'decision_reviewed', :agent, 'r-1', 0, 'dec-0')"
+        )
+        for agent in ("bob", "cleo"):
+            connection.execute(entry, {"at": at, "agent": agent})
+    migrate_database(empty)
+    histories = [SqlHistoryStore(empty).read_history(f"dec-{number}", 10).reviews for number in range(3)]
+    review = DecisionReview("cleo", Outcome.PARTIAL, datetime(2026, 2, 4, 12, tzinfo=UTC), "slow", 0.7)
+    assert histories == [(review,), (replace(review, reviewer=None),), ()]
 
 
 def test_several_replicas_may_start_at_once(empty: Database, empty_database_url: str) -> None:

@@ -4,7 +4,7 @@ use prost::Message;
 use tonic::codegen::Bytes;
 use uuid::Uuid;
 
-use crate::v1::{AnnounceIntentRequest, RecordDecisionRequest};
+use crate::v1::{AnnounceIntentRequest, RecordDecisionRequest, ReviewDecisionRequest};
 
 /// What comes before a message in a body: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -16,6 +16,9 @@ pub(crate) fn identified(path: &str, body: Bytes) -> Bytes {
             request.correlation_id.get_or_insert_with(new);
         }),
         "/cstp.v1.JournalService/RecordDecision" => filled(&body, |request: &mut RecordDecisionRequest| {
+            request.request_id.get_or_insert_with(new);
+        }),
+        "/cstp.v1.JournalService/ReviewDecision" => filled(&body, |request: &mut ReviewDecisionRequest| {
             request.request_id.get_or_insert_with(new);
         }),
         _ => None,

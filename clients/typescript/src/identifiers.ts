@@ -5,6 +5,7 @@ import { clone, create, type DescMessage, type MessageInitShape } from "@bufbuil
 const FIELDS: ReadonlyMap<string, string> = new Map([
   ["cstp.v1.AnnounceIntentRequest", "correlationId"],
   ["cstp.v1.RecordDecisionRequest", "requestId"],
+  ["cstp.v1.ReviewDecisionRequest", "requestId"],
 ]);
 
 /** Returns a request with the identifier that makes its repetition safe, where its type has one. */

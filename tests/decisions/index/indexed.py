@@ -19,6 +19,7 @@ from cstp_grpc.decisions.search.index_supervisor import IndexFeeder, IndexSuperv
 from cstp_grpc.decisions.search.matrix_sync import MatrixSync
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.embedding.embedder import Vectors
 from cstp_grpc.enums import Visibility
@@ -63,7 +64,14 @@ class IndexedJournal:
         self.matrix = VectorMatrix(self.embedder.dimensions, SHARE_WITH_ALL)
         self.mirror = MatrixSync(self.store, self.embedder.model, self.matrix)
         self.journal = Journal(
-            self.store, self.outbox, writer, self.embedder, Recorder(), lambda: NOW, self.matrix.apply
+            self.store,
+            SqlHistoryStore(database),
+            self.outbox,
+            writer,
+            self.embedder,
+            Recorder(),
+            lambda: NOW,
+            self.matrix.apply,
         )
         self.chroma = ChildChromaServer(folder)
         self.server: ChromaServer = self.chroma

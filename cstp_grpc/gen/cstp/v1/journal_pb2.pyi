@@ -136,6 +136,7 @@ class DecisionContent(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     PROJECT_FIELD_NUMBER: _builtins.int
     VISIBILITY_FIELD_NUMBER: _builtins.int
+    REVIEW_BY_FIELD_NUMBER: _builtins.int
     title: _builtins.str
     """What was decided; 1 to 500 characters, not blank."""
     context: _builtins.str
@@ -168,6 +169,10 @@ class DecisionContent(_message.Message):
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Words to find it by."""
 
+    @_builtins.property
+    def review_by(self) -> _timestamp_pb2.Timestamp:
+        """When its outcome is to be reviewed; ListDecisions lists what is due. No date when absent."""
+
     def __init__(
         self,
         *,
@@ -184,10 +189,11 @@ class DecisionContent(_message.Message):
         tags: _abc.Iterable[_builtins.str] | None = ...,
         project: _builtins.str | None = ...,
         visibility: _types_pb2.Visibility.ValueType = ...,
+        review_by: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_notes", b"_notes", "_project", b"_project", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "notes", b"notes", "project", b"project"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_notes", b"_notes", "_project", b"_project", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "notes", b"notes", "project", b"project", "review_by", b"review_by"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_notes", b"_notes", "_project", b"_project", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "notes", b"notes", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_notes", b"_notes", "_project", b"_project", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "notes", b"notes", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "review_by", b"review_by", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -237,6 +243,8 @@ class Decision(_message.Message):
     LINKS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
+    REVIEW_BY_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier, given by the server."""
     title: _builtins.str
@@ -287,6 +295,14 @@ class Decision(_message.Message):
     def links(self) -> Global___Links:
         """How it relates to others; other agents are shown links only to what they may read."""
 
+    @_builtins.property
+    def review_by(self) -> _timestamp_pb2.Timestamp:
+        """When its outcome is to be reviewed; only for the agent that recorded it."""
+
+    @_builtins.property
+    def history(self) -> Global___DecisionHistory:
+        """What happened to it; only in GetDecision."""
+
     def __init__(
         self,
         *,
@@ -309,10 +325,12 @@ class Decision(_message.Message):
         links: Global___Links | None = ...,
         source: _builtins.str | None = ...,
         journal_revision: _builtins.str | None = ...,
+        review_by: _timestamp_pb2.Timestamp | None = ...,
+        history: Global___DecisionHistory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "project", b"project", "reviewed_date", b"reviewed_date", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "history", b"history", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "project", b"project", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "id", b"id", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "reviewed_date", b"reviewed_date", "source", b"source", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "history", b"history", "id", b"id", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "review_by", b"review_by", "reviewed_date", b"reviewed_date", "source", b"source", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -344,6 +362,85 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
 
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class DecisionHistory(_message.Message):
+    """The history of a decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVIEWS_FIELD_NUMBER: _builtins.int
+    REVIEW_COUNT_FIELD_NUMBER: _builtins.int
+    review_count: _builtins.int
+    """How many reviews there are."""
+    @_builtins.property
+    def reviews(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionReview]:
+        """Its reviews, latest first, at most 50."""
+
+    def __init__(
+        self,
+        *,
+        reviews: _abc.Iterable[Global___DecisionReview] | None = ...,
+        review_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["review_count", b"review_count", "reviews", b"reviews"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionHistory: _TypeAlias = DecisionHistory  # noqa: Y015
+
+@_typing.final
+class DecisionReview(_message.Message):
+    """A review of a decision. The latest one counts, until an import brings an outcome of the source."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    REVIEWED_DATE_FIELD_NUMBER: _builtins.int
+    REVIEWER_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    outcome: _types_pb2.Outcome.ValueType
+    """The outcome."""
+    notes: _builtins.str
+    """The lesson as the review left it; absent if there was none."""
+    reviewer: _builtins.str
+    """The agent that reviewed, by its token; absent if it is not on record."""
+    confidence: _builtins.float
+    """The confidence that the decision stated when it was reviewed, 0 to 1."""
+    @_builtins.property
+    def reviewed_date(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        outcome: _types_pb2.Outcome.ValueType = ...,
+        notes: _builtins.str | None = ...,
+        reviewed_date: _timestamp_pb2.Timestamp | None = ...,
+        reviewer: _builtins.str | None = ...,
+        confidence: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_notes", b"_notes", "_reviewer", b"_reviewer", "confidence", b"confidence", "notes", b"notes", "reviewed_date", b"reviewed_date", "reviewer", b"reviewer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "_notes", b"_notes", "_reviewer", b"_reviewer", "confidence", b"confidence", "notes", b"notes", "outcome", b"outcome", "reviewed_date", b"reviewed_date", "reviewer", b"reviewer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
+    _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
+    _WhichOneofReturnType__notes: _TypeAlias = _typing.Literal["notes"]  # noqa: Y015
+    _WhichOneofArgType__notes: _TypeAlias = _typing.Literal["_notes", b"_notes"]  # noqa: Y015
+    _WhichOneofReturnType__reviewer: _TypeAlias = _typing.Literal["reviewer"]  # noqa: Y015
+    _WhichOneofArgType__reviewer: _TypeAlias = _typing.Literal["_reviewer", b"_reviewer"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__notes) -> _WhichOneofReturnType__notes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reviewer) -> _WhichOneofReturnType__reviewer | None: ...
+
+Global___DecisionReview: _TypeAlias = DecisionReview  # noqa: Y015
 
 @_typing.final
 class RecordDecisionRequest(_message.Message):
@@ -460,10 +557,15 @@ class ListDecisionsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     FILTERS_FIELD_NUMBER: _builtins.int
+    REVIEW_DUE_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
     page_token: _builtins.str
     """The nextPageToken of the page before; the other fields must stay the same."""
+    review_due: _builtins.bool
+    """Only decisions of the caller's whose review is due: `reviewBy` has passed, nobody has reviewed them since, and they
+    are not superseded.
+    """
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that decisions must meet."""
@@ -474,10 +576,11 @@ class ListDecisionsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         filters: _types_pb2.DecisionFilters | None = ...,
+        review_due: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters", "page_size", b"page_size", "page_token", b"page_token", "review_due", b"review_due"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -520,26 +623,37 @@ class ReviewDecisionRequest(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier."""
     outcome: _types_pb2.Outcome.ValueType
     """The outcome."""
     notes: _builtins.str
     """The lesson; the present one stays when absent. At most 5000 characters."""
+    request_id: _builtins.str
+    """Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters. Without it, each call is another
+    review.
+    """
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         outcome: _types_pb2.Outcome.ValueType = ...,
         notes: _builtins.str | None = ...,
+        request_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "notes", b"notes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "_request_id", b"_request_id", "notes", b"notes", "request_id", b"request_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "id", b"id", "notes", b"notes", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "_request_id", b"_request_id", "id", b"id", "notes", b"notes", "outcome", b"outcome", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__notes: _TypeAlias = _typing.Literal["notes"]  # noqa: Y015
     _WhichOneofArgType__notes: _TypeAlias = _typing.Literal["_notes", b"_notes"]  # noqa: Y015
+    _WhichOneofReturnType__request_id: _TypeAlias = _typing.Literal["request_id"]  # noqa: Y015
+    _WhichOneofArgType__request_id: _TypeAlias = _typing.Literal["_request_id", b"_request_id"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__notes) -> _WhichOneofReturnType__notes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_id) -> _WhichOneofReturnType__request_id | None: ...
 
 Global___ReviewDecisionRequest: _TypeAlias = ReviewDecisionRequest  # noqa: Y015
 

@@ -92,15 +92,16 @@ class JournalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListDecisions(self, request, context):
-        """Lists the decisions the caller may read, latest first, page by page, without contexts and texts of reasons.
+        """Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReviewDecision(self, request, context):
-        """Sets how a decision that the caller may read turned out, and the lesson. Reviewing again replaces the review.
-        Errors: NOT_FOUND.
+        """Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
+        in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
+        decision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,10 +40,11 @@ class JournalServiceStub:
     Errors: NOT_FOUND, also for another's private decision.
     """
     ListDecisions: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ListDecisionsRequest, _journal_pb2.ListDecisionsResponse]
-    """Lists the decisions the caller may read, latest first, page by page, without contexts and texts of reasons."""
+    """Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history."""
     ReviewDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ReviewDecisionRequest, _journal_pb2.ReviewDecisionResponse]
-    """Sets how a decision that the caller may read turned out, and the lesson. Reviewing again replaces the review.
-    Errors: NOT_FOUND.
+    """Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
+    in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
+    decision.
     """
     ShareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
@@ -67,10 +68,11 @@ class JournalServiceAsyncStub(JournalServiceStub):
     Errors: NOT_FOUND, also for another's private decision.
     """
     ListDecisions: _aio.UnaryUnaryMultiCallable[_journal_pb2.ListDecisionsRequest, _journal_pb2.ListDecisionsResponse]  # type: ignore[assignment]
-    """Lists the decisions the caller may read, latest first, page by page, without contexts and texts of reasons."""
+    """Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history."""
     ReviewDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.ReviewDecisionRequest, _journal_pb2.ReviewDecisionResponse]  # type: ignore[assignment]
-    """Sets how a decision that the caller may read turned out, and the lesson. Reviewing again replaces the review.
-    Errors: NOT_FOUND.
+    """Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
+    in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
+    decision.
     """
     ShareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]  # type: ignore[assignment]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
@@ -109,7 +111,7 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _journal_pb2.ListDecisionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_journal_pb2.ListDecisionsResponse, _abc.Awaitable[_journal_pb2.ListDecisionsResponse]]:
-        """Lists the decisions the caller may read, latest first, page by page, without contexts and texts of reasons."""
+        """Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history."""
 
     @_abc_1.abstractmethod
     def ReviewDecision(
@@ -117,8 +119,9 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _journal_pb2.ReviewDecisionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_journal_pb2.ReviewDecisionResponse, _abc.Awaitable[_journal_pb2.ReviewDecisionResponse]]:
-        """Sets how a decision that the caller may read turned out, and the lesson. Reviewing again replaces the review.
-        Errors: NOT_FOUND.
+        """Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
+        in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
+        decision.
         """
 
     @_abc_1.abstractmethod

@@ -237,7 +237,9 @@ type DecisionContent struct {
 	// The project it belongs to; 1 to 200 characters.
 	Project *string `protobuf:"bytes,12,opt,name=project,proto3,oneof" json:"project,omitempty"`
 	// Who may read it; private when absent.
-	Visibility    Visibility `protobuf:"varint,13,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
+	Visibility Visibility `protobuf:"varint,13,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
+	// When its outcome is to be reviewed; ListDecisions lists what is due. No date when absent.
+	ReviewBy      *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=review_by,json=reviewBy,proto3" json:"review_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -363,6 +365,13 @@ func (x *DecisionContent) GetVisibility() Visibility {
 	return Visibility_VISIBILITY_UNSPECIFIED
 }
 
+func (x *DecisionContent) GetReviewBy() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReviewBy
+	}
+	return nil
+}
+
 // A decision as the journal keeps it.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -405,8 +414,12 @@ type Decision struct {
 	// Names what the journal has after a change, for the minJournalRevision of searches that must find it, on whichever
 	// server of this agent; it has no other meaning. Absent in answers that only read.
 	JournalRevision *string `protobuf:"bytes,19,opt,name=journal_revision,json=journalRevision,proto3,oneof" json:"journal_revision,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// When its outcome is to be reviewed; only for the agent that recorded it.
+	ReviewBy *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=review_by,json=reviewBy,proto3" json:"review_by,omitempty"`
+	// What happened to it; only in GetDecision.
+	History       *DecisionHistory `protobuf:"bytes,21,opt,name=history,proto3" json:"history,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Decision) Reset() {
@@ -572,6 +585,157 @@ func (x *Decision) GetJournalRevision() string {
 	return ""
 }
 
+func (x *Decision) GetReviewBy() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReviewBy
+	}
+	return nil
+}
+
+func (x *Decision) GetHistory() *DecisionHistory {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+// The history of a decision.
+type DecisionHistory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its reviews, latest first, at most 50.
+	Reviews []*DecisionReview `protobuf:"bytes,1,rep,name=reviews,proto3" json:"reviews,omitempty"`
+	// How many reviews there are.
+	ReviewCount   int32 `protobuf:"varint,2,opt,name=review_count,json=reviewCount,proto3" json:"review_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecisionHistory) Reset() {
+	*x = DecisionHistory{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecisionHistory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecisionHistory) ProtoMessage() {}
+
+func (x *DecisionHistory) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecisionHistory.ProtoReflect.Descriptor instead.
+func (*DecisionHistory) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DecisionHistory) GetReviews() []*DecisionReview {
+	if x != nil {
+		return x.Reviews
+	}
+	return nil
+}
+
+func (x *DecisionHistory) GetReviewCount() int32 {
+	if x != nil {
+		return x.ReviewCount
+	}
+	return 0
+}
+
+// A review of a decision. The latest one counts, until an import brings an outcome of the source.
+type DecisionReview struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The outcome.
+	Outcome Outcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
+	// The lesson as the review left it; absent if there was none.
+	Notes *string `protobuf:"bytes,2,opt,name=notes,proto3,oneof" json:"notes,omitempty"`
+	// When.
+	ReviewedDate *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=reviewed_date,json=reviewedDate,proto3" json:"reviewed_date,omitempty"`
+	// The agent that reviewed, by its token; absent if it is not on record.
+	Reviewer *string `protobuf:"bytes,4,opt,name=reviewer,proto3,oneof" json:"reviewer,omitempty"`
+	// The confidence that the decision stated when it was reviewed, 0 to 1.
+	Confidence    *float64 `protobuf:"fixed64,5,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecisionReview) Reset() {
+	*x = DecisionReview{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecisionReview) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecisionReview) ProtoMessage() {}
+
+func (x *DecisionReview) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecisionReview.ProtoReflect.Descriptor instead.
+func (*DecisionReview) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DecisionReview) GetOutcome() Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return Outcome_OUTCOME_UNSPECIFIED
+}
+
+func (x *DecisionReview) GetNotes() string {
+	if x != nil && x.Notes != nil {
+		return *x.Notes
+	}
+	return ""
+}
+
+func (x *DecisionReview) GetReviewedDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReviewedDate
+	}
+	return nil
+}
+
+func (x *DecisionReview) GetReviewer() string {
+	if x != nil && x.Reviewer != nil {
+		return *x.Reviewer
+	}
+	return ""
+}
+
+func (x *DecisionReview) GetConfidence() float64 {
+	if x != nil && x.Confidence != nil {
+		return *x.Confidence
+	}
+	return 0
+}
+
 // A decision to record.
 type RecordDecisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -587,7 +751,7 @@ type RecordDecisionRequest struct {
 
 func (x *RecordDecisionRequest) Reset() {
 	*x = RecordDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	mi := &file_cstp_v1_journal_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +763,7 @@ func (x *RecordDecisionRequest) String() string {
 func (*RecordDecisionRequest) ProtoMessage() {}
 
 func (x *RecordDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[4]
+	mi := &file_cstp_v1_journal_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +776,7 @@ func (x *RecordDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDecisionRequest.ProtoReflect.Descriptor instead.
 func (*RecordDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RecordDecisionRequest) GetRequestId() string {
@@ -647,7 +811,7 @@ type RecordDecisionResponse struct {
 
 func (x *RecordDecisionResponse) Reset() {
 	*x = RecordDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	mi := &file_cstp_v1_journal_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +823,7 @@ func (x *RecordDecisionResponse) String() string {
 func (*RecordDecisionResponse) ProtoMessage() {}
 
 func (x *RecordDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	mi := &file_cstp_v1_journal_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +836,7 @@ func (x *RecordDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDecisionResponse.ProtoReflect.Descriptor instead.
 func (*RecordDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RecordDecisionResponse) GetDecision() *Decision {
@@ -693,7 +857,7 @@ type GetDecisionRequest struct {
 
 func (x *GetDecisionRequest) Reset() {
 	*x = GetDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[6]
+	mi := &file_cstp_v1_journal_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +869,7 @@ func (x *GetDecisionRequest) String() string {
 func (*GetDecisionRequest) ProtoMessage() {}
 
 func (x *GetDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[6]
+	mi := &file_cstp_v1_journal_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +882,7 @@ func (x *GetDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionRequest.ProtoReflect.Descriptor instead.
 func (*GetDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetDecisionRequest) GetId() string {
@@ -739,7 +903,7 @@ type GetDecisionResponse struct {
 
 func (x *GetDecisionResponse) Reset() {
 	*x = GetDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[7]
+	mi := &file_cstp_v1_journal_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +915,7 @@ func (x *GetDecisionResponse) String() string {
 func (*GetDecisionResponse) ProtoMessage() {}
 
 func (x *GetDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[7]
+	mi := &file_cstp_v1_journal_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +928,7 @@ func (x *GetDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionResponse.ProtoReflect.Descriptor instead.
 func (*GetDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{7}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetDecisionResponse) GetDecision() *Decision {
@@ -782,14 +946,17 @@ type ListDecisionsRequest struct {
 	// The nextPageToken of the page before; the other fields must stay the same.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Conditions that decisions must meet.
-	Filters       *DecisionFilters `protobuf:"bytes,3,opt,name=filters,proto3" json:"filters,omitempty"`
+	Filters *DecisionFilters `protobuf:"bytes,3,opt,name=filters,proto3" json:"filters,omitempty"`
+	// Only decisions of the caller's whose review is due: `reviewBy` has passed, nobody has reviewed them since, and they
+	// are not superseded.
+	ReviewDue     bool `protobuf:"varint,4,opt,name=review_due,json=reviewDue,proto3" json:"review_due,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[8]
+	mi := &file_cstp_v1_journal_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +968,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[8]
+	mi := &file_cstp_v1_journal_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +981,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{8}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListDecisionsRequest) GetPageSize() int32 {
@@ -838,6 +1005,13 @@ func (x *ListDecisionsRequest) GetFilters() *DecisionFilters {
 	return nil
 }
 
+func (x *ListDecisionsRequest) GetReviewDue() bool {
+	if x != nil {
+		return x.ReviewDue
+	}
+	return false
+}
+
 // A page of decisions.
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -851,7 +1025,7 @@ type ListDecisionsResponse struct {
 
 func (x *ListDecisionsResponse) Reset() {
 	*x = ListDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[9]
+	mi := &file_cstp_v1_journal_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +1037,7 @@ func (x *ListDecisionsResponse) String() string {
 func (*ListDecisionsResponse) ProtoMessage() {}
 
 func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[9]
+	mi := &file_cstp_v1_journal_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +1050,7 @@ func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{9}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListDecisionsResponse) GetDecisions() []*Decision {
@@ -901,14 +1075,17 @@ type ReviewDecisionRequest struct {
 	// The outcome.
 	Outcome Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
 	// The lesson; the present one stays when absent. At most 5000 characters.
-	Notes         *string `protobuf:"bytes,3,opt,name=notes,proto3,oneof" json:"notes,omitempty"`
+	Notes *string `protobuf:"bytes,3,opt,name=notes,proto3,oneof" json:"notes,omitempty"`
+	// Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters. Without it, each call is another
+	// review.
+	RequestId     *string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3,oneof" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReviewDecisionRequest) Reset() {
 	*x = ReviewDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[10]
+	mi := &file_cstp_v1_journal_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1097,7 @@ func (x *ReviewDecisionRequest) String() string {
 func (*ReviewDecisionRequest) ProtoMessage() {}
 
 func (x *ReviewDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[10]
+	mi := &file_cstp_v1_journal_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1110,7 @@ func (x *ReviewDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ReviewDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{10}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReviewDecisionRequest) GetId() string {
@@ -957,6 +1134,13 @@ func (x *ReviewDecisionRequest) GetNotes() string {
 	return ""
 }
 
+func (x *ReviewDecisionRequest) GetRequestId() string {
+	if x != nil && x.RequestId != nil {
+		return *x.RequestId
+	}
+	return ""
+}
+
 // The reviewed decision.
 type ReviewDecisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -968,7 +1152,7 @@ type ReviewDecisionResponse struct {
 
 func (x *ReviewDecisionResponse) Reset() {
 	*x = ReviewDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[11]
+	mi := &file_cstp_v1_journal_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1164,7 @@ func (x *ReviewDecisionResponse) String() string {
 func (*ReviewDecisionResponse) ProtoMessage() {}
 
 func (x *ReviewDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[11]
+	mi := &file_cstp_v1_journal_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1177,7 @@ func (x *ReviewDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ReviewDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{11}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReviewDecisionResponse) GetDecision() *Decision {
@@ -1014,7 +1198,7 @@ type ShareDecisionRequest struct {
 
 func (x *ShareDecisionRequest) Reset() {
 	*x = ShareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[12]
+	mi := &file_cstp_v1_journal_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1210,7 @@ func (x *ShareDecisionRequest) String() string {
 func (*ShareDecisionRequest) ProtoMessage() {}
 
 func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[12]
+	mi := &file_cstp_v1_journal_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1223,7 @@ func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ShareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{12}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ShareDecisionRequest) GetId() string {
@@ -1060,7 +1244,7 @@ type ShareDecisionResponse struct {
 
 func (x *ShareDecisionResponse) Reset() {
 	*x = ShareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[13]
+	mi := &file_cstp_v1_journal_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1256,7 @@ func (x *ShareDecisionResponse) String() string {
 func (*ShareDecisionResponse) ProtoMessage() {}
 
 func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[13]
+	mi := &file_cstp_v1_journal_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1269,7 @@ func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ShareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{13}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ShareDecisionResponse) GetDecision() *Decision {
@@ -1106,7 +1290,7 @@ type UnshareDecisionRequest struct {
 
 func (x *UnshareDecisionRequest) Reset() {
 	*x = UnshareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[14]
+	mi := &file_cstp_v1_journal_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1302,7 @@ func (x *UnshareDecisionRequest) String() string {
 func (*UnshareDecisionRequest) ProtoMessage() {}
 
 func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[14]
+	mi := &file_cstp_v1_journal_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1315,7 @@ func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{14}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UnshareDecisionRequest) GetId() string {
@@ -1152,7 +1336,7 @@ type UnshareDecisionResponse struct {
 
 func (x *UnshareDecisionResponse) Reset() {
 	*x = UnshareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	mi := &file_cstp_v1_journal_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1348,7 @@ func (x *UnshareDecisionResponse) String() string {
 func (*UnshareDecisionResponse) ProtoMessage() {}
 
 func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	mi := &file_cstp_v1_journal_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1361,7 @@ func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{15}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UnshareDecisionResponse) GetDecision() *Decision {
@@ -1203,7 +1387,7 @@ type ImportDecisionsRequest struct {
 
 func (x *ImportDecisionsRequest) Reset() {
 	*x = ImportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	mi := &file_cstp_v1_journal_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1399,7 @@ func (x *ImportDecisionsRequest) String() string {
 func (*ImportDecisionsRequest) ProtoMessage() {}
 
 func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	mi := &file_cstp_v1_journal_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1412,7 @@ func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{16}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ImportDecisionsRequest) GetSource() string {
@@ -1270,7 +1454,7 @@ type SourceLinks struct {
 
 func (x *SourceLinks) Reset() {
 	*x = SourceLinks{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	mi := &file_cstp_v1_journal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1466,7 @@ func (x *SourceLinks) String() string {
 func (*SourceLinks) ProtoMessage() {}
 
 func (x *SourceLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	mi := &file_cstp_v1_journal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1479,7 @@ func (x *SourceLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceLinks.ProtoReflect.Descriptor instead.
 func (*SourceLinks) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{17}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SourceLinks) GetSupersedes() []string {
@@ -1341,7 +1525,7 @@ type ImportResult struct {
 
 func (x *ImportResult) Reset() {
 	*x = ImportResult{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1537,7 @@ func (x *ImportResult) String() string {
 func (*ImportResult) ProtoMessage() {}
 
 func (x *ImportResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1550,7 @@ func (x *ImportResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportResult.ProtoReflect.Descriptor instead.
 func (*ImportResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{18}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ImportResult) GetSource() string {
@@ -1404,7 +1588,7 @@ type ImportDecisionsResponse struct {
 
 func (x *ImportDecisionsResponse) Reset() {
 	*x = ImportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1600,7 @@ func (x *ImportDecisionsResponse) String() string {
 func (*ImportDecisionsResponse) ProtoMessage() {}
 
 func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1613,7 @@ func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{19}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
@@ -1463,7 +1647,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\n" +
 	"depends_on\x18\x02 \x03(\tR\tdependsOn\x12\x1d\n" +
 	"\n" +
-	"relates_to\x18\x03 \x03(\tR\trelatesTo\"\xae\x04\n" +
+	"relates_to\x18\x03 \x03(\tR\trelatesTo\"\xe7\x04\n" +
 	"\x0fDecisionContent\x12\x14\n" +
 	"\x05title\x18\x01 \x01(\tR\x05title\x12\x1d\n" +
 	"\acontext\x18\x02 \x01(\tH\x00R\acontext\x88\x01\x01\x12\x1f\n" +
@@ -1482,14 +1666,15 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\aproject\x18\f \x01(\tH\x04R\aproject\x88\x01\x01\x123\n" +
 	"\n" +
 	"visibility\x18\r \x01(\x0e2\x13.cstp.v1.VisibilityR\n" +
-	"visibilityB\n" +
+	"visibility\x127\n" +
+	"\treview_by\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\breviewByB\n" +
 	"\n" +
 	"\b_contextB\v\n" +
 	"\t_categoryB\r\n" +
 	"\v_confidenceB\b\n" +
 	"\x06_notesB\n" +
 	"\n" +
-	"\b_project\"\xa1\x06\n" +
+	"\b_project\"\x8e\a\n" +
 	"\bDecision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x1d\n" +
@@ -1514,7 +1699,9 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"visibility\x12$\n" +
 	"\x05links\x18\x11 \x01(\v2\x0e.cstp.v1.LinksR\x05links\x12\x1b\n" +
 	"\x06source\x18\x12 \x01(\tH\x05R\x06source\x88\x01\x01\x12.\n" +
-	"\x10journal_revision\x18\x13 \x01(\tH\x06R\x0fjournalRevision\x88\x01\x01B\n" +
+	"\x10journal_revision\x18\x13 \x01(\tH\x06R\x0fjournalRevision\x88\x01\x01\x127\n" +
+	"\treview_by\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\breviewBy\x122\n" +
+	"\ahistory\x18\x15 \x01(\v2\x18.cstp.v1.DecisionHistoryR\ahistoryB\n" +
 	"\n" +
 	"\b_contextB\v\n" +
 	"\t_categoryB\r\n" +
@@ -1523,7 +1710,21 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\n" +
 	"\b_projectB\t\n" +
 	"\a_sourceB\x13\n" +
-	"\x11_journal_revision\"\xa6\x01\n" +
+	"\x11_journal_revision\"g\n" +
+	"\x0fDecisionHistory\x121\n" +
+	"\areviews\x18\x01 \x03(\v2\x17.cstp.v1.DecisionReviewR\areviews\x12!\n" +
+	"\freview_count\x18\x02 \x01(\x05R\vreviewCount\"\x84\x02\n" +
+	"\x0eDecisionReview\x12*\n" +
+	"\aoutcome\x18\x01 \x01(\x0e2\x10.cstp.v1.OutcomeR\aoutcome\x12\x19\n" +
+	"\x05notes\x18\x02 \x01(\tH\x00R\x05notes\x88\x01\x01\x12?\n" +
+	"\rreviewed_date\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\freviewedDate\x12\x1f\n" +
+	"\breviewer\x18\x04 \x01(\tH\x01R\breviewer\x88\x01\x01\x12#\n" +
+	"\n" +
+	"confidence\x18\x05 \x01(\x01H\x02R\n" +
+	"confidence\x88\x01\x01B\b\n" +
+	"\x06_notesB\v\n" +
+	"\t_reviewerB\r\n" +
+	"\v_confidence\"\xa6\x01\n" +
 	"\x15RecordDecisionRequest\x12\"\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tH\x00R\trequestId\x88\x01\x01\x124\n" +
@@ -1535,20 +1736,25 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x12GetDecisionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"D\n" +
 	"\x13GetDecisionResponse\x12-\n" +
-	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\x86\x01\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\xa5\x01\n" +
 	"\x14ListDecisionsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x122\n" +
-	"\afilters\x18\x03 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\"p\n" +
+	"\afilters\x18\x03 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x1d\n" +
+	"\n" +
+	"review_due\x18\x04 \x01(\bR\treviewDue\"p\n" +
 	"\x15ListDecisionsResponse\x12/\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x11.cstp.v1.DecisionR\tdecisions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"x\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xab\x01\n" +
 	"\x15ReviewDecisionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12*\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x10.cstp.v1.OutcomeR\aoutcome\x12\x19\n" +
-	"\x05notes\x18\x03 \x01(\tH\x00R\x05notes\x88\x01\x01B\b\n" +
-	"\x06_notes\"G\n" +
+	"\x05notes\x18\x03 \x01(\tH\x00R\x05notes\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tH\x01R\trequestId\x88\x01\x01B\b\n" +
+	"\x06_notesB\r\n" +
+	"\v_request_id\"G\n" +
 	"\x16ReviewDecisionResponse\x12-\n" +
 	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"&\n" +
 	"\x14ShareDecisionRequest\x12\x0e\n" +
@@ -1608,84 +1814,92 @@ func file_cstp_v1_journal_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_cstp_v1_journal_proto_goTypes = []any{
 	(ImportAction)(0),               // 0: cstp.v1.ImportAction
 	(*Reason)(nil),                  // 1: cstp.v1.Reason
 	(*Links)(nil),                   // 2: cstp.v1.Links
 	(*DecisionContent)(nil),         // 3: cstp.v1.DecisionContent
 	(*Decision)(nil),                // 4: cstp.v1.Decision
-	(*RecordDecisionRequest)(nil),   // 5: cstp.v1.RecordDecisionRequest
-	(*RecordDecisionResponse)(nil),  // 6: cstp.v1.RecordDecisionResponse
-	(*GetDecisionRequest)(nil),      // 7: cstp.v1.GetDecisionRequest
-	(*GetDecisionResponse)(nil),     // 8: cstp.v1.GetDecisionResponse
-	(*ListDecisionsRequest)(nil),    // 9: cstp.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),   // 10: cstp.v1.ListDecisionsResponse
-	(*ReviewDecisionRequest)(nil),   // 11: cstp.v1.ReviewDecisionRequest
-	(*ReviewDecisionResponse)(nil),  // 12: cstp.v1.ReviewDecisionResponse
-	(*ShareDecisionRequest)(nil),    // 13: cstp.v1.ShareDecisionRequest
-	(*ShareDecisionResponse)(nil),   // 14: cstp.v1.ShareDecisionResponse
-	(*UnshareDecisionRequest)(nil),  // 15: cstp.v1.UnshareDecisionRequest
-	(*UnshareDecisionResponse)(nil), // 16: cstp.v1.UnshareDecisionResponse
-	(*ImportDecisionsRequest)(nil),  // 17: cstp.v1.ImportDecisionsRequest
-	(*SourceLinks)(nil),             // 18: cstp.v1.SourceLinks
-	(*ImportResult)(nil),            // 19: cstp.v1.ImportResult
-	(*ImportDecisionsResponse)(nil), // 20: cstp.v1.ImportDecisionsResponse
-	(Stakes)(0),                     // 21: cstp.v1.Stakes
-	(DecisionStatus)(0),             // 22: cstp.v1.DecisionStatus
-	(Outcome)(0),                    // 23: cstp.v1.Outcome
-	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
-	(Visibility)(0),                 // 25: cstp.v1.Visibility
-	(*DecisionFilters)(nil),         // 26: cstp.v1.DecisionFilters
+	(*DecisionHistory)(nil),         // 5: cstp.v1.DecisionHistory
+	(*DecisionReview)(nil),          // 6: cstp.v1.DecisionReview
+	(*RecordDecisionRequest)(nil),   // 7: cstp.v1.RecordDecisionRequest
+	(*RecordDecisionResponse)(nil),  // 8: cstp.v1.RecordDecisionResponse
+	(*GetDecisionRequest)(nil),      // 9: cstp.v1.GetDecisionRequest
+	(*GetDecisionResponse)(nil),     // 10: cstp.v1.GetDecisionResponse
+	(*ListDecisionsRequest)(nil),    // 11: cstp.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),   // 12: cstp.v1.ListDecisionsResponse
+	(*ReviewDecisionRequest)(nil),   // 13: cstp.v1.ReviewDecisionRequest
+	(*ReviewDecisionResponse)(nil),  // 14: cstp.v1.ReviewDecisionResponse
+	(*ShareDecisionRequest)(nil),    // 15: cstp.v1.ShareDecisionRequest
+	(*ShareDecisionResponse)(nil),   // 16: cstp.v1.ShareDecisionResponse
+	(*UnshareDecisionRequest)(nil),  // 17: cstp.v1.UnshareDecisionRequest
+	(*UnshareDecisionResponse)(nil), // 18: cstp.v1.UnshareDecisionResponse
+	(*ImportDecisionsRequest)(nil),  // 19: cstp.v1.ImportDecisionsRequest
+	(*SourceLinks)(nil),             // 20: cstp.v1.SourceLinks
+	(*ImportResult)(nil),            // 21: cstp.v1.ImportResult
+	(*ImportDecisionsResponse)(nil), // 22: cstp.v1.ImportDecisionsResponse
+	(Stakes)(0),                     // 23: cstp.v1.Stakes
+	(DecisionStatus)(0),             // 24: cstp.v1.DecisionStatus
+	(Outcome)(0),                    // 25: cstp.v1.Outcome
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(Visibility)(0),                 // 27: cstp.v1.Visibility
+	(*DecisionFilters)(nil),         // 28: cstp.v1.DecisionFilters
 }
 var file_cstp_v1_journal_proto_depIdxs = []int32{
-	21, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
-	22, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
-	23, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
-	24, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
+	23, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
+	24, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
+	25, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
+	26, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
 	1,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
-	25, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
-	21, // 6: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
-	22, // 7: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
-	23, // 8: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
-	24, // 9: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
-	24, // 10: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
-	1,  // 11: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
-	25, // 12: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
-	2,  // 13: cstp.v1.Decision.links:type_name -> cstp.v1.Links
-	3,  // 14: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
-	2,  // 15: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
-	4,  // 16: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 17: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
-	26, // 18: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	4,  // 19: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
-	23, // 20: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
-	4,  // 21: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 22: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 23: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	3,  // 24: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
-	18, // 25: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
-	0,  // 26: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
-	19, // 27: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
-	5,  // 28: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
-	7,  // 29: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
-	9,  // 30: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
-	11, // 31: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
-	13, // 32: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
-	15, // 33: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
-	17, // 34: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
-	6,  // 35: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
-	8,  // 36: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
-	10, // 37: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
-	12, // 38: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
-	14, // 39: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
-	16, // 40: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
-	20, // 41: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
-	35, // [35:42] is the sub-list for method output_type
-	28, // [28:35] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	27, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
+	26, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
+	23, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
+	24, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
+	25, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
+	26, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
+	26, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
+	1,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
+	27, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
+	2,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
+	26, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
+	5,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
+	6,  // 17: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
+	25, // 18: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
+	26, // 19: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
+	3,  // 20: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
+	2,  // 21: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
+	4,  // 22: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
+	4,  // 23: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
+	28, // 24: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	4,  // 25: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
+	25, // 26: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
+	4,  // 27: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
+	4,  // 28: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	4,  // 29: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	3,  // 30: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
+	20, // 31: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
+	0,  // 32: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
+	21, // 33: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
+	7,  // 34: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
+	9,  // 35: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
+	11, // 36: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
+	13, // 37: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
+	15, // 38: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
+	17, // 39: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
+	19, // 40: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
+	8,  // 41: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
+	10, // 42: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
+	12, // 43: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
+	14, // 44: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
+	16, // 45: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
+	18, // 46: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
+	22, // 47: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
+	41, // [41:48] is the sub-list for method output_type
+	34, // [34:41] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_journal_proto_init() }
@@ -1698,15 +1912,16 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[3].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[4].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[10].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[5].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[6].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_journal_proto_rawDesc), len(file_cstp_v1_journal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

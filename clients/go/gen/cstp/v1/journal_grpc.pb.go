@@ -41,10 +41,11 @@ type JournalServiceClient interface {
 	// Reads one decision: the caller's own whole, another's shared one without its context and the text of its reasons.
 	// Errors: NOT_FOUND, also for another's private decision.
 	GetDecision(ctx context.Context, in *GetDecisionRequest, opts ...grpc.CallOption) (*GetDecisionResponse, error)
-	// Lists the decisions the caller may read, latest first, page by page, without contexts and texts of reasons.
+	// Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history.
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
-	// Sets how a decision that the caller may read turned out, and the lesson. Reviewing again replaces the review.
-	// Errors: NOT_FOUND.
+	// Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
+	// in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
+	// decision.
 	ReviewDecision(ctx context.Context, in *ReviewDecisionRequest, opts ...grpc.CallOption) (*ReviewDecisionResponse, error)
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(ctx context.Context, in *ShareDecisionRequest, opts ...grpc.CallOption) (*ShareDecisionResponse, error)
@@ -148,10 +149,11 @@ type JournalServiceServer interface {
 	// Reads one decision: the caller's own whole, another's shared one without its context and the text of its reasons.
 	// Errors: NOT_FOUND, also for another's private decision.
 	GetDecision(context.Context, *GetDecisionRequest) (*GetDecisionResponse, error)
-	// Lists the decisions the caller may read, latest first, page by page, without contexts and texts of reasons.
+	// Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and history.
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
-	// Sets how a decision that the caller may read turned out, and the lesson. Reviewing again replaces the review.
-	// Errors: NOT_FOUND.
+	// Sets how a decision that the caller may read turned out, and the lesson. The latest review counts; earlier ones stay
+	// in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
+	// decision.
 	ReviewDecision(context.Context, *ReviewDecisionRequest) (*ReviewDecisionResponse, error)
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(context.Context, *ShareDecisionRequest) (*ShareDecisionResponse, error)

@@ -2,6 +2,7 @@ package cstp.client;
 
 import cstp.v1.AnnounceIntentRequest;
 import cstp.v1.RecordDecisionRequest;
+import cstp.v1.ReviewDecisionRequest;
 import io.grpc.CallOptions;
 import io.grpc.Channel;
 import io.grpc.ClientCall;
@@ -28,6 +29,9 @@ final class Identifiers implements ClientInterceptor {
             return request.toBuilder().setCorrelationId(UUID.randomUUID().toString()).build();
         }
         if (message instanceof RecordDecisionRequest request && !request.hasRequestId()) {
+            return request.toBuilder().setRequestId(UUID.randomUUID().toString()).build();
+        }
+        if (message instanceof ReviewDecisionRequest request && !request.hasRequestId()) {
             return request.toBuilder().setRequestId(UUID.randomUUID().toString()).build();
         }
         return message;
