@@ -222,9 +222,11 @@ def test_reviewing_sharing_and_unsharing_return_the_decision() -> None:
     reviewed = journal_pb2.ReviewDecisionResponse(decision=journal_pb2.Decision(id="dec-1"))
     with scripted_server(reviewed) as server, connect(server) as client:
         assert client.review_decision("dec-1", "partial", notes="slow").id == "dec-1"
-    assert server.requests[0] == journal_pb2.ReviewDecisionRequest(
-        id="dec-1", outcome=types_pb2.OUTCOME_PARTIAL, notes="slow"
+    (asked,) = server.requests
+    assert asked == journal_pb2.ReviewDecisionRequest(
+        id="dec-1", outcome=types_pb2.OUTCOME_PARTIAL, notes="slow", request_id=asked.request_id
     )
+    assert asked.request_id
     unshared = journal_pb2.UnshareDecisionResponse(decision=journal_pb2.Decision(id="dec-2"))
     with scripted_server(unshared) as server, connect(server) as client:
         assert client.unshare_decision("dec-2").id == "dec-2"
