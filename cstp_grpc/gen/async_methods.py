@@ -349,6 +349,7 @@ class AsyncCstp:
         tags: Sequence[str] = (),
         project: str | None = None,
         visibility: str | None = None,
+        review_by: datetime | None = None,
         links: journal_pb2.Links | None = None,
         timeout: float | None = None,
     ) -> journal_pb2.Decision:
@@ -372,6 +373,7 @@ class AsyncCstp:
             tags: Words to find it by.
             project: The project it belongs to; 1 to 200 characters.
             visibility: Who may read it; private when absent. One of private, shared.
+            review_by: When its outcome is to be reviewed; ListDecisions lists what is due. No date when absent.
             links: How it relates to others.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
@@ -390,6 +392,7 @@ class AsyncCstp:
             tags=tags,
             project=project,
             visibility=visibility,
+            review_by=review_by,
             links=links,
         )
         return await self._caller.make(call, timeout=timeout)
@@ -412,18 +415,22 @@ class AsyncCstp:
         *,
         page_size: int = 0,
         filters: types_pb2.DecisionFilters | None = None,
+        review_due: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[journal_pb2.Decision]:
-        """Lists the decisions the caller may read, latest first, page by page, without contexts and texts of reasons.
+        """Lists the decisions the caller may read, latest first, page by page, without contexts, texts of reasons and
+        history.
 
         Yields one after another and fetches pages as they are needed.
 
         Args:
             page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
             filters: Conditions that decisions must meet.
+            review_due: Only decisions of the caller's whose review is due: `reviewBy` has passed, nobody has reviewed
+                them since, and they are not superseded.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.list_decisions(page_size=page_size, filters=filters)
+        call = calls.list_decisions(page_size=page_size, filters=filters, review_due=review_due)
         return self._caller.pages(call, timeout=timeout)
 
     async def review_decision(
@@ -432,19 +439,23 @@ class AsyncCstp:
         outcome: str,
         *,
         notes: str | None = None,
+        request_id: str | None = None,
         timeout: float | None = None,
     ) -> journal_pb2.Decision:
         """Sets how a decision that the caller may read turned out, and the lesson.
 
-        Reviewing again replaces the review. Errors: NOT_FOUND.
+        The latest review counts; earlier ones stay in the history of the decision. Errors: NOT_FOUND, CONFLICT if the
+        request id was used for another review of the decision.
 
         Args:
             id: Its identifier.
             outcome: The outcome. One of success, failure, partial, abandoned.
             notes: The lesson; the present one stays when absent. At most 5000 characters.
+            request_id: Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters. Without it,
+                each call is another review.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.review_decision(id, outcome, notes=notes)
+        call = calls.review_decision(id, outcome, notes=notes, request_id=request_id)
         return await self._caller.make(call, timeout=timeout)
 
     async def share_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:

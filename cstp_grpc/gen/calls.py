@@ -224,6 +224,7 @@ def record_decision(
     tags: Sequence[str] = (),
     project: str | None = None,
     visibility: str | None = None,
+    review_by: datetime | None = None,
     links: journal_pb2.Links | None = None,
 ) -> UnaryCall[journal_pb2.Decision]:
     """Describe recordDecision of cstp.v1.JournalService."""
@@ -245,6 +246,7 @@ def record_decision(
                 "tags": tags,
                 "project": project,
                 "visibility": visibility,
+                "review_by": review_by,
             },
             "links": links,
         },
@@ -261,14 +263,38 @@ def list_decisions(
     *,
     page_size: int = 0,
     filters: types_pb2.DecisionFilters | None = None,
+    review_due: bool = False,
 ) -> PagedCall[journal_pb2.Decision]:
     """Describe listDecisions of cstp.v1.JournalService."""
-    return PagedCall("cstp.listDecisions", {"page_size": page_size, "filters": filters}, "decisions")
+    return PagedCall(
+        "cstp.listDecisions",
+        {
+            "page_size": page_size,
+            "filters": filters,
+            "review_due": review_due,
+        },
+        "decisions",
+    )
 
 
-def review_decision(id: str, outcome: str, *, notes: str | None = None) -> UnaryCall[journal_pb2.Decision]:
+def review_decision(
+    id: str,
+    outcome: str,
+    *,
+    notes: str | None = None,
+    request_id: str | None = None,
+) -> UnaryCall[journal_pb2.Decision]:
     """Describe reviewDecision of cstp.v1.JournalService."""
-    return UnaryCall("cstp.reviewDecision", {"id": id, "outcome": outcome, "notes": notes}, "decision")
+    return UnaryCall(
+        "cstp.reviewDecision",
+        {
+            "id": id,
+            "outcome": outcome,
+            "notes": notes,
+            "request_id": request_id,
+        },
+        "decision",
+    )
 
 
 def share_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
