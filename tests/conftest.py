@@ -23,6 +23,7 @@ from tests.databases import (
     unique_name,
     write_journal,
 )
+from tests.emptied_databases import ReusedDatabases
 from tests.example_counts import register_profiles
 from tests.store_contracts import observe_calls
 
@@ -48,6 +49,12 @@ def postgres() -> Iterator[PostgresServer]:
             yield server
     except PostgresMissing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(postgres: PostgresServer) -> ReusedDatabases:
+    """Migrated databases of our PostgreSQL, which tests use one after the other."""
+    return ReusedDatabases(postgres)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -78,11 +85,8 @@ def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: P
         write_journal(path)
         yield f"sqlite:///{path}"
         return
-    server: PostgresServer = request.getfixturevalue("postgres")
-    name = unique_name()
-    server.create(name, migrated=True)
-    yield server.url(name)
-    server.drop(name)
+    with request.getfixturevalue("postgres_databases").borrow() as url:
+        yield url
 
 
 @pytest.fixture

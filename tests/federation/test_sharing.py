@@ -11,7 +11,6 @@ import pytest
 
 from cstp_grpc.config import Settings
 from cstp_grpc.enums import Permission
-from tests.databases import PostgresServer, unique_name
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.harness import TOKENS, GrpcCaller, running
 
@@ -77,22 +76,10 @@ class Agent:
         return self.call("cstp.announceIntent", token, intent="Queue the deployment", **more)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    if request.param == "sqlite":
-        yield {}
-        return
-    server: PostgresServer = request.getfixturevalue("postgres")
-    name = unique_name()
-    server.create(name, migrated=True)
-    yield {"url": server.url(name)}
-    server.drop(name)
-
-
 @pytest.fixture
-def agent(database: dict[str, Any], tmp_path: Path) -> Iterator[Agent]:
+def agent(database_url: str, tmp_path: Path) -> Iterator[Agent]:
     wanted = with_friends(agent_settings(tmp_path, "a", peers=[peer("b", "grpc://127.0.0.1:1")], share=SHARE))
-    wanted = wanted.model_copy(update={"storage": wanted.storage.model_copy(update=database)})
+    wanted = wanted.model_copy(update={"storage": wanted.storage.model_copy(update={"url": database_url})})
     with running(wanted) as app, closing(GrpcCaller(app.target)) as caller:
         made = Agent(caller)
         for title, content in TITLES.items():

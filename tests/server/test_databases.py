@@ -49,14 +49,14 @@ class Cluster:
 
 
 @pytest.fixture
-def caller(empty_database_url: str, tmp_path: Path) -> Iterator[GrpcCaller]:
-    with serving(tmp_path / "data", empty_database_url) as caller:
+def caller(database_url: str, tmp_path: Path) -> Iterator[GrpcCaller]:
+    with serving(tmp_path / "data", database_url) as caller:
         yield caller
 
 
 @pytest.fixture
-def cluster(empty_database_url: str, tmp_path: Path) -> Cluster:
-    return Cluster(empty_database_url, tmp_path)
+def cluster(database_url: str, tmp_path: Path) -> Cluster:
+    return Cluster(database_url, tmp_path)
 
 
 def result(outcome: Outcome) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""PostgreSQL databases that tests use one after the other: whatever one did, the next finds a new one."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.databases import PostgresServer
+from tests.emptied_databases import OriginalContent, ReusedDatabases, read_original_content
+
+APPEND_ONLY = (
+    "INSERT INTO audit_entries (timestamp, event, requesting_agent, request_id, evaluated) "
+    "VALUES (now(), 'guardrail_check', 'alice', 'request-1', 0)"
+)
+
+
+@pytest.fixture
+def databases(postgres: PostgresServer) -> ReusedDatabases:
+    return ReusedDatabases(postgres)
+
+
+def change(url: str, *statements: str) -> None:
+    """Run statements in a database."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def content(url: str) -> OriginalContent:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return read_original_content(connection)
+
+
+def test_what_was_written_is_gone_and_numbers_begin_again(databases: ReusedDatabases) -> None:
+    with databases.borrow() as first:
+        original = content(first)
+        change(
+            first,
+            "INSERT INTO liaison_event_counters (tenant, last_sequence) VALUES ('acme', 1)",
+            APPEND_ONLY,
+            "SELECT nextval('outbox_seq_seq'), nextval('audit_entries_id_seq')",
+            "CREATE TABLE things (tenant VARCHAR REFERENCES liaison_event_counters)",
+        )
+    with databases.borrow() as again:
+        assert again == first
+        assert content(again) == original
+        with psycopg.connect(again) as connection:
+            assert connection.execute("SELECT nextval('outbox_seq_seq')").fetchone() == (1,)
+
+
+def test_a_connection_that_was_left_open_is_ended(databases: ReusedDatabases) -> None:
+    with databases.borrow() as first:
+        left = psycopg.connect(first)
+        left.execute("INSERT INTO liaison_event_counters (tenant, last_sequence) VALUES ('acme', 1)")
+    with pytest.raises(psycopg.OperationalError):
+        left.execute("SELECT 1")
+    left.close()
+    with databases.borrow() as again:
+        assert again == first
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE outbox RENAME TO lost",
+        "DROP TABLE outbox CASCADE",
+        "ALTER TABLE outbox ALTER COLUMN seq DROP DEFAULT",
+        "CREATE FUNCTION nothing() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+        "ALTER TABLE audit_entries DISABLE TRIGGER ALL",
+        "UPDATE journal_identity SET id = 'another'",
+        "DELETE FROM alembic_version",
+    ],
+)
+def test_one_that_cannot_be_made_what_it_was_is_not_used_again(databases: ReusedDatabases, statement: str) -> None:
+    with databases.borrow() as first:
+        original = content(first)
+        change(first, statement)
+    with databases.borrow() as other:
+        assert other != first
+        assert content(other) == original
