@@ -15,11 +15,16 @@ from hypothesis import strategies as st
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
-from cstp_grpc.decisions.search.vector_matrix import CandidateRows, ScoredDecision, VectorMatrix
+from cstp_grpc.decisions.search.vector_matrix import (
+    MIN_ROWS_TO_ESTIMATE,
+    CandidateRows,
+    ScoredDecision,
+    VectorMatrix,
+)
 from cstp_grpc.decisions.store import IndexRow, Vector
 from cstp_grpc.enums import Visibility
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
-from tests.decisions.rows import AGENTS, IDS, SlowMatrix, filters, row, rows, unit, vectors
+from tests.decisions.rows import AGENTS, DIRECTIONS, IDS, SlowMatrix, filters, row, rows, unit, vectors
 from tests.decisions.strategies import sharings
 
 EVERYTHING = DecisionFilter()
@@ -210,3 +215,25 @@ def test_many_searches_at_once_score_alike() -> None:
     alone = [search(query) for query in queries]
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(search, queries)) == alone
+
+
+@pytest.mark.parametrize("limit", [1, 10, 500])
+def test_many_rows_are_ranked_as_a_look_at_each_ranks_them(limit: int) -> None:
+    generator = np.random.default_rng(limit)
+    # Few directions with little noise: many rows score almost the same, and codes alone would confuse them.
+    many = [
+        row(
+            f"dec-{number}",
+            number,
+            unit(*(np.array(DIRECTIONS[number % len(DIRECTIONS)]) + generator.normal(0, 0.01, 3))),
+            category="rare" if number % 7 == 0 else "often",
+        )
+        for number in range(MIN_ROWS_TO_ESTIMATE + 2000)
+    ]
+    matrix, slow = matrix_of(many), SlowMatrix.of(many)
+
+    for wanted in (EVERYTHING, DecisionFilter(category="often"), DecisionFilter(category="rare")):
+        for query, least in ((unit(1, 2, 3), -1.0), (unit(1, 0, 0.1), 0.9)):
+            passing = slow.passing("bob", wanted, SHARE_WITH_ALL)
+            found = matrix.candidates("bob", wanted).best(query, limit, least)
+            assert found == slow.best(passing, query, limit, least)

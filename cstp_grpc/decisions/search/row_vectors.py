@@ -1,7 +1,8 @@
 """The vectors of the matrix, private or shared by processes, and their dot products.
 
-None of the dot products is a matrix product: BLAS splits those among threads that wait by spinning, which made a server
-with more calls than cores a hundred times slower. Most of the time is spent reading the vectors.
+None of the products of float32 is a matrix product: BLAS splits those among threads that wait by spinning, which made a
+server with more calls than cores a hundred times slower. Most of the time is spent reading the vectors, so a scan of
+many rows reads their int8 codes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
@@ -18,6 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.decisions.search.int8_codes import Int8Codes, QuantizedVectors, Scores, Vectors
 from cstp_grpc.decisions.store import Vector
 
 Numbers = NDArray[np.intp] | NDArray[np.int32]
@@ -25,6 +27,12 @@ Float = TypeVar("Float", np.float32, np.float64)
 
 MIN_ROWS_TO_SPLIT = 3000
 """Vectors from which a second core saves more than handing work to a thread costs (measured)."""
+
+MIN_CODES_TO_SPLIT = 3 * MIN_ROWS_TO_SPLIT
+"""The same for int8 codes, which are read three times as fast."""
+
+ROWS_PER_ENCODING = 512
+"""Rows whose codes are made together. Chosen: the vectors are still in a processor's cache."""
 
 ROWS_PER_GATHER = 256
 """Rows gathered at a time. Chosen: 256 vectors of 384 float32 are 400 KB, which stay in a processor's L2 cache."""
@@ -47,6 +55,8 @@ def gather_dot_products(vectors: NDArray[Float], rows: Numbers, query: NDArray[F
 class ParallelDotProduct:
     """Computes dot products with a second thread, unless another call is using it."""
 
+    # Both methods run code that releases the interpreter's lock, so that two halves take place at the same time.
+
     def __init__(self) -> None:
         self._helper = ThreadPoolExecutor(1, "scoring")
         # Taken without waiting: a call that finds the helper busy computes alone, since all cores are in use then.
@@ -54,28 +64,43 @@ class ParallelDotProduct:
 
     def products(self, vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the dot product of each vector with a query."""
-        if len(vectors) < MIN_ROWS_TO_SPLIT or not self._free.acquire(blocking=False):
-            return dot_products(vectors, query)
+        scores = np.empty(len(vectors), np.float32)
+
+        def fill(begin: int, end: int) -> None:
+            np.vecdot(vectors[begin:end], query, scores[begin:end])
+
+        self._split(len(vectors), MIN_ROWS_TO_SPLIT, fill)
+        return scores
+
+    def split_codes(self, count: int, work: Callable[[int, int], None]) -> None:
+        """Call a function that reads so many int8 codes for all of them, or for both halves at the same time."""
+        self._split(count, MIN_CODES_TO_SPLIT, work)
+
+    def _split(self, count: int, least: int, work: Callable[[int, int], None]) -> None:
+        """Call a function for a range of `count`, in halves from a minimum on; each call has a part of its own."""
+        if count < least or not self._free.acquire(blocking=False):
+            work(0, count)
+            return
         try:
-            half = len(vectors) // 2
-            scores = np.empty(len(vectors), np.float32)
-            # numpy releases the interpreter's lock within vecdot, so both halves run at the same time. Each writes its
-            # own half of `scores`.
-            other = self._helper.submit(np.vecdot, vectors[half:], query, scores[half:])
-            np.vecdot(vectors[:half], query, scores[:half])
-            other.result()
+            other = self._helper.submit(work, count // 2, count)
+            try:
+                work(0, count // 2)
+            finally:
+                other.result()
         finally:
             self._free.release()
-        return scores
 
 
 Rows = NDArray[np.intp]
 """Numbers of rows."""
 
-Vectors = NDArray[np.float32]
-
 HEADER_BYTES: Final = mmap.ALLOCATIONGRANULARITY
-"""Bytes before the vectors: the number of complete slots as int64, and padding to a page boundary."""
+"""Bytes before the vectors: the number of complete slots as int64, the extremes of the codes as two float32, and
+padding to a page boundary."""
+
+CODES_OFFSET: Final = 1 << 40
+SCALES_OFFSET: Final = 2 << 40
+"""Where the codes and their scales begin: far behind any vector, so that all three grow without being moved."""
 
 FIRST_SLOTS: Final = 4096
 """Initial number of slots, doubled when full. The file is sparse: memory is used only for slots that are written."""
@@ -99,23 +124,44 @@ class RowVectors(Protocol):
     def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
         """Return the dot products of some rows with a query."""
 
+    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
+
+    def error_bounds(self, queries: QuantizedVectors) -> Scores:
+        """Return for each query how much an estimate may differ from the dot product."""
+
 
 class LocalVectors:
-    """Vectors in an array of this process, row by row."""
+    """Vectors and codes in arrays of this process, row by row."""
 
-    def __init__(self, array: Vectors) -> None:
+    def __init__(self, array: Vectors, codes: Int8Codes, encoded: int) -> None:
+        """Use an array whose first rows, if any, have their codes already."""
         self._array = array
+        self._codes = codes
+        self._encoded = encoded
+        """How many rows have codes; the others get theirs together, which takes a tenth of the time."""
+        # Guards `_encoded` and the codes of the rows from there on: readers encode, too.
+        self._lock = threading.Lock()
+
+    @classmethod
+    def empty(cls, capacity: int, dimensions: int) -> LocalVectors:
+        """Return vectors with room for `capacity` rows."""
+        return cls(np.zeros((capacity, dimensions), np.float32), Int8Codes.empty(capacity, dimensions), 0)
 
     def write(self, place: int, vector: Vector) -> None:
         """Write the vector of a row. Raises ValueError if its length is wrong."""
         self._array[place] = vector
+        if place >= self._encoded + ROWS_PER_ENCODING:
+            self._encode(place)
 
     def copy(self, kept: Any, capacity: int) -> LocalVectors:
         """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
         entries = self._array[kept]
-        array = np.zeros((capacity, self._array.shape[1]), np.float32)
-        array[: len(entries)] = entries
-        return LocalVectors(array)
+        copied = LocalVectors.empty(capacity, self._array.shape[1])
+        copied._array[: len(entries)] = entries
+        for start in range(0, len(entries), ROWS_PER_ENCODING):
+            copied._encode(min(start + ROWS_PER_ENCODING, len(entries)))
+        return copied
 
     def take(self, rows: Rows) -> Vectors:
         """Return the vectors of rows."""
@@ -129,9 +175,27 @@ class LocalVectors:
         """Return the dot products of some rows with a query."""
         return gather_dot_products(self._array, rows, query)
 
+    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
+        self._encode(size)
+        return self._codes.estimates(size, queries, scorer.split_codes)
+
+    def error_bounds(self, queries: QuantizedVectors) -> Scores:
+        """Return for each query how much an estimate may differ from the dot product."""
+        return self._codes.error_bounds(queries)
+
+    def _encode(self, end: int) -> None:
+        """Make the codes of the rows before `end`, all of which are written."""
+        # Read without the lock: it only grows.
+        if self._encoded < end:
+            with self._lock:
+                if self._encoded < end:
+                    self._codes.write(self._encoded, self._array[self._encoded : end])
+                    self._encoded = end
+
 
 class SharedVectorPool:
-    """Vectors in memory that several processes map, each vector once, in a slot that never changes.
+    """Vectors and codes in memory that several processes map, each vector once, in a slot that never changes.
 
     Vectors are found by their bytes, so that processes need no coordination: adding a vector that another process has
     added returns its slot. A slot counts only once it is written, so that a process that dies while writing leaves only
@@ -162,6 +226,11 @@ class SharedVectorPool:
         # The array first: a mapping made in between only adds slots. Rows of published snapshots are in either.
         return self._array[: self._seen]
 
+    @property
+    def codes(self) -> Int8Codes:
+        """The codes of at least the slots of `vectors`."""
+        return self._codes
+
     def slot_of(self, vector: Vector) -> int:
         """Return the slot of a vector, adding it if it has none. Raises ValueError if its length is wrong."""
         if vector.shape != (self._dimensions,):
@@ -190,6 +259,7 @@ class SharedVectorPool:
             # The vector before the count. If the process is killed in between, or after the resize above, the count
             # does not include the slot, the kernel drops the lock, and the next process writes to the slot again.
             self._array[slot] = np.frombuffer(content, np.float32)
+            self._codes.write(slot, self._array[slot : slot + 1])
             self._count[0] = slot + 1
             self._read_new_slots()
             return slot
@@ -204,18 +274,30 @@ class SharedVectorPool:
         self._seen = count
 
     def _capacity(self) -> int:
-        return (os.fstat(self._descriptor).st_size - HEADER_BYTES) // (4 * self._dimensions)
+        return (os.fstat(self._descriptor).st_size - SCALES_OFFSET) // 4
 
     def _resize(self, slots: int) -> None:
-        os.ftruncate(self._descriptor, HEADER_BYTES + slots * 4 * self._dimensions)
+        # The file is as long as its last part, the scales; what was never written takes no memory.
+        os.ftruncate(self._descriptor, SCALES_OFFSET + 4 * slots)
 
     def _map(self) -> None:
-        memory = mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size)
-        self._mappings.append(memory)
+        slots, dimensions = self._capacity(), self._dimensions
+        memory = self._map_part(0, HEADER_BYTES + 4 * slots * dimensions)
+        codes = self._map_part(CODES_OFFSET, slots * dimensions)
+        scales = self._map_part(SCALES_OFFSET, 4 * slots)
         # All mappings show the same pages, so a count written through any of them is seen through this one.
         self._count = np.frombuffer(memory, np.int64, 1)
-        array = np.frombuffer(memory, np.float32, offset=HEADER_BYTES)
-        self._array = array[: self._capacity() * self._dimensions].reshape(-1, self._dimensions)
+        self._codes = Int8Codes(
+            np.frombuffer(codes, np.int8).reshape(slots, dimensions),
+            np.frombuffer(scales, np.float32),
+            np.frombuffer(memory, np.float32, 2, offset=8),
+        )
+        self._array = np.frombuffer(memory, np.float32, offset=HEADER_BYTES).reshape(slots, dimensions)
+
+    def _map_part(self, offset: int, length: int) -> mmap.mmap:
+        part = mmap.mmap(self._descriptor, length, offset=offset)
+        self._mappings.append(part)
+        return part
 
     @contextmanager
     def _exclusive_lock(self) -> Iterator[None]:
@@ -261,3 +343,16 @@ class SharedVectors:
     def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
         """Return the dot products of some rows with a query."""
         return gather_dot_products(self._pool.vectors, self._slots[rows], query)
+
+    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
+        # The slots first: the codes have at least these.
+        slots = len(self._pool.vectors)
+        codes, taken = self._pool.codes, self._slots[:size]
+        if slots > 2 * size:
+            return codes.copy(taken, size).estimates(size, queries, scorer.split_codes)
+        return codes.estimates(slots, queries, scorer.split_codes)[:, taken]
+
+    def error_bounds(self, queries: QuantizedVectors) -> Scores:
+        """Return for each query how much an estimate may differ from the dot product."""
+        return self._pool.codes.error_bounds(queries)

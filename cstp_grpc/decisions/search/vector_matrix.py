@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.decisions.search.int8_codes import QuantizedVectors, select_best
 from cstp_grpc.decisions.search.matrix_columns import Mask, MatrixColumns, Selector, StringInterner, TagColumns
 from cstp_grpc.decisions.search.row_vectors import (
     LocalVectors,
@@ -40,6 +41,12 @@ BATCH = 512
 
 DENSE_SHARE = 0.5
 """The share of passing rows from which scoring all rows in memory order is faster than gathering those that pass."""
+
+MIN_ROWS_TO_ESTIMATE = 3000
+"""Rows from which estimating their scores first is faster than computing them (measured)."""
+
+ESTIMATED_SHARE = 0.1
+"""The share of passing rows from which estimating all rows is faster than gathering those that pass (measured)."""
 
 MAX_CACHED_FILTERS = 16
 """Cached pairs of caller and filter for each snapshot; most searches of an agent have the same filters."""
@@ -91,7 +98,7 @@ class CandidateRows:
 
     def best(self, query: Vector, limit: int, min_score: float) -> list[ScoredDecision]:
         """Return the top rows by falling score, then date, then id; at most `limit`, none below `min_score`."""
-        rows, scores = self._rows, self._first_pass(query)
+        rows, scores = self._first_pass(query, limit, min_score)
         near = scores >= min_score - SCORE_TOLERANCE
         if not near.all():
             rows, scores = rows[near], scores[near]
@@ -102,12 +109,26 @@ class CandidateRows:
         ordered = sorted(self._exact_sort_keys(query, rows))[:limit]
         return [ScoredDecision(key, -score, -date) for score, date, key in ordered if -score >= min_score]
 
-    def _first_pass(self, query: Vector) -> NDArray[np.float32]:
-        vectors, size = self._snapshot.columns.vectors, self._snapshot.size
-        if len(self._rows) < DENSE_SHARE * size:
-            return vectors.products_of(self._rows, query)
+    def _first_pass(self, query: Vector, limit: int, min_score: float) -> tuple[Rows, NDArray[np.float32]]:
+        """Return rows, among them all that `best` returns, and their scores within SCORE_TOLERANCE."""
+        vectors, size, rows = self._snapshot.columns.vectors, self._snapshot.size, self._rows
+        if len(rows) >= max(MIN_ROWS_TO_ESTIMATE, ESTIMATED_SHARE * size):
+            rows = self._promising_rows(query, limit, min_score)
+        if len(rows) < DENSE_SHARE * size:
+            return rows, vectors.products_of(rows, query)
         scores = vectors.products(size, query, self._scorer)
-        return scores if len(self._rows) == size else scores[self._rows]
+        return rows, scores if len(rows) == size else scores[rows]
+
+    def _promising_rows(self, query: Vector, limit: int, min_score: float) -> Rows:
+        """Return the rows whose estimated score is good enough for the true one to be among the best."""
+        vectors, size = self._snapshot.columns.vectors, self._snapshot.size
+        rounded = QuantizedVectors.of(query[np.newaxis])
+        (estimates,), (error,) = vectors.estimates(size, rounded, self._scorer), vectors.error_bounds(rounded)
+        # The score that counts is rounded, too.
+        error += SCORE_TOLERANCE
+        if len(self._rows) == size:
+            return select_best(estimates, limit, min_score, error)
+        return self._rows[select_best(estimates[self._rows], limit, min_score, error)]
 
     def _exact_sort_keys(self, query: Vector, rows: Rows) -> list[tuple[float, float, str]]:
         """Return the sort keys of the rows: negative exact score, negative date, and id."""
@@ -307,7 +328,7 @@ class SnapshotBuilder:
 def allocate_vectors(capacity: int, dimensions: int, pool: SharedVectorPool | None) -> RowVectors:
     """Return vectors without rows, with room for `capacity` rows."""
     if pool is None:
-        return LocalVectors(np.zeros((capacity, dimensions), np.float32))
+        return LocalVectors.empty(capacity, dimensions)
     return SharedVectors(pool, np.zeros(capacity, np.int32))
 
 
