@@ -27,6 +27,7 @@ NOT_RUN = {
     ("docs/architecture.md", "cli > server > "): "a list of layers",
     ("docs/concepts.md", "agent                bridge "): "a drawing",
     ("docs/benchmarks.md", "make bench"): "takes ten minutes: its parts are tried by tests/bench",
+    ("docs/calibration.md", "41 decisions with "): "a plot: compared by tests/cli/test_calibration.py",
     ("docs/callbacks.md", "{"): "sent by a server: compared by tests/callbacks/test_guide.py",
     ("docs/deployment.md", "$ cstp serve --config cstp.yaml --workers auto"): "tried by tests/cli/test_workers.py",
     **{

@@ -173,13 +173,24 @@ def federated_options(command: Command) -> Command:
 
 def filter_options(command: Command) -> Command:
     """Add the options that filter decisions, passed to the command as `filters`."""
+    return add_filter_options(command, with_outcome=True)
+
+
+def review_filter_options(command: Command) -> Command:
+    """Add the options that filter decisions whatever their outcome, passed to the command as `filters`."""
+    return add_filter_options(command, with_outcome=False)
+
+
+def add_filter_options(command: Command, *, with_outcome: bool) -> Command:
+    """Add the options that filter decisions, with or without that of the outcome."""
+    outcome = click.option("--outcome", type=enum_choice(Outcome), multiple=True, help="Any of these outcomes.")
 
     @functools.wraps(command)
     def wrapper(*args: Any, recorded_by: str | None, **kwargs: Any) -> None:
         # Imported here, because it loads gRPC.
         from cstp_grpc.client import decision_filters
 
-        conditions = {name: kwargs.pop(name) for name in FILTER_NAMES}
+        conditions = {name: kwargs.pop(name) for name in FILTER_NAMES if name in kwargs}
         command(*args, filters=decision_filters(agent=recorded_by, **conditions), **kwargs)
 
     return stack_options(
@@ -190,7 +201,7 @@ def filter_options(command: Command) -> Command:
         click.option("--before", "date_before", type=parse_instant, metavar="DATE", help="Dated then or earlier."),
         click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="Any of these stakes."),
         click.option("--status", type=enum_choice(DecisionStatus), multiple=True, help="Any of these states."),
-        click.option("--outcome", type=enum_choice(Outcome), multiple=True, help="Any of these outcomes."),
+        *([outcome] if with_outcome else []),
         click.option("--tag", "tags", multiple=True, help="All of these tags."),
         click.option("--project", help="Exactly this project."),
         click.option("--by", "recorded_by", metavar="AGENT", help="Recorded by exactly this agent."),

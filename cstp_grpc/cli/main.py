@@ -57,6 +57,13 @@ COMMANDS: Final = {
         "journal:share_command", "Let every agent find a decision of yours; its context and reasoning stay private."
     ),
     "unshare": ListedCommand("journal:unshare_command", "Take back the sharing of a decision of yours."),
+    "calibration": ListedCommand(
+        "calibration:calibration_command", "Compare stated confidences with how the decisions turned out."
+    ),
+    "patterns": ListedCommand(
+        "calibration:patterns_command",
+        "Find what decisions that failed have in common: what goes with failure, and failures that recur.",
+    ),
     "import": ListedCommand(
         "import_command:import_command", "Import the decision records in the files and folders at PATHS."
     ),

@@ -17,7 +17,7 @@ from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.cstp_client import CstpClient
 from cstp_grpc.contract.calls import Json, UnaryCall
 from cstp_grpc.contract.untrusted_text import append_reason
-from cstp_grpc.enums import DecisionStatus, Outcome
+from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen import calls
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
@@ -97,7 +97,7 @@ class GuardOptions(TypedDict, total=False):
     stakes: str
     """The stakes: low, medium, high or critical."""
     confidence: float
-    """The agent's confidence, 0 to 1."""
+    """The agent's confidence, 0 to 1; it is recorded, so that calibration can compare it with the outcome."""
     metadata: Mapping[str, Json] | Callable[..., Mapping[str, Json]]
     """The inputs of the guardrails, or a function that computes them from the arguments."""
     project: str
@@ -112,6 +112,8 @@ class GuardOptions(TypedDict, total=False):
     """The peers to ask if the scope is federated."""
     record: bool
     """Whether to record a decision and review its outcome; True by default."""
+    share: bool
+    """Whether every agent may read that decision, with the exception of a failure; False by default."""
     timeout: float
     """Limit of each call in seconds; the client's by default."""
 
@@ -140,10 +142,11 @@ def guard(client: AnyClient, intent: str | Callable[..., str], **options: Unpack
     With an AsyncCstpClient it is for `async def` functions, and for `async with`.
 
     Raises Blocked unless the verdict allows the action; warnings do not block. Raises a CstpError if the announcement
-    or the record fails. In both cases nothing has run. The action is recorded as a private decision, for which the
-    token needs the permissions announce, record and review; afterwards its outcome is set to success, to failure with
-    the exception in its notes, or to abandoned if it was interrupted. Exceptions pass unchanged. If the review fails,
-    that is only logged. `record=False` only announces, as a FederatedClient must. Raises TypeError for unknown options.
+    or the record fails. In both cases nothing has run. The action is recorded as a decision with the confidence that
+    was given, for which the token needs the permissions announce, record and review; afterwards its outcome is set to
+    success, to failure with the exception in its notes, or to abandoned if it was interrupted. The decision is private,
+    or shared with `share=True`, its notes included. Exceptions pass unchanged. If the review fails, that is only
+    logged. `record=False` only announces, as a FederatedClient must. Raises TypeError for unknown options.
     """
     plan = GuardPlan(intent, options)
     if plan.records and not isinstance(client, (CstpClient, AsyncCstpClient)):
@@ -160,6 +163,9 @@ class GuardPlan:
         remaining = cast(dict[str, Any], {**options})
         self.records: bool = remaining.pop("record", True)
         """True if a decision is recorded, to be reviewed."""
+        self._visibility = Visibility.SHARED if remaining.pop("share", False) else None
+        if self._visibility is not None and not self.records:
+            raise TypeError("guard() can share only what it records")
         self.timeout: float | None = remaining.pop("timeout", None)
         """The seconds that each call may take."""
         self._intent = intent
@@ -196,6 +202,7 @@ class GuardPlan:
             confidence=announced["confidence"],
             status=DecisionStatus.DECIDED,
             project=announced["project"],
+            visibility=self._visibility,
             request_id=str(uuid.uuid5(uuid.UUID(announced["correlation_id"]), "decision")),
         )
 

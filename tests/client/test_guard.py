@@ -125,6 +125,26 @@ def test_an_intent_that_is_longer_than_a_title_is_kept_whole(client: CstpClient)
     assert announced.decision.context == f"{intent}\n\nIt is late"
 
 
+def test_what_is_recorded_has_the_confidence_that_was_given_and_is_private(client: CstpClient) -> None:
+    with guard(client, "Deploy with some doubt", confidence=0.7) as announced:
+        pass
+    assert announced.decision is not None
+    assert announced.decision.confidence == pytest.approx(0.7)
+    assert announced.decision.visibility == types_pb2.VISIBILITY_PRIVATE
+
+
+def test_what_is_recorded_can_be_shared(client: CstpClient) -> None:
+    with guard(client, "Deploy for all to see", share=True) as announced:
+        pass
+    assert announced.decision is not None
+    assert announced.decision.visibility == types_pb2.VISIBILITY_SHARED
+
+
+def test_what_is_not_recorded_cannot_be_shared(client: CstpClient) -> None:
+    with pytest.raises(TypeError, match="share only what it records"):
+        guard(client, "Act", record=False, share=True)
+
+
 def test_one_decorator_serves_many_threads(client: CstpClient) -> None:
     @guard(client, lambda number: f"Count {number}")
     def count(number: int) -> int:

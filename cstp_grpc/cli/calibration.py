@@ -1,0 +1,94 @@
+"""The commands on reviewed decisions: calibration, patterns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cstp_grpc.cli.command_decorators import FILE, LIMIT, review_filter_options, with_client
+from cstp_grpc.lazy_imports import LazyModule
+
+if TYPE_CHECKING:
+    from cstp_grpc.cli import calibration_output, calibration_plots
+    from cstp_grpc.cli.output import Output
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.gen.cstp.v1 import types_pb2
+else:
+    calibration_output = LazyModule("cstp_grpc.cli.calibration_output")
+    calibration_plots = LazyModule("cstp_grpc.cli.calibration_plots")
+
+GROUPINGS: Final = ("agent", "category", "stakes", "month")
+"""What the contract groups by."""
+
+all_agents_option = click.option(
+    "--all-agents", is_flag=True, help="The decisions of every agent, as far as you may read them; yours when absent."
+)
+svg_option = click.option("--svg", "svg_file", type=FILE, metavar="FILE", help="Write the plot to an SVG file too.")
+
+
+@click.command()
+@review_filter_options
+@all_agents_option
+@click.option(
+    "--group-by", type=click.Choice(GROUPINGS), multiple=True, help="Figures for each of them too; may be repeated."
+)
+@svg_option
+@with_client
+def calibration_command(
+    client: CstpClient,
+    out: Output,
+    filters: types_pb2.DecisionFilters,
+    all_agents: bool,
+    group_by: tuple[str, ...],
+    svg_file: Path | None,
+) -> None:
+    """Compare stated confidences with how the decisions turned out.
+
+    \b
+    Examples:
+      cstp calibration
+      cstp calibration --category deployment --after 2026-01-01 --svg calibration.svg
+      cstp calibration --all-agents --group-by agent --group-by month
+    """
+    answer = client.get_calibration(filters=filters, all_agents=all_agents, group_by=list(dict.fromkeys(group_by)))
+    if svg_file is not None:
+        write_plot(svg_file, calibration_plots.reliability_diagram(answer))
+    out.answer(answer, lambda console: calibration_output.print_calibration(console, answer))
+
+
+@click.command()
+@review_filter_options
+@all_agents_option
+@click.option("--limit", type=LIMIT, default=20, show_default=True, help="How many factors, and groups, at the most.")
+@svg_option
+@with_client
+def patterns_command(
+    client: CstpClient,
+    out: Output,
+    filters: types_pb2.DecisionFilters,
+    all_agents: bool,
+    limit: int,
+    svg_file: Path | None,
+) -> None:
+    """Find what decisions that failed have in common: what goes with failure, and failures that recur.
+
+    \b
+    Examples:
+      cstp patterns
+      cstp patterns --category deployment --all-agents
+      cstp patterns --project shop --svg patterns.svg
+    """
+    answer = client.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
+    if svg_file is not None:
+        write_plot(svg_file, calibration_plots.odds_ratio_diagram(answer))
+    out.answer(answer, lambda console: calibration_output.print_patterns(console, answer))
+
+
+def write_plot(path: Path, image: str) -> None:
+    """Write an SVG file. Raises click.ClickException."""
+    try:
+        path.write_text(image, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error

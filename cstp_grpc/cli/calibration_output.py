@@ -1,0 +1,230 @@
+"""Output of calibration and patterns for people, with plots in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.decision_output import enum_word, format_date
+from cstp_grpc.cli.output import to_printable
+from cstp_grpc.gen.cstp.v1 import calibration_pb2 as pb2
+
+PLOT_COLUMNS: Final = 41
+"""Characters of a scale: odd, so that its middle is one of them, and 10 for each quarter."""
+
+POINT, LINE, LOW_END, HIGH_END, STATED = "●", "─", "├", "┤", "┊"
+
+MAX_ODDS: Final = 64
+"""Where the scale of odds ratios ends; on the other side 1 / 64. More than that is drawn at the end."""
+
+
+def print_calibration(console: Console, answer: pb2.GetCalibrationResponse) -> None:
+    """Print how far confidences can be relied on."""
+    console.print(Text(headline_of_calibration(answer), style="bold"))
+    if not answer.HasField("calibration"):
+        console.print(f"Too few for figures, which need {answer.minimum}.")
+    else:
+        item = answer.calibration
+        came_true = rate_text(item.success_rate, item.success_interval)
+        console.print(f"On average {item.mean_confidence:.2f} was stated, and {came_true} came true.")
+        console.print()
+        console.print(reliability_table(item.buckets))
+        console.print(Text(f"{POINT} came true  {LOW_END}{LINE}{HIGH_END} 95 % interval  {STATED} stated", style="dim"))
+        console.print()
+        console.print(figures_table(item))
+    console.print(Text(drift_text(answer), style="yellow" if answer.drift.detected else ""))
+    if answer.groups:
+        console.print()
+        console.print(groups_table(answer.groups))
+
+
+def headline_of_calibration(answer: pb2.GetCalibrationResponse) -> str:
+    """Return how many decisions were evaluated."""
+    left_out = f"; {answer.left_out} without a confidence or abandoned" if answer.left_out else ""
+    return f"{count_decisions(answer.count, truncated=answer.truncated)} with a confidence and an outcome{left_out}"
+
+
+def count_decisions(count: int, *, truncated: bool = False) -> str:
+    """Return a number of decisions in words."""
+    return f"{'The latest ' if truncated else ''}{count} decision{'' if count == 1 else 's'}"
+
+
+def rate_text(rate: float, interval: pb2.EstimateInterval) -> str:
+    """Return a rate with its interval."""
+    return f"{rate:.2f} ({interval.low:.2f} to {interval.high:.2f})"
+
+
+def reliability_table(buckets: Sequence[pb2.ReliabilityBucket]) -> TextTable:
+    """Return the buckets as rows with a plot each."""
+    table = TextTable("confidence", "decisions", "came true", scale_text([("0", 0), ("0.5", 0.5), ("1", 1)]))
+    for item in buckets:
+        interval = item.success_interval
+        is_within = interval.low <= item.mean_confidence <= interval.high
+        plot = plot_interval(interval.low, item.success_rate, interval.high, item.mean_confidence)
+        table.add_row(
+            f"{item.lower:.1f} to {item.upper:.1f}",
+            f"{item.count:>9}",
+            f"{item.success_rate:>9.2f}",
+            Text(plot, style="green" if is_within else "red"),
+        )
+    return table
+
+
+def plot_interval(low: float, point: float, high: float, mark: float) -> str:
+    """Return an interval with its point and a mark, each from 0 to 1, on a scale of `PLOT_COLUMNS`."""
+    cells = [" "] * PLOT_COLUMNS
+    first, last = plot_column(low), plot_column(high)
+    for place in range(first, last + 1):
+        cells[place] = LINE
+    cells[first], cells[last] = LOW_END, HIGH_END
+    cells[plot_column(mark)] = STATED
+    cells[plot_column(point)] = POINT
+    return "".join(cells).rstrip()
+
+
+def plot_column(value: float) -> int:
+    """Return the column of a value from 0 to 1."""
+    return round(min(max(value, 0.0), 1.0) * (PLOT_COLUMNS - 1))
+
+
+def scale_text(labels: Sequence[tuple[str, float]]) -> str:
+    """Return the labels of a scale, each centred at its value from 0 to 1, as far as there is room."""
+    line = ""
+    for label, value in labels:
+        start = min(max(plot_column(value) - len(label) // 2, 0), PLOT_COLUMNS - len(label))
+        line = line.ljust(start) + label
+    return line
+
+
+def figures_table(item: pb2.Calibration) -> TextTable:
+    """Return the scores with what they mean."""
+    table = TextTable()
+    table.add_row("Brier score", f"{item.brier_score:.3f}", "0 is best; the next terms make it up")
+    table.add_row("  reliability", f"+{item.reliability:.3f}", "confidences mean something else than they say")
+    table.add_row("  resolution", f"-{item.resolution:.3f}", "good decisions are told from bad ones")
+    table.add_row("  uncertainty", f"+{item.uncertainty:.3f}", "outcomes vary")
+    table.add_row("  spread", f"{item.spread:+.3f}", "confidences differ within buckets")
+    error = f"{item.expected_calibration_error:.3f}"
+    table.add_row("calibration error", error, "how far confidences are from what came true, on average")
+    if item.HasField("p_value"):
+        table.add_row("p-value", p_value_text(item.p_value), "of such differences if every confidence were right")
+    return table
+
+
+def p_value_text(p_value: float) -> str:
+    """Return a p-value; a very small one only as being so."""
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+
+
+def drift_text(answer: pb2.GetCalibrationResponse) -> str:
+    """Return a sentence about drift."""
+    drift = answer.drift
+    if not answer.HasField("drift"):
+        return f"Too few for a test for drift, which needs {answer.minimum_for_drift}."
+    test = f"p {p_value_text(drift.p_value)}, {count_decisions(drift.count)}"
+    if not drift.detected:
+        return f"No drift was found ({test})."
+    return (
+        f"Drift since {format_date(drift.changed_at)}: confidences are {gap_text(drift.gap_after)} what came true;"
+        f" before they were {gap_text(drift.gap_before)} it ({test})."
+    )
+
+
+def gap_text(gap: float) -> str:
+    """Return how far confidences are from outcomes."""
+    return f"{abs(gap):.2f} {'above' if gap >= 0 else 'below'}"
+
+
+def groups_table(groups: Sequence[pb2.CalibrationGroup]) -> TextTable:
+    """Return the groups with their main figures."""
+    table = TextTable("group", "decisions", "stated", "came true", "error", "Brier score")
+    for item in groups:
+        value = item.value if item.HasField("value") else "(none)"
+        name = f"{enum_word(pb2.CalibrationGrouping, item.grouping)} {to_printable(value)}"
+        table.add_row(name, f"{item.count:>9}", *group_figures(item))
+    return table
+
+
+def group_figures(item: pb2.CalibrationGroup) -> Iterator[str]:
+    """Yield the figures of a group, or that it is too small."""
+    if not item.HasField("calibration"):
+        yield from ("", "", "", "too few")
+        return
+    figures = item.calibration
+    yield f"{figures.mean_confidence:>6.2f}"
+    yield f"{figures.success_rate:>9.2f}"
+    yield f"{figures.expected_calibration_error:>5.2f}"
+    yield f"{figures.brier_score:.3f}"
+
+
+def print_patterns(console: Console, answer: pb2.GetPatternsResponse) -> None:
+    """Print what failures have in common."""
+    compared = count_decisions(answer.count, truncated=answer.truncated)
+    console.print(Text(f"{compared} with an outcome; {answer.failures} failed", style="bold"))
+    if answer.too_few:
+        console.print(
+            f"Too few to say what goes with failure: that needs {answer.minimum} decisions, of which"
+            f" {answer.minimum_failures} failed and {answer.minimum_failures} did not."
+        )
+    elif not answer.factors:
+        console.print("Nothing that decisions have in common is frequent enough to be tested.")
+    else:
+        console.print()
+        console.print(factors_table(answer.factors))
+        console.print(
+            Text(
+                f"{POINT} odds ratio  {LOW_END}{LINE}{HIGH_END} 95 % interval  {STATED} no difference;"
+                f" p-values account for {answer.tested} tests; * is significant",
+                style="dim",
+            )
+        )
+    print_recurring_failures(console, answer.recurring)
+
+
+def factors_table(factors: Sequence[pb2.FailureFactor]) -> TextTable:
+    """Return the factors as rows with a plot each."""
+    scale = scale_text([(f"1/{MAX_ODDS}", 0), ("1", 0.5), (str(MAX_ODDS), 1)])
+    table = TextTable("factor", "failed with", "without", "odds ratio", "p", scale)
+    for item in factors:
+        with_it = item.failures_with + item.others_with
+        without = item.failures_without + item.others_without
+        ends = item.odds_interval
+        plot = plot_interval(*map(odds_position, (ends.low, item.odds_ratio, ends.high, 1)))
+        style = "" if not item.significant else "red" if item.odds_ratio > 1 else "green"
+        table.add_row(
+            f"{enum_word(pb2.FailureFactorKind, item.kind)} {to_printable(item.value)}",
+            f"{item.failures_with} of {with_it}",
+            f"{item.failures_without} of {without}",
+            f"{item.odds_ratio:>10.2f}",
+            f"{p_value_text(item.adjusted_p_value)}{'*' if item.significant else ''}",
+            Text(plot, style=style),
+        )
+    return table
+
+
+def odds_position(odds: float) -> float:
+    """Return the position of odds on a logarithmic scale, 0 to 1; 1 is in the middle."""
+    return min(max(0.5 + math.log(odds) / math.log(MAX_ODDS) / 2, 0.0), 1.0)
+
+
+def print_recurring_failures(console: Console, groups: Sequence[pb2.RecurringFailure]) -> None:
+    """Print the groups of failures that resemble each other."""
+    for item in groups:
+        terms = f": {', '.join(map(to_printable, item.terms))}" if item.terms else ""
+        when = f"{format_date(item.first_at)} to {format_date(item.last_at)}"
+        console.print()
+        console.print(
+            Text(f"{item.count} similar failures{terms}", style="bold").append(f" ({when})", style="not bold")
+        )
+        table = TextTable()
+        for decision in item.decisions:
+            text = Text(to_printable(decision.title)).append(f"\n{decision.agent}  {decision.id}", style="dim")
+            if decision.notes:
+                text.append(f"\nLesson: {to_printable(' '.join(decision.notes.split()))}")
+            table.add_row(f"  {format_date(decision.date)}", text)
+        console.print(table)
