@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 from collections.abc import Iterator
@@ -28,19 +29,29 @@ SQL_DRIVERS = ("sqlalchemy", "alembic", "sqlite3", "psycopg")
 UNWRAPPING = {"unit_of_work": ("connection", "driver", "execute"), "database": ("engine", "dialect")}
 
 
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+@functools.cache
+def syntax_tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a module, which most of these tests walk."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imported_modules(path: Path) -> frozenset[str]:
+    """Return the names of the modules that a module imports."""
+    names: set[str] = set()
+    for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+            names.add(node.module)
+    return frozenset(names)
 
 
 def importers(package: str) -> set[str]:
     return {
         str(path.relative_to(ROOT))
         for path in SOURCES
-        if any(name == package or name.startswith(f"{package}.") for name in imported(path))
+        if any(name == package or name.startswith(f"{package}.") for name in imported_modules(path))
     }
 
 
@@ -59,7 +70,7 @@ def test_only_the_stores_unwrap_units_of_work() -> None:
         f"{path}:{node.lineno}"
         for path in SOURCES
         if not keeps_sql(str(path.relative_to(ROOT)))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(syntax_tree(path))
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.attr in UNWRAPPING.get(node.value.id, ())
@@ -76,7 +87,7 @@ def test_only_the_configuration_reads_the_environment() -> None:
     readers = {
         str(path.relative_to(ROOT))
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(syntax_tree(path))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
     assert {str(Path(reader).parent) for reader in readers} <= {"cstp_grpc/config"}
@@ -91,7 +102,7 @@ def test_a_servicer_does_not_catch() -> None:
     servicers = sorted((ROOT / "cstp_grpc").rglob("*servicer.py"))
     assert servicers
     for path in servicers:
-        assert not [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Try)], path
+        assert not [node for node in ast.walk(syntax_tree(path)) if isinstance(node, ast.Try)], path
 
 
 ONE_WORD = {
@@ -104,7 +115,7 @@ ONE_WORD = {
 
 def module_functions() -> Iterator[tuple[Path, str]]:
     for path in SOURCES:
-        for node in ast.parse(path.read_text()).body:
+        for node in syntax_tree(path).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield path.relative_to(ROOT), node.name
 
@@ -118,7 +129,7 @@ def test_functions_of_modules_say_what_they_do_with_more_than_one_word() -> None
 def test_a_class_name_stands_in_one_package_only() -> None:
     packages: dict[str, set[str]] = {}
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(syntax_tree(path)):
             if isinstance(node, ast.ClassDef):
                 packages.setdefault(node.name, set()).add(str(path.relative_to(ROOT).parent))
     assert {name: sorted(found) for name, found in packages.items() if len(found) > 1} == {}
