@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import ssl
 import subprocess
 import urllib.request
@@ -62,6 +64,12 @@ def test_a_developers_server_is_found_with_its_certificate(
         curl = process.printed[-2].strip()
         run = subprocess.run(shlex.split(curl.replace("$(cat ", "").replace(")", "")), capture_output=True, check=True)
         assert b"AUTHENTICATION_REQUIRED" in run.stdout
+
+        # A bridge that is started again keeps its certificate.
+        os.kill(bridge_of(process.popen.pid), signal.SIGKILL)
+        url = process.wait_for("The bridge was started again").split()[-1].removesuffix(".")
+        assert url.startswith("https://")
+        assert get(f"{url}/health", home / certificate.certificate)["status"] == "ok"
         assert process.end() == 0
 
 
@@ -78,19 +86,6 @@ def test_a_certificate_need_not_be_for_this_machine(home: Path, invoke: Invoke, 
         refused = invoke(*CHECK, "--agent", target, "--token", ALICE, "--ca-file", authority.certificate)
         assert refused.exit_code == 1
         assert "Its certificate is for another name" in refused.stderr
-        assert process.end() == 0
-
-
-def test_a_bridge_that_is_started_again_keeps_its_certificate(
-    home: Path, invoke: Invoke, certificate: Certificate
-) -> None:
-    configuration(home / "cstp.yaml", certificate)
-    with started("serve", "--config", "cstp.yaml") as process:
-        process.wait_for(READY)
-        subprocess.run(["kill", "-KILL", str(bridge_of(process.popen.pid))], check=True)
-        url = process.wait_for("The bridge was started again").split()[-1].removesuffix(".")
-        assert url.startswith("https://")
-        assert get(f"{url}/health", home / certificate.certificate)["status"] == "ok"
         assert process.end() == 0
 
 

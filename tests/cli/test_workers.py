@@ -26,10 +26,12 @@ from cstp_grpc.guardrails.rulebook import default_rulebook_path
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_serve import BOUND, ENVIRONMENT, READY, Process, answers, get, started
 from tests.databases import PostgresServer, unique_name
-from tests.harness import GrpcCaller, JsonRpcCaller, Outcome
+from tests.harness import GrpcCaller, JsonRpcCaller, Outcome, running, settings
 from tests.waiting import wait_until
 
 TOKEN = "a-token-for-the-workers"
+TESTER = {"name": "tester", "token": TOKEN, "permissions": sorted(each.value for each in Permission)}
+"""The settings of an agent who may do everything."""
 WORKER = "cstp_grpc.server.worker"
 BRIDGE = " bridge "
 
@@ -39,8 +41,7 @@ def serving(
     home: Path, number: int = 2, *flags: str, environment: Mapping[str, str] = ENVIRONMENT, **sections: Any
 ) -> Iterator[Process]:
     """Run several workers for an agent who may do everything."""
-    tokens = [{"name": "tester", "token": TOKEN, "permissions": sorted(each.value for each in Permission)}]
-    (home / "cstp.yaml").write_text(yaml.safe_dump({"auth": {"tokens": tokens}, "data_dir": "var", **sections}))
+    (home / "cstp.yaml").write_text(yaml.safe_dump({"auth": {"tokens": [TESTER]}, "data_dir": "var", **sections}))
     command = ("serve", "--config", "cstp.yaml", "--workers", str(number), *flags)
     with started(*command, environment=environment) as process:
         process.wait_for(READY)
@@ -83,25 +84,42 @@ def check(target: str) -> Outcome:
         return caller.call("cstp.checkGuardrails", {"action": {"description": "tidy up"}}, TOKEN)
 
 
-def test_workers_serve_one_journal_on_one_port_over_all_transports(home: Path) -> None:
-    with serving(home, 3) as process:
-        assert process.value("workers") == "3"
-        assert len(children(process, WORKER)) == len(children(process, BRIDGE)) == 3
+def test_workers_serve_one_journal_on_one_port_over_all_transports(home: Path, invoke: Invoke) -> None:
+    with started("serve", "--dev", "--workers", "2") as process:
+        process.wait_for(READY)
+        assert process.value("workers") == "2"
+        assert len(children(process, WORKER)) == len(children(process, BRIDGE)) == 2
         target, url = process.value("gRPC"), process.value("JSON-RPC").removesuffix("/cstp")
+        # A developer gets examples and a token once, and finds the server by both its names.
+        assert "with 12 example decisions" in process.value("data")
+        token = (home / "var/dev-token").read_text()
+        for agent in ("developer", "developer-http"):
+            listed = invoke("list", "--agent", agent, "--json")
+            assert listed.exit_code == 0, listed.output
+            assert listed.stdout.count('"id"') == 12
+
         with closing(connect(target)) as caller:
-            recorded = ok(caller.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}, TOKEN))
+            recorded = ok(caller.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}, token))
 
         def find(number: int) -> bool:
             caller = connect(target) if number % 2 else JsonRpcCaller(url)
             with closing(caller):
-                found = ok(caller.call("cstp.queryDecisions", {"query": "sessions in redis"}, TOKEN))["decisions"]
+                query = {"query": "keep sessions in redis", "limit": 1}
+                found = ok(caller.call("cstp.queryDecisions", query, token))["decisions"]
             return [decision["id"] for decision in found] == [recorded["decision"]["id"]]
 
         for number in range(20):
             wait_until(partial(find, number), "every worker finds what one of them recorded")
         assert get(f"{url}/health") == {"status": "ok"}
         assert answers(process.value("A2A").split(", gRPC ")[1])
-        assert process.end() == 0
+
+        # A bridge that is killed is replaced on the same ports.
+        os.kill(children(process, BRIDGE)[0], signal.SIGKILL)
+        process.wait_for("ended with code -9 and is started again")
+        assert get(f"{url}/health") == {"status": "ok"}
+        assert url in process.wait_for("The bridge was started again")
+        assert len(children(process, BRIDGE)) == 2
+        assert process.end(signal.SIGINT) == 0
         process.wait_for("Stopped.")
 
 
@@ -126,32 +144,30 @@ def test_workers_serve_one_postgresql(home: Path, postgres: PostgresServer) -> N
         postgres.drop(name)
 
 
-def test_a_developer_gets_examples_and_a_token_once(home: Path, invoke: Invoke) -> None:
-    with started("serve", "--dev", "--workers", "2") as process:
-        process.wait_for(READY)
-        assert "with 12 example decisions" in process.value("data")
-        for agent in ("developer", "developer-http"):
-            result = invoke("list", "--agent", agent, "--json")
-            assert result.exit_code == 0, result.output
-            assert result.stdout.count('"id"') == 12
-        assert process.end(signal.SIGINT) == 0
-
-
 def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path) -> None:
     rules = home / "rules.yaml"
     rules.write_text(default_rulebook_path().read_text())
-    with serving(home, 2, "--no-bridge", cstp={"guardrails": {"config_path": "rules.yaml"}}) as process:
+    guardrails = {"config_path": "rules.yaml"}
+    with serving(home, 2, cstp={"guardrails": guardrails}, serve={"bridge_workers": 1}) as process:
+        assert len(children(process, BRIDGE)) == 1
         target = process.value("gRPC")
         before = children(process, WORKER)
         # Rules that are changed while it runs are those of the next start, for all.
         rules.write_text("nonsense")
-        os.kill(before[0], signal.SIGKILL)
-        process.wait_for("ended with code -9 and is started again")
-        # As long as there is one alone, new connections are its.
-        with ThreadPoolExecutor(8) as callers:
-            for outcome in callers.map(check, [target] * 40):
-                ok(outcome)
-        process.wait_for("serves again")
+        with closing(JsonRpcCaller(process.value("JSON-RPC").removesuffix("/cstp"))) as bridged:
+            os.kill(before[0], signal.SIGKILL)
+            process.wait_for("ended with code -9 and is started again")
+            # As long as there is one alone, new connections are its.
+            with ThreadPoolExecutor(8) as callers:
+                for outcome in callers.map(check, [target] * 40):
+                    ok(outcome)
+
+            def is_well() -> bool:
+                return bridged.call("cstp.checkGuardrails", {"action": {"description": "x"}}, TOKEN).result is not None
+
+            wait_until(is_well, "the bridge calls the worker that is left")
+            process.wait_for("serves again")
+            ok(bridged.call("cstp.checkGuardrails", {"action": {"description": "x"}}, TOKEN))
         after = children(process, WORKER)
         assert len(after) == 2
         assert before[1] in after
@@ -159,67 +175,57 @@ def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path
         assert process.end() == 0
 
 
-def test_a_bridge_that_is_killed_is_replaced_on_the_same_ports(home: Path) -> None:
+def test_port_and_data_folder_are_in_use_as_long_as_a_worker_lives(home: Path, invoke: Invoke) -> None:
     with serving(home, 2) as process:
-        url = process.value("JSON-RPC").removesuffix("/cstp")
-        os.kill(children(process, BRIDGE)[0], signal.SIGKILL)
-        process.wait_for("ended with code -9 and is started again")
-        assert get(f"{url}/health") == {"status": "ok"}
-        assert url in process.wait_for("The bridge was started again")
-        assert len(children(process, BRIDGE)) == 2
-        assert process.end() == 0
-
-
-def test_bridges_go_on_when_a_worker_is_killed(home: Path) -> None:
-    with serving(home, 2, serve={"bridge_workers": 1}) as process:
-        assert len(children(process, BRIDGE)) == 1
-        with closing(JsonRpcCaller(process.value("JSON-RPC").removesuffix("/cstp"))) as caller:
-            os.kill(children(process, WORKER)[1], signal.SIGKILL)
-            process.wait_for("ended with code -9")
-
-            def is_well() -> bool:
-                return caller.call("cstp.checkGuardrails", {"action": {"description": "x"}}, TOKEN).result is not None
-
-            wait_until(is_well, "the bridge calls the worker that is left")
-            process.wait_for("serves again")
-            ok(caller.call("cstp.checkGuardrails", {"action": {"description": "x"}}, TOKEN))
-        assert process.end() == 0
-
-
-def test_nothing_is_left_when_the_supervisor_is_killed(home: Path) -> None:
-    with serving(home, 2) as process:
-        pids = children(process, "")
-        assert len(pids) == 4
-        process.end(signal.SIGKILL)
-        wait_until(lambda: not any(map(is_running, pids)), "all children end")
-
-
-def test_the_data_folder_is_in_use_as_long_as_a_worker_lives(home: Path, invoke: Invoke) -> None:
-    with serving(home, 2, "--no-bridge") as process:
+        port = process.value("gRPC").rpartition(":")[2]
+        for number in ("1", "2"):
+            environment = {**ENVIRONMENT, "CSTP_GRPC__PORT": port, "CSTP_DATA_DIR": "other"}
+            result = invoke("serve", "--dev", "--workers", number, env=environment)
+            assert result.exit_code == 1
+            assert "is the port taken? Set grpc.port to another" in result.stderr
         result = invoke("serve", "--config", "cstp.yaml", env=ENVIRONMENT)
         assert result.exit_code == 1
         assert "is in use by another cstp process" in result.stderr
+
+        pids = children(process, "")
+        assert len(pids) == 4
         stopped = children(process, WORKER)[0]
         os.kill(stopped, signal.SIGSTOP)
         process.end(signal.SIGKILL)
         result = invoke("serve", "--config", "cstp.yaml", env=ENVIRONMENT)
         os.kill(stopped, signal.SIGCONT)
         assert "is in use by another cstp process" in result.stderr
-        wait_until(lambda: not is_running(stopped), "the worker ends")
+        wait_until(lambda: not any(map(is_running, pids)), "all children end")
 
 
-@pytest.mark.parametrize(
-    ("sections", "problem"),
-    [
-        ({"cstp": {"guardrails": {"config_path": "absent.yaml"}}}, "absent.yaml:1: rulebook: cannot be read"),
-        ({"rate_limits": {"methods": {"cstp.nothing": "1/minute"}}}, "rate_limits.methods: there is no method"),
-        ({"storage": {"url": "mysql://x"}}, "storage.url: must begin with"),
-        ({"grpc": {"tls": {"certificate": "absent.pem", "key": "absent.pem"}}}, "grpc.tls.certificate"),
-    ],
-)
-def test_what_keeps_workers_from_starting_is_told_once(home: Path, sections: dict[str, Any], problem: str) -> None:
+PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"cstp": {"guardrails": {"config_path": "absent.yaml"}}}, "absent.yaml:1: rulebook: cannot be read"),
+    ({"rate_limits": {"methods": {"cstp.nothing": "1/minute"}}}, "rate_limits.methods: there is no method"),
+    ({"storage": {"url": "mysql://x"}}, "storage.url: must begin with"),
+    ({"grpc": {"tls": {"certificate": "absent.pem", "key": "absent.pem"}}}, "grpc.tls.certificate"),
+]
+"""Settings with which a server cannot start, and what it says about them."""
+
+
+def write_settings(home: Path, sections: Mapping[str, Any]) -> None:
+    """Write the settings of a server with one agent."""
     tokens = [{"name": "tester", "token": TOKEN}]
     (home / "cstp.yaml").write_text(yaml.safe_dump({"auth": {"tokens": tokens}, "data_dir": "var", **sections}))
+
+
+@pytest.mark.parametrize(("sections", "problem"), PROBLEMS)
+def test_what_keeps_a_server_from_starting_is_told_once(
+    home: Path, invoke: Invoke, sections: dict[str, Any], problem: str
+) -> None:
+    write_settings(home, sections)
+    result = invoke("serve", "--config", "cstp.yaml", "--no-bridge", env=ENVIRONMENT)
+    assert result.exit_code == 1
+    assert result.stderr.count(problem) == 1
+
+
+def test_what_keeps_workers_from_starting_is_told_once(home: Path) -> None:
+    sections, problem = PROBLEMS[0]
+    write_settings(home, sections)
     command = ("serve", "--config", "cstp.yaml", "--workers", "2", "--no-bridge")
     with started(*command) as process:
         process.wait_for(problem)
@@ -234,16 +240,6 @@ def test_a_port_that_is_taken_is_named(home: Path, server: Server, invoke: Invok
     assert result.exit_code == 1
     assert f":{server.app.port}: " in result.stderr
     assert "Set grpc.port to another" in result.stderr
-
-
-def test_two_servers_do_not_share_a_port_by_mistake(home: Path, invoke: Invoke) -> None:
-    with serving(home, 2, "--no-bridge") as process:
-        port = process.value("gRPC").rpartition(":")[2]
-        for number in ("1", "2"):
-            environment = {**ENVIRONMENT, "CSTP_GRPC__PORT": port, "CSTP_DATA_DIR": "other"}
-            result = invoke("serve", "--dev", "--workers", number, env=environment)
-            assert result.exit_code == 1
-            assert "is the port taken? Set grpc.port to another" in result.stderr
 
 
 def test_a_reserved_port_is_for_those_who_share_it() -> None:
@@ -298,16 +294,15 @@ def test_calls_in_progress_end_before_the_workers_do(home: Path) -> None:
                     recorded.append(client.record_decision("Count to ten").id)
 
         with ThreadPoolExecutor(4) as callers:
-            running = [callers.submit(record) for _ in range(4)]
+            recording = [callers.submit(record) for _ in range(4)]
             wait_until(lambda: len(recorded) > 20, "decisions are recorded")
             process.popen.terminate()
             stopped.set()
             assert process.popen.wait(BOUND) == 0
-            for each in running:
+            for each in recording:
                 each.exception(BOUND)
-    with serving(home, 2, "--no-bridge") as process, CstpClient(f"grpc://{process.value('gRPC')}", TOKEN) as client:
+    with running(settings(home / "var", auth={"tokens": [TESTER]})) as app, CstpClient(app.url, TOKEN) as client:
         assert set(recorded) <= {decision.id for decision in client.list_decisions()}
-        assert process.end() == 0
 
 
 CHROMA = "chroma_main"
