@@ -10,8 +10,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import httpx
 import pytest
 
 TESTS = Path(__file__).parents[2]
@@ -46,6 +47,11 @@ def run_command(
         timeout=seconds,
         check=False,
     )
+
+
+def plain_http(**options: Any) -> httpx.AsyncClient:
+    """Return a client for servers without TLS: to load the authorities of the system takes 30 ms for each client."""
+    return httpx.AsyncClient(verify=False, **options)
 
 
 def skip_or_fail(reason: str, demanded_by: Sequence[str]) -> NoReturn:

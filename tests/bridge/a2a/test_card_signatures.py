@@ -31,7 +31,7 @@ from cstp_grpc.card_keys import SigningKey, read_public_keys
 from cstp_grpc.config import ConfigError, Settings, load_settings
 from cstp_grpc.contract.card_signatures import verify_card
 from cstp_grpc.contract.methods import contract_methods
-from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, run_command, run_python_v0_3
+from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, plain_http, run_command, run_python_v0_3
 from tests.harness import TIMEOUT, TOKENS, Peers, peering, running, settings
 from tests.signing_keys import make_key, private_pem, public_pem, write_keys
 
@@ -91,7 +91,7 @@ def test_the_python_client_verifies_every_card(signing: Signing, path: str, vers
 
     async def resolve() -> a2a_pb2.AgentCard:
         headers = {"A2A-Version": version} if version else {}
-        async with httpx.AsyncClient(headers=headers) as http:
+        async with plain_http(headers=headers) as http:
             resolver = A2ACardResolver(http, signing.peers.url, path)
             return await resolver.get_agent_card(signature_verifier=verifier)
 
@@ -129,14 +129,15 @@ def test_the_javascript_client_verifies_the_card(
 
 def extended_over_jsonrpc(peers: Peers, method: str, headers: dict[str, str]) -> dict[str, Any]:
     call = {"jsonrpc": "2.0", "id": 1, "method": method}
-    answer = httpx.post(f"{peers.url}/a2a/", json=call, headers={**TOKEN, **headers}, timeout=TIMEOUT)
+    answer = httpx.post(f"{peers.url}/a2a/", json=call, headers={**TOKEN, **headers}, timeout=TIMEOUT, verify=False)
     found: dict[str, Any] = answer.json()["result"]
     return found
 
 
 def extended_over_rest(peers: Peers) -> a2a_pb2.AgentCard:
     headers = {**TOKEN, "A2A-Version": "1.0"}
-    return parse_agent_card(httpx.get(f"{peers.url}/a2a/v1/extendedAgentCard", headers=headers, timeout=TIMEOUT).json())
+    url = f"{peers.url}/a2a/v1/extendedAgentCard"
+    return parse_agent_card(httpx.get(url, headers=headers, timeout=TIMEOUT, verify=False).json())
 
 
 def extended_over_grpc(peers: Peers) -> a2a_pb2.AgentCard:

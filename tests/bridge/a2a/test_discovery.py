@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from a2a.client import A2ACardResolver, ClientConfig, create_client
 from a2a.helpers import new_text_message
 from a2a.types.a2a_pb2 import GetExtendedAgentCardRequest, Role, SendMessageRequest, TaskState
 
-from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, run_command, run_python_v0_3
+from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, plain_http, run_command, run_python_v0_3
 from tests.harness import TOKENS, Peers, peering, running, settings
 
 pytestmark = pytest.mark.timeout(2 * (INSTALL_SECONDS + SESSION_SECONDS))
@@ -40,9 +39,9 @@ def js_report(js_sdk: Path, peers: Peers) -> dict[str, Any]:
 def test_the_python_client_of_1_0_finds_the_agent(peers: Peers) -> None:
     async def session() -> tuple[list[str], list[str], str]:
         # Other than the client itself, its resolver alone names no version.
-        async with httpx.AsyncClient() as anonymous:
+        async with plain_http() as anonymous:
             card = await A2ACardResolver(anonymous, peers.url).get_agent_card()
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKENS['alice']}"}) as http:
+        async with plain_http(headers={"Authorization": f"Bearer {TOKENS['alice']}"}) as http:
             client = await create_client(peers.url, ClientConfig(httpx_client=http, streaming=False))
             message = new_text_message("Refactor the parser", role=Role.ROLE_USER)
             answers = [answer async for answer in client.send_message(SendMessageRequest(message=message))]

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 from a2a.client import ClientConfig, create_client
 from a2a.types import Role, SendMessageConfiguration, SendMessageRequest, StreamResponse
@@ -17,6 +16,7 @@ from a2a.types.a2a_pb2 import Message, Part, TaskPushNotificationConfig, TaskSta
 from google.protobuf import json_format
 
 from tests.bridge.a2a.pushing import PUSHES, HttpJsonPushes, JsonRpcPushes, OldJsonRpcPushes, Pushes, Refused
+from tests.bridge.a2a.sdks import plain_http
 from tests.harness import TOKENS, GrpcCaller, Peers, peering, running, settings
 from tests.waiting import wait_until
 from tests.webhooks.receiver import Received, Receiver, receiving
@@ -286,7 +286,7 @@ def test_the_official_client_is_told(peers: Peers, receiver: Receiver) -> None:
     async def talk() -> str:
         token = {"Authorization": f"Bearer {TOKENS['alice']}"}
         config = TaskPushNotificationConfig(url=f"{receiver.url}/hook", token="mine")
-        async with httpx.AsyncClient(headers=token) as http:
+        async with plain_http(headers=token) as http:
             wanted = ClientConfig(httpx_client=http, streaming=False, push_notification_config=config)
             client = await create_client(peers.url, wanted)
             said = Message(message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=[Part(text="Refactor the parser")])

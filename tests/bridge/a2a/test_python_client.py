@@ -59,6 +59,7 @@ from google.protobuf.json_format import MessageToDict
 
 from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import contract_methods
+from tests.bridge.a2a.sdks import plain_http
 from tests.harness import TIMEOUT, TOKENS, JsonRpcCaller, Peers, decoded, peering, running, settings
 from tests.waiting import wait_until
 
@@ -218,7 +219,7 @@ def agent(way: Way, peers: Peers, token: str | None = TOKENS["alice"], *, activa
     """Find the agent that answers by its card and connect to it the wanted way."""
     with asyncio.Runner() as runner:
         wire = Wire()
-        http = httpx.AsyncClient(event_hooks={"response": [wire.hear_http]}, timeout=TIMEOUT)
+        http = plain_http(event_hooks={"response": [wire.hear_http]}, timeout=TIMEOUT)
         card = runner.run(resolve(peers.url, way.card_path))
         clients = runner.run(connect(way, card, http, wire, token))
         try:
@@ -228,7 +229,7 @@ def agent(way: Way, peers: Peers, token: str | None = TOKENS["alice"], *, activa
 
 
 async def resolve(url: str, path: str) -> AgentCard:
-    async with httpx.AsyncClient(timeout=TIMEOUT) as http:
+    async with plain_http(timeout=TIMEOUT) as http:
         return await A2ACardResolver(http, url).get_agent_card(path)
 
 
