@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `make test COVER=yes` measures the branches that the tests enter, which takes twice as long, and fails if they are too few.
 COVER ?=
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients check generate docs format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients check check-types check-others generate docs format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -30,26 +30,16 @@ example: $(VENV)/.installed ## Let a guide hand two users to liaison agents, one
 bench: $(VENV)/.installed-dev ## Measure everything that has a figure; ARGS are its options, such as --only checks.
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-bench-check: $(VENV)/.installed-dev ## Measure, and fail where a figure is worse than the accepted one.
-	@$(BIN)/python -m tests.bench --check $(ARGS)
+bench-check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
+	@$(MAKE) --no-print-directory --jobs 2 check-types check-others
 
-bench-accept: $(VENV)/.installed-dev ## Keep the figures of the newest run as the accepted ones.
-	@$(BIN)/python -m tests.bench --from newest --accept
+# The types take as long as everything else, on one processor.
+check-types:
+	$(BIN)/mypy
 
-test: $(VENV)/.installed-dev check ## Check and test everything; COVER=yes measures branch coverage too.
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(if $(COVER),--cov --cov-report=term:skip-covered)
-
-test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and properties on all examples.
-	$(BIN)/python -m pytest -m slow --timeout 900
-	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full --timeout 900
-
-test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and Rust, as far as there are tools; LANGUAGES names those that must be.
-	$(BIN)/python -m tests.clients $(LANGUAGES)
-
-check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
+check-others:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/buf lint
 	$(BIN)/buf format -d --exit-code
