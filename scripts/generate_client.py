@@ -37,7 +37,11 @@ POSITIONAL = {"liaison.v1.GetSessionRequest.chat_session_id"}
 
 PLAIN = {"string": "str", "bool": "bool", "int32": "int", "int64": "int", "double": "float", "float": "float"}
 DEFAULTS = {"str": '""', "bool": "False", "int": "0", "float": "0.0"}
-WELL_KNOWN = {"google.protobuf.Timestamp": "datetime", "google.protobuf.Struct": "Mapping[str, Json]"}
+WELL_KNOWN = {
+    "google.protobuf.FieldMask": "Sequence[str]",
+    "google.protobuf.Struct": "Mapping[str, Json]",
+    "google.protobuf.Timestamp": "datetime",
+}
 PAGING = {"page_token"}
 """Fields of a request that are not for the caller to set."""
 

@@ -27,6 +27,8 @@ class AuditEvent(StrEnum):
     DECISION_REVIEWED = "decision_reviewed"
     DECISION_SHARED = "decision_shared"
     DECISION_UNSHARED = "decision_unshared"
+    DECISION_UPDATED = "decision_updated"
+    DECISION_DELETED = "decision_deleted"
     CONTEXT_READ = "context_read"
     LEARNING_REPORTED = "learning_reported"
     LEARNING_REVIEWED = "learning_reviewed"

@@ -288,6 +288,8 @@ def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
         ("depends on", ", ".join(item.links.depends_on)),
         ("relates to", ", ".join(item.links.relates_to)),
         ("source", item.source),
+        ("content", revision_text(item.history.revision) if item.history.revision > 1 else ""),
+        ("former", former_titles_text(item.history)),
         ("revision", item.journal_revision),
         ("reasons", "\n".join(reasons)),
         ("context", item.context),
@@ -309,6 +311,14 @@ def earlier_reviews_text(history: journal_pb2.DecisionHistory) -> str:
     lines = [review_line(item) for item in history.reviews[1:]]
     hidden = history.review_count - len(history.reviews)
     return "\n".join([*lines, *([f"and {hidden} before"] if hidden > 0 else [])])
+
+
+def former_titles_text(history: journal_pb2.DecisionHistory) -> str:
+    """Return the former contents by their titles, a line each; `--json` prints all of them."""
+    return "\n".join(
+        f"{item.revision} until {format_instant(item.replaced_date)}: {shorten_line(item.content.title)}"
+        for item in history.former_contents
+    )
 
 
 def print_due_reviews(console: Console, found: Sequence[journal_pb2.Decision]) -> None:

@@ -99,8 +99,18 @@ def choose_importer(settings: Settings, wanted: str | None) -> str:
 
 READ_ACTION = "read"
 """What a dry run does with a record."""
-ACTIONS = (READ_ACTION, "imported", "updated", "unchanged")
-ACTION_STYLES = {"imported": "green", "updated": "yellow", "unchanged": "dim", READ_ACTION: "green"}
+DELETED_ACTION = "deleted before"
+"""What is said of a record whose decision was deleted, and which was not imported."""
+ACTIONS = (READ_ACTION, "imported", "updated", "unchanged", DELETED_ACTION)
+OPTIONAL_ACTIONS = (READ_ACTION, DELETED_ACTION)
+"""The actions that a summary names only if they happened."""
+ACTION_STYLES = {
+    "imported": "green",
+    "updated": "yellow",
+    "unchanged": "dim",
+    DELETED_ACTION: "dim",
+    READ_ACTION: "green",
+}
 
 
 @dataclass
@@ -122,7 +132,8 @@ class ImportReport:
         if self.dry_run:
             yield from ((parsed, READ_ACTION) for parsed in self.parsed)
         for parsed, result in zip(self.parsed, self.results, strict=False):
-            yield parsed, enum_word(journal_pb2.ImportAction, result.action)
+            action = enum_word(journal_pb2.ImportAction, result.action)
+            yield parsed, DELETED_ACTION if action == "deleted" else action
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for --json."""
@@ -180,7 +191,7 @@ class ImportReport:
 
     def _summary(self, actions: Iterable[Counter[str]]) -> Text:
         total: Counter[str] = sum(actions, Counter())
-        counts = [f"{total[action]} {action}" for action in ACTIONS if total[action] or action != READ_ACTION]
+        counts = [f"{total[action]} {action}" for action in ACTIONS if total[action] or action not in OPTIONAL_ACTIONS]
         errors = sum(skipped.error for skipped in self.skipped)
         counts.append(f"{len(self.skipped)} skipped" + (f", {errors} of them for an error" if errors else ""))
         return Text(f"{', '.join(counts)}.", style="bold")
@@ -214,6 +225,7 @@ ImportRequest = journal_pb2.ImportDecisionsRequest
 @click.option("--map", "mapping_file", type=FILE, help="How fields of foreign YAML and JSON Lines are named.")
 @click.option("--share", is_flag=True, help="Let every agent find the decisions.")
 @click.option("--project", help="The project of decisions that name none.")
+@click.option("--restore-deleted", is_flag=True, help="Import also what you deleted after an import before.")
 @click.option("--as", "identity", metavar="AGENT", help="Whose decisions they become where no server runs.")
 @click.option("--dry-run", is_flag=True, help="Read and check only; send nothing.")
 @click.option("--verbose", is_flag=True, help="Tell too what was guessed or left out.")
@@ -226,6 +238,7 @@ def import_command(
     mapping_file: Path | None,
     share: bool,
     project: str | None,
+    restore_deleted: bool,
     identity: str | None,
     dry_run: bool,
     verbose: bool,
@@ -235,8 +248,8 @@ def import_command(
     """Import the decision records in the files and folders at PATHS.
 
     It reads architecture decision records in Markdown, and decisions in YAML and JSON Lines. Importing again changes
-    only what has changed. Without --agent the decisions go to this machine's server, or straight into its store where
-    none runs. Exit code 1 means that something was skipped for an error.
+    only what has changed, and nothing that was deleted. Without --agent the decisions go to this machine's server, or
+    straight into its store where none runs. Exit code 1 means that something was skipped for an error.
 
     \b
     Examples:
@@ -247,6 +260,8 @@ def import_command(
     mapping = open_mapping(mapping_file)
     report, requests = read_import_requests(out, paths, mapping, share=share, project=project)
     report.dry_run = dry_run
+    for request in requests:
+        request.restore_deleted = restore_deleted
     try:
         if not dry_run and requests:
             send_records(out, report, requests, choice, timeout, identity)

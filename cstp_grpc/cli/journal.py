@@ -1,13 +1,14 @@
-"""The commands on decisions: record, show, list, review, share, unshare."""
+"""The commands on decisions: record, update, show, list, review, share, unshare, delete."""
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cstp_grpc.cli.command_decorators import (
+    CONFIDENCE,
     LIMIT,
     enum_choice,
     filter_options,
@@ -16,7 +17,7 @@ from cstp_grpc.cli.command_decorators import (
     parse_key_value,
     with_client,
 )
-from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
@@ -101,6 +102,78 @@ def record_command(
     )
     answer = journal_pb2.RecordDecisionResponse(decision=decision)
     out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+
+
+REMOVABLE_FIELDS = ("context", "category", "stakes", "confidence", "reasons", "tags", "project", "review-by")
+"""The fields that an update can remove, as options name them."""
+
+
+@click.command()
+@click.argument("decision_id", metavar="ID")
+@click.option("--title", help="What was decided.")
+@click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
+@click.option("--category", help="The kind of decision, for instance architecture.")
+@click.option("--stakes", type=enum_choice(Stakes), help="What was at risk.")
+@click.option("--confidence", type=CONFIDENCE, help="How sure you were, 0 to 1.")
+@click.option("--status", type=enum_choice(DecisionStatus), help="Where it stands.")
+@click.option("--date", type=parse_instant, metavar="DATE", help="When it was decided.")
+@click.option(
+    "--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why; replaces all reasons."
+)
+@click.option("--tag", "tags", multiple=True, help="A word to find it by; replaces all tags.")
+@click.option("--project", help="The project it belongs to.")
+@click.option("--review-by", type=parse_instant, metavar="DATE", help="When to review it.")
+@click.option(
+    "--remove", "removed", type=click.Choice(REMOVABLE_FIELDS), multiple=True, help="A field to remove the value of."
+)
+@click.option("--revision", type=click.IntRange(1), help="Change it only if `cstp show` says this revision.")
+@with_client
+def update_command(
+    client: CstpClient,
+    out: Output,
+    /,
+    decision_id: str,
+    reasons: tuple[tuple[str, str], ...],
+    removed: tuple[str, ...],
+    revision: int | None,
+    **values: Any,
+) -> None:
+    """Change the content of a decision of yours; the former one is kept.
+
+    \b
+    Examples:
+      cstp update dec-0f3a9b2c4d5e6f708192 --title "Use PostgreSQL 18 for orders" --remove category
+      cstp update dec-0f3a9b2c4d5e6f708192 --status decided --revision 3
+    """
+    # An option that may be repeated is empty, not None, if it is not given.
+    values["tags"] = values["tags"] or None
+    values["reasons"] = [journal_pb2.Reason(type=kind, text=text) for kind, text in reasons] or None
+    given = {name: value for name, value in values.items() if value is not None}
+    cleared = [name.replace("-", "_") for name in removed]
+    if not given and not cleared:
+        raise click.UsageError("nothing to change: say what, such as --title or --remove category.")
+    decision = client.update_decision(decision_id, **given, update_mask=[*given, *cleared], expected_revision=revision)
+    answer = journal_pb2.UpdateDecisionResponse(decision=decision)
+    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+
+
+@click.command()
+@click.argument("decision_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_client
+def delete_command(client: CstpClient, out: Output, decision_id: str, yes: bool) -> None:
+    """Delete a decision of yours with its reviews and former contents; only its id stays.
+
+    It cannot be undone. Importing its source again does not bring it back unless you say so.
+
+    \b
+    Example:
+      cstp delete dec-0f3a9b2c4d5e6f708192 --yes
+    """
+    if not yes:
+        click.confirm(f"Delete {decision_id} for good?", abort=True, err=True)
+    answer = client.delete_decision(decision_id)
+    out.answer(answer, lambda console: console.print(f"{answer.id} is deleted."))
 
 
 @click.command()

@@ -46,6 +46,9 @@ COMMANDS: Final = {
         "Announce what you are about to do; get similar decisions, a verdict and suggestions.",
     ),
     "record": ListedCommand("journal:record_command", "Record a decision of yours."),
+    "update": ListedCommand(
+        "journal:update_command", "Change the content of a decision of yours; the former one is kept."
+    ),
     "review": ListedCommand(
         "journal:review_command", "Say how a decision turned out, and what is to be learnt from it."
     ),
@@ -63,6 +66,10 @@ COMMANDS: Final = {
     "patterns": ListedCommand(
         "calibration:patterns_command",
         "Find what decisions that failed have in common: what goes with failure, and failures that recur.",
+    ),
+    "delete": ListedCommand(
+        "journal:delete_command",
+        "Delete a decision of yours with its reviews and former contents; only its id stays.",
     ),
     "import": ListedCommand(
         "import_command:import_command", "Import the decision records in the files and folders at PATHS."

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -246,6 +247,8 @@ RFC3339_PATTERN: Final = re.compile(
 # The years 1 to 9999, the range of google.protobuf.Timestamp.
 MIN_TIMESTAMP_SECONDS: Final = -62_135_596_800
 MAX_TIMESTAMP_SECONDS: Final = 253_402_300_799
+FIELD_MASK_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9.]*(?:,[A-Za-z][A-Za-z0-9.]*)*", re.ASCII)
+CAPITAL_PATTERN: Final = re.compile(r"[A-Z]", re.ASCII)
 DURATION_PATTERN: Final = re.compile(r"-?\d{1,12}(?:\.\d{1,9})?s", re.ASCII)
 MAX_DURATION_SECONDS: Final = 315_576_000_000
 """The largest google.protobuf.Duration, 10 000 years."""
@@ -293,6 +296,22 @@ class TimestampCodec:
             return
         message.seconds = seconds
         message.nanos = parse_fraction(fraction)
+
+
+class FieldMaskCodec:
+    """The codec of field masks: paths of JSON names, separated by commas."""
+
+    def render(self, message: FieldMask) -> str:
+        """Return the paths by JSON names. Raises ValueError for one that JSON names cannot express."""
+        return message.ToJsonString()
+
+    def fill(self, message: FieldMask, value: object, path: str, problems: ViolationCollector) -> None:
+        """Parse paths of JSON names."""
+        if not isinstance(value, str) or (value and not FIELD_MASK_PATTERN.fullmatch(value)):
+            problems.add(path, 'must be names of fields, separated by commas, such as "title,reviewBy"')
+            return
+        names = value.split(",") if value else []
+        message.paths.extend([CAPITAL_PATTERN.sub(lambda match: f"_{match[0].lower()}", name) for name in names])
 
 
 class DurationCodec:
@@ -526,10 +545,11 @@ VALUE_CODEC: Final = JsonValueCodec(render_value, set_value)
 WELL_KNOWN_CODECS: Final[dict[str, MessageCodec]] = {
     "google.protobuf.Timestamp": TimestampCodec(),
     "google.protobuf.Duration": DurationCodec(),
+    "google.protobuf.FieldMask": FieldMaskCodec(),
     "google.protobuf.Struct": JsonValueCodec(render_struct, set_struct),
     "google.protobuf.ListValue": JsonValueCodec(render_list, set_list),
     "google.protobuf.Value": VALUE_CODEC,
 }
 """The codecs by full message name."""
-UNSUPPORTED_WELL_KNOWN: Final = re.compile(r"google\.protobuf\.(Any|FieldMask|\w+Value)")
+UNSUPPORTED_WELL_KNOWN: Final = re.compile(r"google\.protobuf\.(Any|\w+Value)")
 """Well-known messages with a special JSON form that the contract does not use."""

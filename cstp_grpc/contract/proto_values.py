@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from google.protobuf import struct_pb2, timestamp_pb2
+from google.protobuf import field_mask_pb2, struct_pb2, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
@@ -154,8 +154,8 @@ def decision_filters(
 def build_message(kind: type[MessageT], values: Mapping[str, Any]) -> MessageT:
     """Build a message from plain values by field name; None omits a field.
 
-    Enums are words, timestamps aware datetimes, JSON objects mappings; other messages are messages, or mappings of
-    their fields. Raises InvalidArgument and TypeError.
+    Enums are words, timestamps aware datetimes, field masks names, JSON objects mappings; other messages are messages,
+    or mappings of their fields. Raises InvalidArgument and TypeError.
     """
     message = kind()
     set_fields(message, values)
@@ -186,6 +186,8 @@ def set_message_field(field: FieldDescriptor, message: Message, value: Any) -> N
         message.CopyFrom(value)
     elif isinstance(message, timestamp_pb2.Timestamp):
         set_timestamp(message, value, field.name)
+    elif isinstance(message, field_mask_pb2.FieldMask):
+        message.paths.extend(value)
     elif isinstance(message, struct_pb2.Struct):
         set_json_object(message, value, field.name)
     else:

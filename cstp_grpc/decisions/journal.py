@@ -7,12 +7,16 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol, TypeVar
+from itertools import accumulate
+from typing import Any, Protocol, TypeVar
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.lifecycle import (
     ImportCandidate,
     apply_review,
+    apply_update,
+    content_of,
+    has_same_content,
     hash_content,
     make_import_candidate,
     new_decision_id,
@@ -30,6 +34,7 @@ from cstp_grpc.decisions.model import (
     DecisionFilter,
     DecisionHistory,
     DecisionReview,
+    DeletedDecision,
     ImportRecord,
     ImportResult,
     Links,
@@ -39,6 +44,7 @@ from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.store import (
     DecisionStore,
     DeclaredLinks,
+    ErasedRow,
     HistoryStore,
     IndexRow,
     JournalEntry,
@@ -48,7 +54,7 @@ from cstp_grpc.decisions.store import (
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.errors import Conflict, NotFound, PermissionDenied
-from cstp_grpc.storage.pagination import Page, PageRequest
+from cstp_grpc.storage.pagination import Page, PageRequest, estimate_message_bytes
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -96,6 +102,8 @@ class JournalTransaction:
         self._change = change
         # Belongs to one transaction, which runs on the writer's thread alone; so no lock.
         self._seen: set[str] = set()
+        self.erased: list[ErasedRow] = []
+        """The decisions that were deleted."""
 
     def find_recorded(self, idempotency_key: str) -> JournalEntry | None:
         """Return the decision that the caller recorded under a key; None if there is none."""
@@ -125,11 +133,15 @@ class JournalTransaction:
     def declare(self, declarations: Sequence[DeclaredLinks]) -> None:
         """Replace the links that decisions declare, and update the status of all affected decisions."""
         targets = self._store.declare(self._unit_of_work, declarations)
-        affected = targets.union(declaration.decision_id for declaration in declarations)
-        entries = self.load(affected)
+        self.update_status(targets.union(declaration.decision_id for declaration in declarations))
+
+    def update_status(self, ids: Iterable[str]) -> list[JournalEntry]:
+        """Update the status of decisions that links supersede, or no longer do, and return those that exist."""
+        entries = self.load(ids)
         superseded = self._store.find_superseded(self._unit_of_work, list(entries))
         updated = [with_status(entry, superseded=entry.decision.id in superseded) for entry in entries.values()]
         self.update([after for after, before in zip(updated, entries.values(), strict=True) if after != before])
+        return updated
 
     def find_review(self, decision_id: str, request_key: str) -> DecisionReview | None:
         """Return the caller's review of a decision under a key; None if there is none."""
@@ -139,6 +151,40 @@ class JournalTransaction:
         """Add the caller's review, which a decision has just got, to its history."""
         review = review_of(decision, self._change.caller)
         self._history.add_review(self._unit_of_work, decision.id, review, request_key)
+
+    def read_revision(self, decision_id: str) -> int:
+        """Return the number of the present content of a decision."""
+        return self._history.read_revision(self._unit_of_work, decision_id)
+
+    def keep_former(self, before: JournalEntry, after: JournalEntry) -> None:
+        """Keep the former content of a decision, if the new one is different."""
+        if not has_same_content(before, after):
+            self._history.add_former(self._unit_of_work, before.decision.id, content_of(before), self._change.at)
+
+    def delete(self, entry: JournalEntry) -> DeletedDecision:
+        """Delete a decision of the caller's, and update the status of those that it superseded."""
+        item = entry.decision
+        deleted = DeletedDecision(item.id, item.agent, self._change.at, entry.idempotency_key)
+        revision = self._outbox.append(self._unit_of_work, item.id)
+        self._history.erase(self._unit_of_work, item.id)
+        targets = self._store.delete(self._unit_of_work, item.id)
+        self._history.add_deleted(self._unit_of_work, deleted, revision)
+        self._seen.discard(item.id)
+        self.erased.append(ErasedRow(item.id, revision))
+        self.update_status(targets - {item.id})
+        return deleted
+
+    def find_deleted(self, ids: Iterable[str]) -> dict[str, DeletedDecision]:
+        """Return the deleted decisions of `ids`, by id."""
+        return self._history.find_deleted(self._unit_of_work, list(ids))
+
+    def was_deleted(self, idempotency_key: str) -> bool:
+        """Return True if a decision that the caller recorded under a key is deleted."""
+        return self._history.was_deleted(self._unit_of_work, self._change.caller, idempotency_key)
+
+    def remove_deleted(self, ids: Iterable[str]) -> None:
+        """Forget that decisions were deleted."""
+        self._history.remove_deleted(self._unit_of_work, list(ids))
 
     def record_event(self, event: AuditEvent, decision: Decision) -> None:
         """Write a change of a decision to the audit trail."""
@@ -174,6 +220,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MAX_SHOWN_FORMER = 10
+"""Former contents that are returned with a decision at most, each of which may be as large as a message."""
+
+MAX_FORMER_BYTES = 512 * 1024
+"""Estimated bytes of the former contents that are returned. Chosen: an eighth of what a message may hold."""
+
 MAX_SHOWN_REVIEWS = 50
 """Reviews that are returned with a decision. Chosen: with lessons of 5000 characters at most a quarter of a MB."""
 
@@ -183,8 +235,8 @@ class Journal:
 
     A decision is private to the agent that recorded it until that agent shares it; for others a private one does not
     exist, and for peers neither does a shared one that the read policy hides. Each change is one transaction with its
-    audit entries and its numbers in the change log. `listener` gets the changed rows after the commit and before the
-    caller gets its answer, so that a search finds them at once.
+    audit entries and its numbers in the change log. `listener` gets the changed rows and `erasure_listener` the deleted
+    ones after the commit and before the caller gets its answer, so that a search finds them, or not, at once.
 
     Reading methods raise QueryFailed, writing methods Unavailable, if the store does not respond.
     """
@@ -200,6 +252,7 @@ class Journal:
         clock: Callable[[], datetime],
         listener: Callable[[Sequence[IndexRow]], None],
         citations: CitationNotifier | None = None,
+        erasure_listener: Callable[[Sequence[ErasedRow]], None] | None = None,
     ) -> None:
         self._store = store
         self._history = history
@@ -210,6 +263,7 @@ class Journal:
         self._clock = clock
         self._listener = listener
         self._citations = citations
+        self._erasure_listener = erasure_listener
         # Guards `_revision`, which threads of several calls raise after their commits, in any order.
         self._lock = threading.Lock()
         self._revision = 0
@@ -232,7 +286,8 @@ class Journal:
 
     def get_with_history(self, decision_id: str, caller: str) -> tuple[Decision, DecisionHistory]:
         """Return a decision as `get` does, and its history. Raises NotFound."""
-        return self.get(decision_id, caller), self._history.read_history(decision_id, MAX_SHOWN_REVIEWS)
+        decision = self.get(decision_id, caller)
+        return decision, self._read_history(decision, caller)
 
     def list(
         self, caller: str, filters: DecisionFilter, page: PageRequest, *, review_due: bool = False
@@ -270,6 +325,8 @@ class Journal:
             known = transaction.find_recorded(idempotency_key) if idempotency_key is not None else None
             if known is not None:
                 return require_same_content(known, entry)
+            if idempotency_key is not None and transaction.was_deleted(idempotency_key):
+                raise Conflict("requestId was used to record a decision that is deleted")
             transaction.insert([entry])
             transaction.put_vectors(self._embedder.model, [(entry.decision.id, vector)])
             if links != Links():
@@ -311,6 +368,63 @@ class Journal:
 
         return self._redact_for_caller([self._write(change, job)], caller)[0]
 
+    def update(
+        self,
+        decision_id: str,
+        changes: DecisionContent,
+        names: Sequence[str],
+        expected_revision: int | None,
+        caller: str,
+        request_id: str,
+    ) -> tuple[Decision, DecisionHistory]:
+        """Set the named fields of a decision of the caller, and return it with its history.
+
+        The former content is kept; an update that changes nothing makes no revision. Raises NotFound, InvalidArgument
+        for a field that cannot be set so, PermissionDenied for another's shared decision, Conflict if the revision is
+        not the expected one, and QueryFailed if the embedder fails.
+        """
+        change = self._change_context(caller, request_id)
+        # Embedded before the transaction, in which all other writers would wait.
+        present = self._store.get(decision_id)
+        draft = None if present is None else replace(present, **draft_values(changes, names))
+        text = None if draft is None else embedded_text(draft.title, draft.context)
+        vectors = {} if text is None or present is None else self._missing_vector(present, text)
+
+        def job(transaction: JournalTransaction) -> Decision:
+            before = self._own_entry(transaction, decision_id, caller)
+            after = apply_update(before, changes, names)
+            # Without the expected revision: it may be the repetition of an update whose answer was lost.
+            if has_same_content(before, after):
+                return before.decision
+            if expected_revision not in (None, revision := transaction.read_revision(decision_id)):
+                raise Conflict(f"the revision of {decision_id} is {revision}, not {expected_revision}")
+            transaction.keep_former(before, after)
+            transaction.update([after])
+            entries, known = {decision_id: after}, {decision_id: before}
+            transaction.put_vectors(self._embedder.model, self._changed_vectors(entries, known, vectors))
+            (after,) = transaction.update_status([decision_id])
+            transaction.record_event(AuditEvent.DECISION_UPDATED, after.decision)
+            return after.decision
+
+        updated = self._write(change, job)
+        return updated, self._read_history(updated, caller)
+
+    def delete(self, decision_id: str, caller: str, request_id: str) -> DeletedDecision:
+        """Delete a decision of the caller, or return what is left of one that is deleted already.
+
+        Raises NotFound, and PermissionDenied for another's shared decision.
+        """
+
+        def job(transaction: JournalTransaction) -> DeletedDecision:
+            deleted = transaction.find_deleted([decision_id]).get(decision_id)
+            if deleted is not None and deleted.agent == caller:
+                return deleted
+            entry = self._own_entry(transaction, decision_id, caller)
+            transaction.record_event(AuditEvent.DECISION_DELETED, entry.decision)
+            return transaction.delete(entry)
+
+        return self._write(self._change_context(caller, request_id), job)
+
     def share(self, decision_id: str, caller: str, request_id: str) -> Decision:
         """Share a decision of the caller. Raises NotFound, PermissionDenied for another's shared one."""
         return self._set_visibility(decision_id, Visibility.SHARED, self._change_context(caller, request_id))
@@ -331,9 +445,13 @@ class Journal:
         vectors = self._missing_vectors(candidates)
 
         def job(transaction: JournalTransaction) -> Sequence[ImportResult]:
-            known = transaction.load({item.decision_id for item in candidates})
-            merged = plan_import(candidates, known, caller, change.at)
+            ids = {item.decision_id for item in candidates}
+            known, deleted = transaction.load(ids), transaction.find_deleted(ids)
+            merged = plan_import(candidates, known, deleted, caller, change.at)
             entries = merged.entries
+            transaction.remove_deleted(deleted.keys() & entries.keys())
+            for key in known.keys() & entries.keys():
+                transaction.keep_former(known[key], entries[key])
             transaction.insert([entry for key, entry in entries.items() if key not in known])
             transaction.update([entry for key, entry in entries.items() if key in known])
             transaction.put_vectors(self._embedder.model, self._changed_vectors(entries, known, vectors))
@@ -350,6 +468,12 @@ class Journal:
         targets = {key for links in others for key in (*links.supersedes, *links.depends_on, *links.relates_to)}
         readable = self._store.get_readable(sorted(targets), caller, DecisionFilter())
         return tuple(redact_for_reader(item, caller, readable) for item in decisions)
+
+    def _missing_vector(self, present: Decision, text: str) -> dict[str, Vector]:
+        """Return the vector of the text that a decision gets, by the text; nothing if it has that text."""
+        if embedded_text(present.title, present.context) == text:
+            return {}
+        return {text: self._embedder.embed([text])[0]}
 
     def _missing_vectors(self, candidates: Sequence[ImportCandidate]) -> dict[str, Vector]:
         """Return the vectors of the texts that are not embedded yet, by text."""
@@ -375,9 +499,7 @@ class Journal:
 
     def _set_visibility(self, decision_id: str, visibility: Visibility, change: ChangeContext) -> Decision:
         def job(transaction: JournalTransaction) -> Decision:
-            entry = self._readable_entry(transaction, decision_id, change.caller)
-            if entry.decision.agent != change.caller:
-                raise PermissionDenied(f"{decision_id} belongs to another agent")
+            entry = self._own_entry(transaction, decision_id, change.caller)
             if entry.decision.visibility is not visibility:
                 entry = replace(entry, decision=replace(entry.decision, visibility=visibility))
                 transaction.update([entry])
@@ -395,28 +517,47 @@ class Journal:
             raise decision_not_found_error(decision_id)
         return entry
 
+    def _own_entry(self, transaction: JournalTransaction, decision_id: str, caller: str) -> JournalEntry:
+        """Return the entry of a decision of the caller. Raises NotFound, PermissionDenied for another's shared one."""
+        entry = self._readable_entry(transaction, decision_id, caller)
+        if entry.decision.agent != caller:
+            raise PermissionDenied(f"{decision_id} belongs to another agent")
+        return entry
+
+    def _read_history(self, decision: Decision, caller: str) -> DecisionHistory:
+        """Return the history of a decision as an agent may see it."""
+        own = decision.agent == caller
+        history = self._history.read_history(decision.id, MAX_SHOWN_REVIEWS, MAX_SHOWN_FORMER if own else 0)
+        sizes = accumulate(estimate_content_size(item.content) for item in history.former)
+        shown = sum(size <= MAX_FORMER_BYTES for size in sizes)
+        return replace(history, former=history.former[:shown])
+
     def _change_context(self, caller: str, request_id: str) -> ChangeContext:
         return ChangeContext(caller, request_id, self._clock())
 
     def _write(self, change: ChangeContext, job: Callable[[JournalTransaction], T]) -> T:
         """Run a job in a transaction and pass the changed rows to the listener."""
 
-        def run(unit_of_work: UnitOfWork) -> tuple[T, Sequence[IndexRow]]:
+        def run(unit_of_work: UnitOfWork) -> tuple[T, Sequence[IndexRow], Sequence[ErasedRow]]:
             # First of all, before the job reads: what it reads then stays valid until the commit, and two servers
             # cannot deadlock. See `GlobalWriteLock`.
             self._outbox.hold(unit_of_work)
             transaction = JournalTransaction(
                 unit_of_work, self._store, self._history, self._outbox, self._sink, change, self._citations
             )
-            return job(transaction), transaction.rows(self._embedder.model)
+            return job(transaction), transaction.rows(self._embedder.model), transaction.erased
 
-        result, rows = self._writer.run(run)
+        result, rows, erased = self._writer.run(run)
         # The commit is on disk. If the process is killed before the matrix has the rows, nothing is lost: the matrix of
         # the next process is built from the journal, and the index is fed from the change log.
         if rows:
             self._listener(rows)
+        if erased and self._erasure_listener is not None:
+            self._erasure_listener(erased)
+        if rows or erased:
             with self._lock:
-                self._revision = max(self._revision, rows[-1].revision)
+                changed = [row.revision for row in rows[-1:]] + [row.revision for row in erased[-1:]]
+                self._revision = max(self._revision, *changed)
         return result
 
 
@@ -436,6 +577,19 @@ def require_same_review(known: DecisionReview, outcome: Outcome, notes: str | No
     """Raise Conflict if the review made under a key has another outcome or lesson."""
     if known.outcome is not outcome or (notes is not None and known.notes != (notes or None)):
         raise Conflict("requestId was used for another review of the decision")
+
+
+def draft_values(changes: DecisionContent, names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of an update that are part of the embedded text."""
+    new = normalize_content(changes)
+    return {name: getattr(new, name) for name in ("title", "context") if name in names}
+
+
+def estimate_content_size(content: DecisionContent) -> int:
+    """Return the estimated number of bytes that a content takes in a message."""
+    reasons = (text for reason in content.reasons for text in (reason.type, reason.text))
+    texts = (content.title, content.context, content.category, content.notes, content.project)
+    return estimate_message_bytes((*texts, *reasons, *content.tags))
 
 
 def text_to_embed(entry: JournalEntry) -> str:

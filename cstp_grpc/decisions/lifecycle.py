@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 
 from cstp_grpc.decisions.model import (
@@ -21,6 +21,7 @@ from cstp_grpc.decisions.model import (
 )
 from cstp_grpc.decisions.store import DeclaredLinks, JournalEntry
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
+from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.storage.storable_text import replace_unstorable
 
 
@@ -169,6 +170,61 @@ def apply_import(entry: JournalEntry, content: DecisionContent, content_hash: st
     return with_status(replace(fresh, decision=decision), superseded=present.status is DecisionStatus.SUPERSEDED)
 
 
+UPDATABLE_FIELDS = frozenset(
+    {
+        "title",
+        "context",
+        "category",
+        "stakes",
+        "confidence",
+        "status",
+        "date",
+        "reasons",
+        "tags",
+        "project",
+        "review_by",
+    }
+)
+"""The fields of a content that an update may change; reviews and sharing change the others."""
+
+REQUIRED_FIELDS = frozenset({"title", "status", "date"})
+"""The fields that an update cannot remove."""
+
+
+def content_of(entry: JournalEntry) -> DecisionContent:
+    """Return the present content of an entry."""
+    item = entry.decision
+    names = (field.name for field in fields(DecisionContent) if field.name != "status")
+    return DecisionContent(status=entry.stated_status, **{name: getattr(item, name) for name in names})
+
+
+def has_same_content(before: JournalEntry, after: JournalEntry) -> bool:
+    """Return True if two entries have the same content, whoever may read them."""
+    return replace(content_of(before), visibility=after.decision.visibility) == content_of(after)
+
+
+def apply_update(entry: JournalEntry, changes: DecisionContent, names: Iterable[str]) -> JournalEntry:
+    """Return an entry with the named fields of `changes`.
+
+    Raises InvalidArgument if a name is none of UPDATABLE_FIELDS, or a required field has no value.
+    """
+    new = normalize_content(changes)
+    values = {name: getattr(new, name) for name in names if is_updatable(name, new)}
+    status = values.pop("status", entry.stated_status)
+    present = entry.decision
+    after = replace(entry, decision=replace(present, **values), stated_status=status)
+    return with_status(after, superseded=present.status is DecisionStatus.SUPERSEDED)
+
+
+def is_updatable(name: str, changes: DecisionContent) -> bool:
+    """Return True if an update may set a field as `changes` has it. Raises InvalidArgument if not."""
+    if name not in UPDATABLE_FIELDS:
+        raise InvalidArgument.field("update_mask", f"{name} cannot be updated")
+    if name in REQUIRED_FIELDS and getattr(changes, name) in (None, ""):
+        raise InvalidArgument.field(f"changes.{name}", "must be given, because the mask names it")
+    return True
+
+
 def review_of(decision: Decision, reviewer: str) -> DecisionReview:
     """Return the review that a decision has just got."""
     assert decision.outcome is not None, "a review sets it"
@@ -258,11 +314,21 @@ def resolve_links(record: ImportRecord, decision_id: str, agent: str) -> Declare
 
 
 def plan_import(
-    candidates: Iterable[ImportCandidate], known: Mapping[str, JournalEntry], agent: str, at: datetime
+    candidates: Iterable[ImportCandidate],
+    known: Mapping[str, JournalEntry],
+    deleted: Container[str],
+    agent: str,
+    at: datetime,
 ) -> ImportPlan:
-    """Return the plan for importing candidates one after the other over the existing entries, by id."""
+    """Return the plan for importing candidates one after the other over the existing entries, by id.
+
+    `deleted` are the ids of deleted decisions, which stay deleted unless a record restores them.
+    """
     merged = ImportPlan()
     for item in candidates:
+        if item.decision_id in deleted and item.decision_id not in merged.entries and not item.record.restore_deleted:
+            merged.results.append(ImportResult(item.record.source, ImportAction.DELETED, item.decision_id))
+            continue
         present = merged.entries.get(item.decision_id) or known.get(item.decision_id)
         if present is None:
             action = ImportAction.IMPORTED

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.proto_values import EnumMapping
-from cstp_grpc.decisions.model import Decision, DecisionFilter, DecisionHistory, ImportAction, Links, Reason
+from cstp_grpc.decisions.model import (
+    Decision,
+    DecisionContent,
+    DecisionFilter,
+    DecisionHistory,
+    ImportAction,
+    Links,
+    Reason,
+)
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 
 IMPORT_ACTION = EnumMapping(journal_pb2.ImportAction, ImportAction)
@@ -72,6 +80,35 @@ def history_message(history: DecisionHistory) -> journal_pb2.DecisionHistory:
             for review in history.reviews
         ],
         review_count=history.review_count,
+        revision=history.revision,
+        former_contents=[
+            journal_pb2.FormerContent(
+                revision=former.revision,
+                replaced_date=proto_values.timestamp_message(former.replaced_at),
+                content=content_message(former.content),
+            )
+            for former in history.former
+        ],
+    )
+
+
+def content_message(content: DecisionContent) -> journal_pb2.DecisionContent:
+    """Convert the content of a decision to a message."""
+    return journal_pb2.DecisionContent(
+        title=content.title,
+        context=content.context,
+        category=content.category,
+        stakes=proto_values.STAKES.number(content.stakes),
+        confidence=content.confidence,
+        status=proto_values.STATUS.number(content.status),
+        outcome=proto_values.OUTCOME.number(content.outcome),
+        date=proto_values.optional_timestamp(content.date),
+        notes=content.notes,
+        reasons=[journal_pb2.Reason(type=r.type, text=r.text, strength=r.strength) for r in content.reasons],
+        tags=content.tags,
+        project=content.project,
+        visibility=proto_values.VISIBILITY.number(content.visibility),
+        review_by=proto_values.optional_timestamp(content.review_by),
     )
 
 

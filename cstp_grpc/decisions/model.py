@@ -103,20 +103,48 @@ class DecisionReview:
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionHistory:
-    """The latest reviews of a decision, latest first, and the number of all."""
+class FormerContent:
+    """A content that a decision had until `replaced_at`, with its number."""
 
-    reviews: tuple[DecisionReview, ...]
-    review_count: int
+    revision: int
+    content: DecisionContent
+    replaced_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionHistory:
+    """The latest reviews and former contents of a decision, latest first, and the number of all reviews.
+
+    `revision` is the number of the present content.
+    """
+
+    reviews: tuple[DecisionReview, ...] = ()
+    review_count: int = 0
+    revision: int = 1
+    former: tuple[FormerContent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedDecision:
+    """What is left of a deleted decision: its id, its agent, and the key it was recorded under."""
+
+    id: str
+    agent: str
+    deleted_at: datetime
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRecord:
-    """A decision to import; with the importing agent, `source` identifies it."""
+    """A decision to import; with the importing agent, `source` identifies it.
+
+    With `restore_deleted` it is imported even if that agent deleted it.
+    """
 
     source: str
     content: DecisionContent
     links: SourceLinks = field(default_factory=SourceLinks)
+    restore_deleted: bool = False
 
 
 class ImportAction(StrEnum):
@@ -125,6 +153,7 @@ class ImportAction(StrEnum):
     IMPORTED = "imported"
     UPDATED = "updated"
     UNCHANGED = "unchanged"
+    DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True)

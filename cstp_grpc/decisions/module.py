@@ -22,7 +22,7 @@ from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
+from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
@@ -56,7 +56,9 @@ def build_decisions_module(
         # Without an index nothing reads the log. One that is configured later is fed from the journal itself.
         change_log.clear()
     history = SqlHistoryStore(database)
-    journal = Journal(store, history, change_log, writer, embedder, sink, shared.clock, matrix.apply, citations)
+    journal = Journal(
+        store, history, change_log, writer, embedder, sink, shared.clock, matrix.apply, citations, matrix.forget
+    )
     search = DecisionSearch(
         store,
         matrix,

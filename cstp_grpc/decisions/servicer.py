@@ -77,6 +77,36 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         )
         return journal_pb2.ReviewDecisionResponse(decision=messages.decision_message(reviewed, self._journal.revision))
 
+    def UpdateDecision(
+        self, request: journal_pb2.UpdateDecisionRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.UpdateDecisionResponse:
+        """Change the content of a decision."""
+        caller = current_caller.get()
+        changes = request.changes
+        updated, history = self._journal.update(
+            request.id,
+            parse_decision_changes(changes),
+            list(request.update_mask.paths) or [field.name for field, _ in changes.ListFields()],
+            proto_values.optional_field(request, "expected_revision"),
+            caller.agent,
+            caller.request_id,
+        )
+        return journal_pb2.UpdateDecisionResponse(
+            decision=messages.decision_message(updated, self._journal.revision, history)
+        )
+
+    def DeleteDecision(
+        self, request: journal_pb2.DeleteDecisionRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.DeleteDecisionResponse:
+        """Delete a decision."""
+        caller = current_caller.get()
+        deleted = self._journal.delete(request.id, caller.agent, caller.request_id)
+        return journal_pb2.DeleteDecisionResponse(
+            id=deleted.id,
+            deleted_date=proto_values.timestamp_message(deleted.deleted_at),
+            journal_revision=self._journal.revision,
+        )
+
     def ShareDecision(
         self, request: journal_pb2.ShareDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.ShareDecisionResponse:
@@ -141,6 +171,23 @@ def parse_decision_content(message: journal_pb2.DecisionContent) -> DecisionCont
     )
 
 
+def parse_decision_changes(message: journal_pb2.DecisionChanges) -> DecisionContent:
+    """Parse the changed fields of a decision; the others are absent, the title empty."""
+    return DecisionContent(
+        title=message.title,
+        context=proto_values.optional_field(message, "context"),
+        category=proto_values.optional_field(message, "category"),
+        stakes=proto_values.STAKES.word(message.stakes),
+        confidence=proto_values.optional_field(message, "confidence"),
+        status=proto_values.STATUS.word(message.status),
+        date=proto_values.datetime_field(message, "date"),
+        reasons=messages.parse_reasons(message.reasons),
+        tags=tuple(message.tags),
+        project=proto_values.optional_field(message, "project"),
+        review_by=proto_values.datetime_field(message, "review_by"),
+    )
+
+
 def parse_links(message: journal_pb2.Links) -> Links:
     """Parse links by identifier."""
     return Links(tuple(message.supersedes), tuple(message.depends_on), tuple(message.relates_to))
@@ -158,6 +205,7 @@ def parse_import_record(message: journal_pb2.ImportDecisionsRequest) -> ImportRe
             depends_on=tuple(sources.depends_on),
             relates_to=tuple(sources.relates_to),
         ),
+        restore_deleted=message.restore_deleted,
     )
 
 

@@ -10,10 +10,24 @@ from functools import cache
 from typing import Any
 
 from cachetools import LRUCache
-from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Links, build_predicate
 from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.decisions.sql_deadlines import delete_deadlines, insert_deadlines, read_deadlines, review_due_condition
 from cstp_grpc.decisions.sql_mapping import (
     CHUNK,
     INDEXED,
@@ -35,9 +49,24 @@ from cstp_grpc.decisions.sql_mapping import (
     split_into_chunks,
     summary_from_row,
 )
-from cstp_grpc.decisions.sql_reviews import delete_deadlines, insert_deadlines, read_deadlines, review_due_condition
-from cstp_grpc.decisions.sql_tables import decision_links, decision_tags, decision_vectors, decisions, journal_identity
-from cstp_grpc.decisions.store import MAX_EMBEDDED_CONTEXT, DeclaredLinks, IndexRow, JournalEntry, Vector, embedded_text
+from cstp_grpc.decisions.sql_tables import (
+    decision_links,
+    decision_tags,
+    decision_vectors,
+    decisions,
+    deleted_decisions,
+    journal_identity,
+    review_deadlines,
+)
+from cstp_grpc.decisions.store import (
+    MAX_EMBEDDED_CONTEXT,
+    DeclaredLinks,
+    ErasedRow,
+    IndexRow,
+    JournalEntry,
+    Vector,
+    embedded_text,
+)
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest, count_within_budget, estimate_message_bytes
 from cstp_grpc.storage.storable_text import replace_unstorable
@@ -211,7 +240,15 @@ BY_KEY = select(*WHOLE).where(decisions.c.agent == bindparam("agent"), decisions
 TEXT = select(decisions.c.id, decisions.c.title, func.substr(decisions.c.context, 1, MAX_EMBEDDED_CONTEXT))
 OF_MODEL = decision_vectors.c.model == bindparam("model")
 ROWS = select(*INDEXED).join_from(decisions, decision_vectors).where(OF_MODEL).order_by(decisions.c.revision)
-NEWEST_REVISION = select(func.coalesce(func.max(decisions.c.revision), -1))
+NEWEST_REVISION = select(
+    select(func.coalesce(func.max(decisions.c.revision), -1)).scalar_subquery(),
+    select(func.coalesce(func.max(deleted_decisions.c.revision), -1)).scalar_subquery(),
+)
+ERASED = (
+    select(deleted_decisions.c.id, deleted_decisions.c.revision)
+    .where(deleted_decisions.c.revision > bindparam("after", type_=BigInteger))
+    .order_by(deleted_decisions.c.revision)
+)
 
 
 class SqlDecisionStore:
@@ -222,6 +259,7 @@ class SqlDecisionStore:
         self._sharing = sharing
         self._summaries = CachedSummaryReader(database)
         self._newest = CompiledStatement(NEWEST_REVISION, database.dialect)
+        self._erased = CompiledStatement(ERASED, database.dialect)
 
     @property
     def is_local(self) -> bool:
@@ -280,11 +318,16 @@ class SqlDecisionStore:
         with self._database.read_snapshot() as unit_of_work:
             return self.changed_rows(unit_of_work, model, ids)
 
+    def erased_rows(self, after_revision: int = -1) -> list[ErasedRow]:
+        """Return the decisions that were deleted after a revision, by rising revision."""
+        with self._database.read_snapshot() as unit_of_work:
+            return [ErasedRow(*row) for row in self._erased.all(unit_of_work, {"after": after_revision})]
+
     def newest_revision(self) -> int:
         """Return the revision of the latest change; -1 if there is none."""
         with self._database.read_snapshot() as unit_of_work:
-            ((newest,),) = self._newest.all(unit_of_work, {})
-        return int(newest)
+            (revisions,) = self._newest.all(unit_of_work, {})
+        return int(max(revisions))
 
     def identity(self) -> str:
         """Return the unique name of the journal."""
@@ -351,6 +394,23 @@ class SqlDecisionStore:
             delete_deadlines(unit_of_work, chunk)
         self._add_tags(unit_of_work, entries)
         insert_deadlines(unit_of_work, [entry.decision for entry, _ in entries])
+
+    def delete(self, unit_of_work: UnitOfWork, decision_id: str) -> set[str]:
+        """Remove a decision with its vectors and all links from and to it.
+
+        Returns the ids that were superseded by it, or by a link that it declared.
+        """
+        link = decision_links.c
+        superseded_by_it = select(link.to_id).where(
+            link.type == SUPERSEDES, or_(link.from_id == decision_id, link.declared_by == decision_id)
+        )
+        targets = set(unit_of_work.execute(superseded_by_it).scalars())
+        touching = or_(link.declared_by == decision_id, link.from_id == decision_id, link.to_id == decision_id)
+        unit_of_work.execute(delete(decision_links).where(touching))
+        for table in (decision_tags, decision_vectors, review_deadlines):
+            unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
+        unit_of_work.execute(delete(decisions).where(decisions.c.id == decision_id))
+        return targets
 
     def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Double,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
     Table,
     Text,
@@ -95,6 +96,29 @@ decision_reviews = Table(
 `request_key` is the id by which the reviewer makes a repetition safe; `confidence` is that of the decision at the time.
 Reviews from before the table have no reviewer if the audit trail does not name one.
 """
+
+former_contents = Table(
+    "former_contents",
+    metadata,
+    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("revision", Integer, primary_key=True),
+    Column("replaced_at", UtcDateTime, nullable=False),
+    Column("content", JSON, nullable=False),
+)
+"""The contents that decisions had before updates and imports, numbered from 1."""
+
+deleted_decisions = Table(
+    "deleted_decisions",
+    metadata,
+    Column("id", IDENTIFIER, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("idempotency_key", Text),
+    Column("deleted_at", UtcDateTime, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Index(None, "revision", unique=True),
+    Index(None, "agent", "idempotency_key"),
+)
+"""What is left of deleted decisions: nothing of their content. `revision` is that of the deletion."""
 
 journal_identity = Table("journal_identity", metadata, Column("id", Text, primary_key=True))
 """One row: the name that the database got when it was made, by which its revisions are known."""

@@ -10,7 +10,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.decisions.model import Decision, DecisionFilter, DecisionHistory, DecisionReview, Links
+from cstp_grpc.decisions.model import (
+    Decision,
+    DecisionContent,
+    DecisionFilter,
+    DecisionHistory,
+    DecisionReview,
+    DeletedDecision,
+    Links,
+)
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -48,6 +56,14 @@ class IndexRow:
     outcome: Outcome | None
     tags: tuple[str, ...]
     project: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedRow:
+    """A deleted decision, which search indexes remove; `revision` is that of its deletion."""
+
+    decision_id: str
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,9 @@ class DecisionStore(Protocol):
     def index_rows_of(self, model: str, ids: Sequence[str]) -> list[IndexRow]:
         """Return the rows of `ids` that have a vector of this model, by rising revision."""
 
+    def erased_rows(self, after_revision: int = -1) -> list[ErasedRow]:
+        """Return the decisions that were deleted after a revision, by rising revision."""
+
     def newest_revision(self) -> int:
         """Return the revision of the latest change; -1 if there is none."""
 
@@ -139,6 +158,12 @@ class DecisionStore(Protocol):
     def update(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
         """Replace decisions and their revisions; their links stay unchanged."""
 
+    def delete(self, unit_of_work: UnitOfWork, decision_id: str) -> set[str]:
+        """Remove a decision with its vectors and all links from and to it.
+
+        Returns the ids that were superseded by it, or by a link that it declared.
+        """
+
     def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
 
@@ -150,14 +175,35 @@ class DecisionStore(Protocol):
 
 
 class HistoryStore(Protocol):
-    """Stores what happened to decisions: every review.
+    """Stores what happened to decisions: their reviews and former contents, and which were deleted.
 
     Reads open their own snapshot and raise QueryFailed if the database does not respond. Writes, and the reads they
     depend on, belong to the transaction of the given unit of work.
     """
 
-    def read_history(self, decision_id: str, limit: int) -> DecisionHistory:
-        """Return the latest reviews of a decision, at most `limit`, latest first, and the number of all."""
+    def read_history(self, decision_id: str, max_reviews: int, max_former: int) -> DecisionHistory:
+        """Return the history of a decision with its latest reviews and former contents, latest first."""
+
+    def add_former(self, unit_of_work: UnitOfWork, decision_id: str, content: DecisionContent, at: datetime) -> None:
+        """Add the content that a decision had until an instant."""
+
+    def read_revision(self, unit_of_work: UnitOfWork, decision_id: str) -> int:
+        """Return the number of the present content of a decision."""
+
+    def erase(self, unit_of_work: UnitOfWork, decision_id: str) -> None:
+        """Remove the reviews and former contents of a decision."""
+
+    def add_deleted(self, unit_of_work: UnitOfWork, deleted: DeletedDecision, revision: int) -> None:
+        """Add a deleted decision, with the journal revision of its deletion."""
+
+    def find_deleted(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, DeletedDecision]:
+        """Return the deleted decisions of `ids`, by id."""
+
+    def was_deleted(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> bool:
+        """Return True if a decision that an agent recorded under a key is deleted."""
+
+    def remove_deleted(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> None:
+        """Forget that decisions were deleted."""
 
     def add_review(
         self, unit_of_work: UnitOfWork, decision_id: str, review: DecisionReview, request_key: str | None

@@ -20,7 +20,7 @@ from cstp_grpc.decisions.journal import CitationNotifier, Journal
 from cstp_grpc.decisions.model import Decision, DecisionContent, Links
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
+from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.enums import Outcome, Visibility

@@ -119,3 +119,32 @@ def test_a_review_without_an_outcome_is_wrong_usage(server: Server) -> None:
         result = server("review", *arguments)
         assert result.exit_code != 0
         assert "--due" in result.stderr
+
+
+def test_an_update_changes_what_is_given_and_shows_what_was_before(server: Server) -> None:
+    decision_id = record(server, "Use PostgreSQL", "--category", "database", "--tag", "orders")
+    options = ("--title", "Use PostgreSQL 18", "--remove", "category", "--tag", "sql", "--revision", 1)
+    updated = server.json("update", decision_id, *options)["decision"]
+    assert (updated["title"], updated["tags"], updated["history"]["revision"]) == ("Use PostgreSQL 18", ["sql"], 2)
+    assert "category" not in updated
+    shown = server.ok("show", decision_id)
+    assert "Use PostgreSQL\n" in shown
+    assert "revision 2" in shown
+    result = server("update", decision_id, "--title", "Use MySQL", "--revision", 1)
+    assert result.exit_code == 1
+    assert "is 2, not 1" in result.stderr
+
+
+def test_an_update_of_nothing_is_wrong_usage(server: Server) -> None:
+    result = server("update", "dec-1")
+    assert result.exit_code != 0
+    assert "--title" in result.stderr
+
+
+def test_a_deleted_decision_is_gone(server: Server) -> None:
+    decision_id = record(server, "Use PostgreSQL")
+    assert server("delete", decision_id).exit_code != 0
+    assert server.ok("show", decision_id)
+    assert server.ok("delete", decision_id, "--yes") == f"{decision_id} is deleted.\n"
+    assert server("show", decision_id).exit_code == 1
+    assert server.json("delete", decision_id, "--yes")["id"] == decision_id

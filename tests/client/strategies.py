@@ -7,6 +7,7 @@ from typing import Any, cast
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -84,7 +85,13 @@ def durations() -> st.SearchStrategy[Duration]:
     )
 
 
+def field_masks() -> st.SearchStrategy[FieldMask]:
+    names = st.lists(st.from_regex(r"[a-z][a-z0-9]{0,3}(_[a-z]{1,3}){0,2}", fullmatch=True), max_size=3)
+    return names.map(lambda paths: FieldMask(paths=paths))
+
+
 WELL_KNOWN: dict[str, Any] = {
+    "google.protobuf.FieldMask": field_masks,
     "google.protobuf.Timestamp": timestamps,
     "google.protobuf.Duration": durations,
     "google.protobuf.Struct": structs,

@@ -192,6 +192,19 @@ def test_fields_without_presence_are_printed_and_others_only_where_they_are_set(
     }
 
 
+def test_field_masks_are_json_names_in_one_text() -> None:
+    request = from_json({"id": "dec-1", "updateMask": "title,reviewBy"}, journal_pb2.UpdateDecisionRequest)
+    assert list(request.update_mask.paths) == ["title", "review_by"]
+    assert to_json(request) == {"id": "dec-1", "updateMask": "title,reviewBy"}
+    assert list(from_json({"updateMask": ""}, journal_pb2.UpdateDecisionRequest).update_mask.paths) == []
+
+
+@pytest.mark.parametrize("value", [["title"], "title, tags", "review_by", ",", "title,", 7, {}])
+def test_anything_else_is_no_field_mask(value: object) -> None:
+    expected = 'must be names of fields, separated by commas, such as "title,reviewBy"'
+    assert violations({"updateMask": value}, journal_pb2.UpdateDecisionRequest) == {"updateMask": expected}
+
+
 @pytest.mark.parametrize(
     ("number", "word"),
     [(types_pb2.STAKES_LOW, "low"), (types_pb2.STAKES_CRITICAL, "critical"), (types_pb2.STAKES_UNSPECIFIED, None)],

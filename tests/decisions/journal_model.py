@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from cstp_grpc.decisions.model import (
     Decision,
     DecisionContent,
+    DecisionHistory,
     DecisionReview,
+    FormerContent,
     ImportAction,
     ImportRecord,
     Links,
@@ -41,6 +44,20 @@ class Known:
     links: Links = field(default_factory=Links)
     superseded_by: tuple[str, ...] = ()
     said: tuple[DecisionContent, SourceLinks] | None = None
+    former: list[FormerContent] = field(default_factory=list)
+
+    def effective(self) -> DecisionContent:
+        """The content with what a review made of it, whoever may read it."""
+        said, review = self.content, self.review
+        stated = said.status or (DecisionStatus.REVIEWED if said.outcome else DecisionStatus.DECIDED)
+        return replace(
+            said,
+            status=stated,
+            date=self.date,
+            outcome=review.outcome if review else said.outcome,
+            notes=review.notes if review else said.notes,
+            visibility=Visibility.PRIVATE,
+        )
 
 
 class JournalModel:
@@ -48,7 +65,8 @@ class JournalModel:
 
     def __init__(self) -> None:
         self.known: dict[str, Known] = {}
-        self.imported: dict[tuple[str, str], str] = {}
+        self.deleted: dict[str, str] = {}
+        """The agents of deleted decisions, by id."""
 
     def readable(self, key: str, caller: str) -> bool:
         item = self.known.get(key)
@@ -125,6 +143,41 @@ class JournalModel:
         item.review = Review(outcome, present if notes is None else notes, at)
         item.reviews.insert(0, DecisionReview(reviewer, outcome, at, item.review.notes, item.content.confidence))
 
+    def history(self, key: str, caller: str) -> DecisionHistory:
+        """What happened to a decision, as a caller sees it."""
+        item = self.known[key]
+        former = tuple(item.former) if item.agent == caller else ()
+        return DecisionHistory(tuple(item.reviews), len(item.reviews), len(item.former) + 1, former)
+
+    def keep_former(self, key: str, before: DecisionContent, visibility: Visibility, at: datetime) -> bool:
+        """Keep the content that a decision had, if it has another; tell whether it has."""
+        item = self.known[key]
+        if item.effective() == before:
+            return False
+        item.former.insert(0, FormerContent(len(item.former) + 1, replace(before, visibility=visibility), at))
+        return True
+
+    def update(self, key: str, values: dict[str, Any], at: datetime) -> bool:
+        """Set fields of the content; tell whether that changed it."""
+        item = self.known[key]
+        before = item.effective()
+        item.content = replace(item.content, **{"status": before.status, **values})
+        item.date = values.get("date", item.date)
+        return self.keep_former(key, before, item.visibility, at)
+
+    def delete(self, key: str) -> None:
+        """Remove a decision and all links from and to it."""
+        self.deleted[key] = self.known.pop(key).agent
+        for item in self.known.values():
+            links = item.links
+            item.links = Links(
+                *(
+                    tuple(other for other in targets if other != key)
+                    for targets in (links.supersedes, links.depends_on, links.relates_to)
+                )
+            )
+            item.superseded_by = tuple(other for other in item.superseded_by if other != key)
+
     def is_due(self, key: str, at: datetime) -> bool:
         """Whether the review of a decision is due."""
         review_by, review = self.known[key].content.review_by, self.known[key].review
@@ -137,6 +190,10 @@ class JournalModel:
         content = record.content
         said = (replace(content, visibility=Visibility.PRIVATE), said_links(record))
         key = ids[record.source]
+        if key in self.deleted:
+            if not record.restore_deleted:
+                return ImportAction.DELETED
+            del self.deleted[key]
         item = self.known.get(key)
         if item is not None and item.said == said:
             return ImportAction.UNCHANGED

@@ -9,9 +9,9 @@ from cstp_grpc.audit.model import AuditEntry, NullAuditSink
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
+from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.store import IndexRow
+from cstp_grpc.decisions.store import ErasedRow, IndexRow
 from cstp_grpc.embedding.embedder import Vectors
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.storage.database import Database
@@ -45,12 +45,18 @@ class Hearer:
 
     def __init__(self) -> None:
         self.rows: dict[str, IndexRow] = {}
+        self.erased: dict[str, int] = {}
 
     def __call__(self, rows: Sequence[IndexRow]) -> None:
         for row in rows:
             known = self.rows.get(row.decision_id)
             if known is None or row.revision >= known.revision:
                 self.rows[row.decision_id] = row
+
+    def forget(self, erased: Sequence[ErasedRow]) -> None:
+        for row in erased:
+            self.rows.pop(row.decision_id, None)
+            self.erased[row.decision_id] = row.revision
 
 
 class CountingEmbedder(LexicalEmbedder):
@@ -76,7 +82,15 @@ class JournalKit:
         self.store = SqlDecisionStore(database, sharing)
         self.history = SqlHistoryStore(database)
         self.journal = Journal(
-            self.store, self.history, self.outbox, writer, self.embedder, self.trail, self.clock, self.heard
+            self.store,
+            self.history,
+            self.outbox,
+            writer,
+            self.embedder,
+            self.trail,
+            self.clock,
+            self.heard,
+            erasure_listener=self.heard.forget,
         )
 
 

@@ -33,6 +33,12 @@ class MemoryIndex:
         self.vectors.update(zip(ids, vectors, strict=True))
         self.fed = revision
 
+    def remove(self, ids: Sequence[str]) -> None:
+        if self.failing:
+            raise IndexUnavailable("gone")
+        for key in ids:
+            self.vectors.pop(key, None)
+
     def count(self) -> int:
         return len(self.vectors)
 

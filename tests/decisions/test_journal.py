@@ -27,12 +27,14 @@ from cstp_grpc.decisions.model import (
 )
 from cstp_grpc.embedding.embedder import Vectors
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
-from cstp_grpc.errors import Conflict, CstpError, NotFound, PermissionDenied, QueryFailed, Unavailable
+from cstp_grpc.errors import Conflict, CstpError, InvalidArgument, NotFound, PermissionDenied, QueryFailed, Unavailable
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.schema import metadata
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import JournalKit, plain
 
+NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
 WHOLE = DecisionContent(
     title="put jobs on a queue",
     context="the nightly run takes too long",
@@ -279,6 +281,155 @@ class TestReviewing:
             assert (reviewed.status, reviewed.outcome) == (DecisionStatus.SUPERSEDED, Outcome.SUCCESS)
 
 
+def update(kit: JournalKit, key: str, *names: str, revision: int | None = None, **fields: Any) -> Decision:
+    """Update a decision of alice's; `fields` are those of its content, which are set, and `names` others."""
+    content = replace(DecisionContent(title=""), **fields)
+    return kit.journal.update(key, content, [*fields, *names], revision, "alice", "request-2")[0]
+
+
+class TestUpdating:
+    def test_only_named_fields_change_and_the_former_content_is_kept(self, kit: JournalKit) -> None:
+        before = record(kit, category="process", confidence=0.5)
+        after = update(kit, before.id, "category", title="put mail on a queue", tags=("mail",))
+        assert after == replace(before, title="put mail on a queue", tags=("mail",), category=None)
+        shown, history = kit.journal.get_with_history(before.id, "alice")
+        assert (shown, history.revision) == (after, 2)
+        (former,) = history.former
+        assert (former.revision, former.replaced_at, former.content.title) == (1, kit.clock.now, before.title)
+        assert (former.content.category, former.content.tags) == ("process", before.tags)
+        event = kit.trail.entries[-1]
+        assert (event.event, event.action) == ("decision_updated", "put mail on a queue")
+
+    def test_searches_find_the_new_text(self, kit: JournalKit) -> None:
+        key = record(kit).id
+        update(kit, key, title="drop the cache", context="it is stale")
+        expected = kit.embedder.embed(["drop the cache\nit is stale"])[0]
+        np.testing.assert_array_equal(kit.heard.rows[key].vector, expected)
+
+    def test_other_fields_leave_the_vector_alone(self, kit: JournalKit) -> None:
+        key = record(kit).id
+        count = len(kit.embedder.texts)
+        update(kit, key, category="process")
+        assert len(kit.embedder.texts) == count
+        assert kit.heard.rows[key].category == "process"
+
+    def test_an_update_that_changes_nothing_makes_no_revision(self, kit: JournalKit) -> None:
+        key = record(kit).id
+        update(kit, key, category="process")
+        count, depth = len(kit.trail.entries), kit.outbox.depth()
+        update(kit, key, category="process", revision=1)
+        assert (len(kit.trail.entries), kit.outbox.depth()) == (count, depth)
+
+    def test_a_revision_that_is_not_the_expected_one_is_a_conflict(self, kit: JournalKit) -> None:
+        key = record(kit).id
+        update(kit, key, category="process", revision=1)
+        with pytest.raises(Conflict, match="is 2, not 1"):
+            update(kit, key, category="architecture", revision=1)
+        assert update(kit, key, category="architecture", revision=2).category == "architecture"
+
+    def test_required_and_unknown_fields_are_refused(self, kit: JournalKit) -> None:
+        key = record(kit).id
+        for name in ("title", "date", "status", "visibility", "outcome", "nonsense"):
+            with pytest.raises(InvalidArgument):
+                update(kit, key, name)
+        assert kit.journal.get_with_history(key, "alice")[1].revision == 1
+
+    def test_a_review_counts_more_than_an_updated_status(self, kit: JournalKit) -> None:
+        proposed = record(kit, status=DecisionStatus.PROPOSED).id
+        assert update(kit, proposed, status=DecisionStatus.DECIDED).status is DecisionStatus.DECIDED
+        kit.journal.review(proposed, Outcome.SUCCESS, None, "alice", "request-3")
+        assert update(kit, proposed, status=DecisionStatus.PROPOSED).status is DecisionStatus.REVIEWED
+
+    def test_others_see_the_new_content_and_no_former_one(self, kit: JournalKit) -> None:
+        key = record(kit, visibility=Visibility.SHARED).id
+        update(kit, key, title="put mail on a queue")
+        shown, history = kit.journal.get_with_history(key, "bob")
+        assert (shown.title, history.revision, history.former) == ("put mail on a queue", 2, ())
+        with pytest.raises(PermissionDenied):
+            kit.journal.update(key, DecisionContent("mine"), ["title"], None, "bob", "request-2")
+
+    def test_large_former_contents_are_left_out(self, kit: JournalKit) -> None:
+        key = record(kit, context="c" * 200_000).id
+        for number in range(4):
+            update(kit, key, title=f"title {number}")
+        history = kit.journal.get_with_history(key, "alice")[1]
+        assert ([former.revision for former in history.former], history.revision) == ([4, 3], 5)
+
+    def test_an_import_keeps_the_former_content_and_wins_only_if_its_source_changed(self, kit: JournalKit) -> None:
+        key = bring(kit, "a")
+        update(kit, key, title="my own words")
+        bring(kit, "a")
+        assert kit.journal.get(key, "alice").title == "my own words"
+        bring(kit, "a", title="from the source")
+        shown, history = kit.journal.get_with_history(key, "alice")
+        assert (shown.title, history.revision) == ("from the source", 3)
+        assert [former.content.title for former in history.former] == ["my own words", WHOLE.title]
+
+
+class TestDeleting:
+    def test_nothing_of_a_deleted_decision_is_left_but_its_id(self, kit: JournalKit, database: Database) -> None:
+        key = record(kit, title="secret title", context="secret", tags=("secret",), key="key", review_by=NOON).id
+        update(kit, key, category="secret")
+        kit.journal.review(key, Outcome.SUCCESS, "secret", "alice", "request-3")
+        deleted = kit.journal.delete(key, "alice", "request-4")
+        assert (deleted.id, deleted.agent, deleted.deleted_at) == (key, "alice", kit.clock.now)
+        with pytest.raises(NotFound):
+            kit.journal.get(key, "alice")
+        assert kit.journal.list("alice", DecisionFilter(), PageRequest()).items == ()
+        assert key not in kit.heard.rows
+        assert kit.store.get_readable([key], "alice", DecisionFilter()) == {}
+        with database.engine.connect() as connection:
+            for table in metadata.sorted_tables:
+                assert "secret" not in str(connection.execute(table.select()).all()), table.name
+        assert (kit.trail.entries[-1].event, kit.trail.entries[-1].decision_id) == ("decision_deleted", key)
+
+    def test_deleting_again_changes_nothing(self, kit: JournalKit) -> None:
+        key = record(kit).id
+        first = kit.journal.delete(key, "alice", "request-2")
+        count = len(kit.trail.entries)
+        assert kit.journal.delete(key, "alice", "request-3") == first
+        assert len(kit.trail.entries) == count
+
+    def test_only_the_owner_deletes(self, kit: JournalKit) -> None:
+        private, shared = record(kit).id, record(kit, visibility=Visibility.SHARED).id
+        for key, error in ((private, NotFound), (shared, PermissionDenied), ("dec-none", NotFound)):
+            with pytest.raises(error):
+                kit.journal.delete(key, "bob", "request-2")
+        kit.journal.delete(shared, "alice", "request-3")
+        with pytest.raises(NotFound):
+            kit.journal.delete(shared, "bob", "request-4")
+
+    def test_links_to_it_are_gone_and_what_it_superseded_counts_again(self, kit: JournalKit) -> None:
+        old = record(kit)
+        new = kit.journal.record(WHOLE, Links(supersedes=(old.id,)), "alice", "request-1")
+        third = kit.journal.record(WHOLE, Links(depends_on=(new.id, old.id)), "alice", "request-1")
+        kit.journal.delete(new.id, "alice", "request-2")
+        assert status(kit, old.id) is DecisionStatus.DECIDED
+        assert kit.heard.rows[old.id].status is DecisionStatus.DECIDED
+        assert kit.journal.get(third.id, "alice").links == Links(depends_on=(old.id,))
+
+    def test_recording_it_again_under_its_key_is_a_conflict(self, kit: JournalKit) -> None:
+        key = record(kit, key="key").id
+        kit.journal.delete(key, "alice", "request-2")
+        with pytest.raises(Conflict):
+            record(kit, key="key")
+        assert record(kit, "bob", key="key").agent == "bob"
+
+    def test_an_import_does_not_bring_it_back_unless_told_to(self, kit: JournalKit) -> None:
+        key = bring(kit, "a")
+        kit.journal.delete(key, "alice", "request-2")
+        again = ImportRecord("a", replace(WHOLE, title="changed"))
+        (result,) = kit.journal.import_batch([again], "alice", "request-3")
+        assert (result.action, result.decision_id) == (ImportAction.DELETED, key)
+        with pytest.raises(NotFound):
+            kit.journal.get(key, "alice")
+        (result,) = kit.journal.import_batch([replace(again, restore_deleted=True)], "alice", "request-4")
+        assert result.action is ImportAction.IMPORTED
+        shown, history = kit.journal.get_with_history(key, "alice")
+        assert (shown.title, history.revision, history.review_count) == ("changed", 1, 0)
+        assert kit.heard.rows[key].revision > kit.heard.erased[key]
+
+
 class TestImporting:
     def test_the_same_source_and_content_change_nothing(self, kit: JournalKit) -> None:
         batch = [ImportRecord("a", WHOLE, SourceLinks(relates_to=("b", "c"))), ImportRecord("b", WHOLE)]
@@ -335,7 +486,11 @@ class TestImporting:
         other = replace(WHOLE, title="later", visibility=Visibility.SHARED)
         batch = [ImportRecord("a", WHOLE), ImportRecord("a", other), ImportRecord("a", other)]
         results = kit.journal.import_batch(batch, "alice", "request-1")
-        assert [result.action for result in results] == list(ImportAction)
+        assert [result.action for result in results] == [
+            ImportAction.IMPORTED,
+            ImportAction.UPDATED,
+            ImportAction.UNCHANGED,
+        ]
         decision = kit.journal.get(results[0].decision_id, "alice")
         assert (decision.title, decision.visibility) == ("later", Visibility.PRIVATE)
         assert {result.decision_id for result in results} == {decision.id}

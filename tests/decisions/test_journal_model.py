@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.lifecycle import decision_id_for_source
+from cstp_grpc.decisions.lifecycle import REQUIRED_FIELDS, UPDATABLE_FIELDS, decision_id_for_source
 from cstp_grpc.decisions.model import (
     DecisionContent,
     DecisionFilter,
-    DecisionHistory,
     ImportAction,
     ImportRecord,
     Links,
@@ -37,7 +36,13 @@ source_links = st.builds(
     SourceLinks, supersedes=few_sources, superseded_by=few_sources, depends_on=few_sources, relates_to=few_sources
 )
 imports = st.lists(
-    st.builds(ImportRecord, source=st.sampled_from(SOURCES), content=contents, links=source_links),
+    st.builds(
+        ImportRecord,
+        source=st.sampled_from(SOURCES),
+        content=contents,
+        links=source_links,
+        restore_deleted=st.booleans(),
+    ),
     min_size=1,
     max_size=4,
 )
@@ -64,7 +69,7 @@ class Story:
 
     def draw_id(self) -> str:
         """A decision that may be there."""
-        return self.data.draw(st.sampled_from([NOBODY, *self.model.known]))
+        return self.data.draw(st.sampled_from([NOBODY, *self.model.known, *self.model.deleted]))
 
     def draw_agent(self) -> str:
         return self.data.draw(st.sampled_from(self.agents))
@@ -93,11 +98,15 @@ class Story:
         batch = [replace(item, content=self.draw_content(item.content)) for item in records]
         results = self.kit.journal.import_batch(batch, agent, "request-1")
         ids = {source: decision_id_for_source(agent, source) for source in SOURCES}
+        before = {key: (item.effective(), item.visibility) for key, item in self.model.known.items()}
         actions = [self.model.import_one(agent, item, ids, self.kit.clock.now) for item in batch]
         assert [(result.source, result.action, result.decision_id) for result in results] == [
             (item.source, action, ids[item.source]) for item, action in zip(batch, actions, strict=True)
         ]
-        changed = [result.decision_id for result in results if result.action is not ImportAction.UNCHANGED]
+        for key in set(ids.values()) & before.keys() & self.model.known.keys():
+            self.model.keep_former(key, *before[key], self.kit.clock.now)
+        unchanged = (ImportAction.UNCHANGED, ImportAction.DELETED)
+        changed = [result.decision_id for result in results if result.action not in unchanged]
         self.expect_events([("imported", key) for key in changed])
 
     def review(self) -> None:
@@ -112,6 +121,43 @@ class Story:
         self.model.review(key, outcome, notes, caller, self.kit.clock.now)
         assert answer == self.model.expected(key, caller)
         return self.expect_events([("reviewed", key)])
+
+    def update(self) -> None:
+        caller, key = self.draw_agent(), self.draw_id()
+        content = self.draw_content(self.data.draw(contents))
+        names = self.data.draw(st.lists(st.sampled_from(sorted(UPDATABLE_FIELDS)), unique=True))
+        names = [name for name in names if name not in REQUIRED_FIELDS or getattr(content, name) is not None]
+        arguments = (key, content, names, None, caller, "request-1")
+        if not self.model.readable(key, caller):
+            with pytest.raises(NotFound):
+                self.kit.journal.update(*arguments)
+            return self.expect_events([])
+        if self.model.known[key].agent != caller:
+            with pytest.raises(PermissionDenied):
+                self.kit.journal.update(*arguments)
+            return self.expect_events([])
+        answer = self.kit.journal.update(*arguments)
+        changed = self.model.update(key, {name: getattr(content, name) for name in names}, self.kit.clock.now)
+        assert answer == (self.model.expected(key, caller), self.model.history(key, caller))
+        return self.expect_events([("updated", key)] if changed else [])
+
+    def delete(self) -> None:
+        caller, key = self.draw_agent(), self.draw_id()
+        if self.model.deleted.get(key) == caller:
+            assert self.kit.journal.delete(key, caller, "request-1").id == key
+            return self.expect_events([])
+        if not self.model.readable(key, caller):
+            with pytest.raises(NotFound):
+                self.kit.journal.delete(key, caller, "request-1")
+            return self.expect_events([])
+        if self.model.known[key].agent != caller:
+            with pytest.raises(PermissionDenied):
+                self.kit.journal.delete(key, caller, "request-1")
+            return self.expect_events([])
+        deleted = self.kit.journal.delete(key, caller, "request-1")
+        self.model.delete(key)
+        assert (deleted.id, deleted.agent, deleted.deleted_at) == (key, caller, self.kit.clock.now)
+        return self.expect_events([("deleted", key)])
 
     def set_visibility(self) -> None:
         caller, key = self.draw_agent(), self.draw_id()
@@ -144,14 +190,18 @@ class Story:
             readable = [key for key in self.model.known if self.model.readable(key, caller)]
             for key in self.model.known:
                 if key in readable:
-                    reviews = tuple(self.model.known[key].reviews)
-                    expected = (self.model.expected(key, caller), DecisionHistory(reviews, len(reviews)))
+                    expected = (self.model.expected(key, caller), self.model.history(key, caller))
                     assert self.kit.journal.get_with_history(key, caller) == expected
                 else:
                     with pytest.raises(NotFound):
                         self.kit.journal.get(key, caller)
+            for key in self.model.deleted:
+                with pytest.raises(NotFound):
+                    self.kit.journal.get(key, caller)
             page = self.kit.journal.list(caller, DecisionFilter(project=self.project), PageRequest(1000))
-            assert sorted(item.id for item in page.items) == sorted(readable)
+            assert {item.id for item in page.items} == {
+                key for key in readable if self.model.known[key].content.project == self.project
+            }
             self.check_due(caller)
         self.check_rows()
 
@@ -167,7 +217,10 @@ class Story:
 
     def check_rows(self) -> None:
         """Compare what was heard with what is stored, and the vectors with the texts."""
-        rows = self.kit.store.index_rows_of(self.kit.embedder.model, list(self.model.known))
+        found = [*self.model.known, *self.model.deleted]
+        rows = self.kit.store.index_rows_of(self.kit.embedder.model, found)
+        assert not self.model.deleted.keys() & self.kit.heard.rows.keys()
+        assert self.model.deleted.keys() <= self.kit.heard.erased.keys()
         assert {row.decision_id for row in rows} == set(self.model.known)
         for row in rows:
             assert plain(row) == plain(self.kit.heard.rows[row.decision_id])
@@ -183,7 +236,7 @@ class Story:
 @given(data=st.data())
 def test_the_journal_does_what_the_model_does(kit: JournalKit, data: st.DataObject) -> None:
     story = Story(kit, data)
-    acts = st.sampled_from(["record", "bring", "revise", "review", "set_visibility"])
+    acts = st.sampled_from(["record", "bring", "revise", "review", "set_visibility", "update", "delete"])
     for act in data.draw(st.lists(acts, min_size=3, max_size=10)):
         getattr(story, act)()
         story.check()

@@ -21,7 +21,7 @@ from cstp_grpc.decisions.search.vector_matrix import (
     ScoredDecision,
     VectorMatrix,
 )
-from cstp_grpc.decisions.store import IndexRow, Vector
+from cstp_grpc.decisions.store import ErasedRow, IndexRow, Vector
 from cstp_grpc.enums import Visibility
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
 from tests.decisions.rows import AGENTS, DIRECTIONS, IDS, SlowMatrix, filters, row, rows, unit, vectors
@@ -124,6 +124,38 @@ def test_scores_stay_within_their_range() -> None:
     third = np.full(3, np.sqrt(np.float32(1 / 3)) * np.float32(1.000001), np.float32)
     matrix = matrix_of([row("dec-0", 0, third), row("dec-1", 1, -third)])
     assert [item.score for item in matrix.candidates("bob", EVERYTHING).best(third, 2, -1.0)] == [1.0, -1.0]
+
+
+@given(st.lists(rows | st.builds(ErasedRow, st.sampled_from(IDS), st.integers(0, 3)), max_size=20), filters, callers)
+def test_what_is_deleted_is_not_found_whatever_comes_late(  # type: ignore[no-untyped-def]
+    changes, wanted, caller
+) -> None:
+    matrix = matrix_of()
+    erased: dict[str, int] = {}
+    kept: list[IndexRow] = []
+    for change in changes:
+        if isinstance(change, ErasedRow):
+            matrix.forget([change])
+            known = SlowMatrix.of(kept).rows.get(change.decision_id)
+            if known is None or known.revision < change.revision:
+                erased[change.decision_id] = max(change.revision, erased.get(change.decision_id, -1))
+                kept = [item for item in kept if item.decision_id != change.decision_id]
+        else:
+            matrix.apply([change])
+            if change.revision > erased.get(change.decision_id, -1):
+                kept.append(change)
+    slow = SlowMatrix.of(kept)
+    passing = slow.passing(caller, wanted, SHARE_WITH_ALL)
+    assert matrix.size == len(slow.rows)
+    assert matrix.candidates(caller, wanted).best(X, 10, -1.0) == slow.best(passing, X, 10, -1.0)
+
+
+def test_deleted_rows_are_compacted_away() -> None:
+    matrix = matrix_of([row(f"dec-{number}", number) for number in range(600)])
+    matrix.forget([ErasedRow(f"dec-{number}", 1000 + number) for number in range(599)])
+    assert (matrix.size, ids(matrix.candidates("bob", EVERYTHING))) == (1, ["dec-599"])
+    matrix.apply([row("dec-0", 2000)])
+    assert ids(matrix.candidates("bob", EVERYTHING)) == ["dec-0", "dec-599"]
 
 
 def test_an_older_revision_changes_nothing() -> None:

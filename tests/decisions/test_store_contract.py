@@ -22,14 +22,16 @@ from cstp_grpc.decisions.model import (
     DecisionFilter,
     DecisionHistory,
     DecisionReview,
+    DeletedDecision,
+    FormerContent,
     Links,
     Reason,
 )
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
+from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, JournalEntry, embedded_text
+from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, ErasedRow, JournalEntry, embedded_text
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.storage.database import Database
@@ -495,10 +497,80 @@ def test_reviews_come_back_latest_first(
     for number, added in enumerate(made):
         writer.run(partial(history.add_review, decision_id=key, review=added, request_key=f"key-{number}"))
     for limit in (1, 3, 50):
-        assert history.read_history(key, limit) == DecisionHistory(tuple(made[::-1][:limit]), len(made))
-    assert history.read_history(other.decision.id, 50) == DecisionHistory((), 0)
+        assert history.read_history(key, limit, 0) == DecisionHistory(tuple(made[::-1][:limit]), len(made))
+    assert history.read_history(other.decision.id, 50, 50) == DecisionHistory((), 0)
     expected: list[DecisionReview | None] = [*made, None]
     for number, review in enumerate(expected):
         find = partial(history.find_review, decision_id=key, request_key=f"key-{number}")
         assert writer.run(partial(find, reviewer="alice")) == review
         assert writer.run(partial(find, reviewer="bob")) is None
+
+
+@slow
+@given(former=st.lists(contents, max_size=4))
+@pytest.mark.contract("SqlHistoryStore.add_former", "SqlHistoryStore.erase", "SqlHistoryStore.read_revision")
+def test_former_contents_come_back_with_their_numbers(
+    shelf: Shelf, database: Database, writer: GroupCommitWriter, former: list[DecisionContent]
+) -> None:
+    history = SqlHistoryStore(database)
+    changed = entry()
+    shelf.add(changed)
+    key = changed.decision.id
+    for content in former:
+        writer.run(partial(history.add_former, decision_id=key, content=content, at=NOW))
+    expected = tuple(FormerContent(number, content, NOW) for number, content in enumerate(former, 1))[::-1]
+    for limit in (0, 2, 10):
+        found = history.read_history(key, 50, limit)
+        assert (found.revision, found.former) == (len(former) + 1, expected[:limit])
+    assert writer.run(partial(history.read_revision, decision_id=key)) == len(former) + 1
+    writer.run(partial(history.erase, decision_id=key))
+    assert history.read_history(key, 50, 50) == DecisionHistory()
+
+
+@pytest.mark.contract("SqlDecisionStore.delete", "SqlDecisionStore.erased_rows")
+def test_what_is_deleted_is_gone_with_its_links(shelf: Shelf, database: Database, writer: GroupCommitWriter) -> None:
+    old, middle, new = entry(tags=("api",), review_by=NOW), entry(tags=("api",), review_by=NOW), entry()
+    shelf.add(old, middle, new)
+    ids = [item.decision.id for item in (old, middle, new)]
+    shelf.declare(
+        DeclaredLinks(ids[1], Links(supersedes=(ids[0],))), DeclaredLinks(ids[2], Links(depends_on=(ids[1], ids[0])))
+    )
+    outbox, history = SqlChangeLog(database, writer), SqlHistoryStore(database)
+
+    def delete(unit_of_work: UnitOfWork) -> tuple[set[str], int]:
+        revision = outbox.append(unit_of_work, ids[1])
+        targets = shelf.store.delete(unit_of_work, ids[1])
+        history.add_deleted(unit_of_work, DeletedDecision(ids[1], "alice", NOW), revision)
+        return targets, revision
+
+    before = shelf.store.newest_revision()
+    targets, revision = writer.run(delete)
+    assert targets == {ids[0]}
+    assert shelf.store.get(ids[1]) is None
+    assert shelf.load(ids).keys() == {ids[0], ids[2]}
+    assert shelf.load([ids[2]])[ids[2]].decision.links == Links(depends_on=(ids[0],))
+    assert shelf.superseded(ids) == set()
+    assert [row.decision_id for row in shelf.store.index_rows_of(MODEL, ids)] == [ids[0], ids[2]]
+    assert shelf.store.erased_rows(before) == [ErasedRow(ids[1], revision)]
+    assert shelf.store.erased_rows(revision) == []
+    assert shelf.store.newest_revision() == revision
+    shelf.add(middle)
+    assert shelf.store.get(ids[1]) == middle.decision
+
+
+@pytest.mark.contract(
+    "SqlHistoryStore.add_deleted",
+    "SqlHistoryStore.find_deleted",
+    "SqlHistoryStore.remove_deleted",
+    "SqlHistoryStore.was_deleted",
+)
+def test_deleted_decisions_are_known_by_id_and_key(database: Database, writer: GroupCommitWriter) -> None:
+    history = SqlHistoryStore(database)
+    gone = DeletedDecision("dec-1", "alice", NOW, "key")
+    writer.run(partial(history.add_deleted, deleted=gone, revision=7))
+    assert writer.run(partial(history.find_deleted, ids=["dec-1", "dec-2", "dec-\0"])) == {"dec-1": gone}
+    keys = [("alice", "key"), ("alice", "other"), ("bob", "key")]
+    found = [writer.run(partial(history.was_deleted, agent=agent, idempotency_key=key)) for agent, key in keys]
+    assert found == [True, False, False]
+    writer.run(partial(history.remove_deleted, ids=["dec-1", "dec-2"]))
+    assert writer.run(partial(history.find_deleted, ids=["dec-1"])) == {}

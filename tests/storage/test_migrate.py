@@ -16,7 +16,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.decisions.model import DecisionReview
-from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
+from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.enums import Outcome
 from cstp_grpc.intents.model import IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
@@ -162,7 +162,7 @@ def test_reviews_of_the_time_before_their_history_are_the_first(empty: Database)
         for agent in ("bob", "cleo"):
             connection.execute(entry, {"at": at, "agent": agent})
     migrate_database(empty)
-    histories = [SqlHistoryStore(empty).read_history(f"dec-{number}", 10).reviews for number in range(3)]
+    histories = [SqlHistoryStore(empty).read_history(f"dec-{number}", 10, 0).reviews for number in range(3)]
     review = DecisionReview("cleo", Outcome.PARTIAL, datetime(2026, 2, 4, 12, tzinfo=UTC), "slow", 0.7)
     assert histories == [(review,), (replace(review, reviewer=None),), ()]
 

@@ -42,6 +42,9 @@ class WritableAnnIndex(AnnIndex, Protocol):
     def upsert(self, ids: Sequence[str], vectors: Sequence[Vector], revision: int) -> None:
         """Add or replace vectors and set the indexed revision. Raises IndexUnavailable."""
 
+    def remove(self, ids: Sequence[str]) -> None:
+        """Remove vectors; unknown ids are ignored. Raises IndexUnavailable."""
+
     def count(self) -> int:
         """Return how many decisions the index holds. Raises IndexUnavailable."""
 

@@ -159,6 +159,11 @@ class ChromaIndex:
         self._call("PUT", "", {"new_metadata": self._metadata(revision)}, FEED_SECONDS)
         self._revision = revision
 
+    def remove(self, ids: Sequence[str]) -> None:
+        """Remove vectors; unknown ids are ignored. Raises IndexUnavailable."""
+        for start in range(0, len(ids), MAX_UPSERT):
+            self._call("POST", "/delete", {"ids": list(ids[start : start + MAX_UPSERT])}, FEED_SECONDS)
+
     def refresh(self) -> None:
         """Read the revision that another process has indexed. Raises IndexUnavailable."""
         found = self._http.call("GET", f"{COLLECTIONS}/{self._name}", None, QUERY_SECONDS)

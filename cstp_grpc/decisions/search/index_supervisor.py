@@ -100,13 +100,18 @@ class IndexFeeder:
         count = 0
         # Each batch is a query of its own, since a transaction open for the whole feeding would keep the database from
         # cleaning up. Usually nothing has changed, which the newest revision shows faster than an empty batch.
-        behind = self._store.newest_revision() > index.revision
-        while (
-            behind
-            and not stopping()
-            and (rows := list(islice(self._store.index_rows(self._model, index.revision), BATCH)))
-        ):
-            index.upsert([row.decision_id for row in rows], [row.vector for row in rows], rows[-1].revision)
+        while not stopping() and (newest := self._store.newest_revision()) > index.revision:
+            rows = list(islice(self._store.index_rows(self._model, index.revision), BATCH))
+            # Up to here `rows` has every change. Revisions are committed in their order, so that every deletion up to
+            # here is found by a later read; one after it may precede a change that `rows` does not have.
+            complete = rows[-1].revision if len(rows) == BATCH else max([newest, *(row.revision for row in rows[-1:])])
+            erased = [row for row in self._store.erased_rows(index.revision) if row.revision <= complete]
+            if not rows and not erased:
+                break
+            if erased:
+                index.remove([row.decision_id for row in erased])
+            reached = max(*(row.revision for row in rows[-1:]), *(row.revision for row in erased[-1:]), index.revision)
+            index.upsert([row.decision_id for row in rows], [row.vector for row in rows], reached)
             count += len(rows)
         # After the index has stored its revision. Killed before this, the next feeding acknowledges the same changes.
         self._acknowledge(index.revision)

@@ -31,6 +31,7 @@ class MatrixSync:
         # Not the newest revision of the matrix: this server may have put in a change of its own before it saw an
         # earlier one of another server. Here revisions come in their order, because the outbox shows them so.
         self._revision = -1
+        self._erased_revision = -1
         # Lets one thread at a time copy, and guards writes of `_revision`. The matrix takes its own lock inside this
         # one; nothing takes them in the other order.
         self._lock = threading.Lock()
@@ -65,7 +66,16 @@ class MatrixSync:
             self._matrix.apply(rows)
             self._revision = rows[-1].revision
             count += len(rows)
-        return count
+        return count + self._refresh_erased()
+
+    def _refresh_erased(self) -> int:
+        # With a revision of its own: a change and a deletion are read one after the other, and what is committed in
+        # between must not be skipped by either.
+        erased = self._store.erased_rows(self._erased_revision)
+        if erased:
+            self._matrix.forget(erased)
+            self._erased_revision = erased[-1].revision
+        return len(erased)
 
 
 def split_into_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

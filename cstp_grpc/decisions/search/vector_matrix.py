@@ -27,7 +27,7 @@ from cstp_grpc.decisions.search.row_vectors import (
     SharedVectors,
     dot_products,
 )
-from cstp_grpc.decisions.store import IndexRow, Vector
+from cstp_grpc.decisions.store import ErasedRow, IndexRow, Vector
 
 INITIAL_CAPACITY = 256
 """Initial number of rows with memory. Chosen: small, since growth doubles it and so copies each row twice at most."""
@@ -166,6 +166,8 @@ class VectorMatrix:
         self._interner = StringInterner()
         self._position_of: dict[str, int] = {}
         """The row of each decision; read and written under the lock only, because builders change it in place."""
+        self._erased: dict[str, int] = {}
+        """The revision of each deletion, so that an older change that arrives late is ignored; under the lock too."""
         self._snapshot = MatrixSnapshot(
             MatrixColumns.empty(INITIAL_CAPACITY, allocate_vectors(INITIAL_CAPACITY, dimensions, pool)),
             TagColumns.empty(INITIAL_CAPACITY),
@@ -192,6 +194,14 @@ class VectorMatrix:
                 self._apply(batch)
                 batch.clear()
         self._apply(batch)
+
+    def forget(self, erased: Sequence[ErasedRow]) -> None:
+        """Remove deleted decisions; one that was restored by a newer revision stays."""
+        with self._lock:
+            change = SnapshotBuilder(self._snapshot, self._position_of, self._interner, self._erased)
+            for row in erased:
+                change.erase(row)
+            self._publish(change.snapshot())
 
     def candidates(self, caller: str, filters: DecisionFilter) -> CandidateRows:
         """Return the decisions that the caller may read and that pass the filters."""
@@ -254,7 +264,7 @@ class VectorMatrix:
 
     def _apply(self, batch: Sequence[IndexRow]) -> None:
         with self._lock:
-            change = SnapshotBuilder(self._snapshot, self._position_of, self._interner)
+            change = SnapshotBuilder(self._snapshot, self._position_of, self._interner, self._erased)
             try:
                 for row in batch:
                     change.take(row)
@@ -275,8 +285,11 @@ class VectorMatrix:
 class SnapshotBuilder:
     """Builds the next snapshot in rows beyond those that readers of the present one use; one builder at a time."""
 
-    def __init__(self, base: MatrixSnapshot, position_of: dict[str, int], interner: StringInterner) -> None:
+    def __init__(
+        self, base: MatrixSnapshot, position_of: dict[str, int], interner: StringInterner, erased: dict[str, int]
+    ) -> None:
         self._base = base
+        self._erased = erased
         self._columns = base.columns
         self._tags = base.tags
         self._ids = base.ids
@@ -291,6 +304,8 @@ class SnapshotBuilder:
         known = self._position_of.get(row.decision_id)
         if known is not None and row.revision <= self._columns.revisions[known]:
             return
+        if row.revision <= self._erased.get(row.decision_id, -1):
+            return
         if self._size == self._columns.capacity:
             self._columns = self._columns.copy(slice(0, self._size), 2 * self._size)
         # Into arrays that readers share, at a row that no published `size` includes.
@@ -300,6 +315,16 @@ class SnapshotBuilder:
         self._position_of[row.decision_id] = self._size
         self._size += 1
         if known is not None:
+            self._replaced.append(known)
+
+    def erase(self, row: ErasedRow) -> None:
+        """Mark the row of a deleted decision as dead; a deletion older than the row is ignored."""
+        known = self._position_of.get(row.decision_id)
+        if known is not None and row.revision <= self._columns.revisions[known]:
+            return
+        self._erased[row.decision_id] = max(row.revision, self._erased.get(row.decision_id, -1))
+        if known is not None:
+            del self._position_of[row.decision_id]
             self._replaced.append(known)
 
     def snapshot(self) -> MatrixSnapshot:

@@ -19,7 +19,7 @@ from cstp_grpc.decisions.search.index_supervisor import IndexFeeder, IndexSuperv
 from cstp_grpc.decisions.search.matrix_sync import MatrixSync
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.sql_reviews import SqlHistoryStore
+from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.embedding.embedder import Vectors
 from cstp_grpc.enums import Visibility

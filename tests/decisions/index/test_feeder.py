@@ -77,3 +77,31 @@ def test_a_decision_that_changed_twice_is_taken_as_it_is(journal: IndexedJournal
     journal.journal.unshare(decision_id, "alice", "req-2")
     journal.journal.share(decision_id, "alice", "req-3")
     assert (feed(journal, index), journal.outbox.depth()) == (1, 0)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_deletions_reach_every_index(journal: IndexedJournal, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    monkeypatch.setattr(index_supervisor, "BATCH", batch)
+    early, late = MemoryIndex(), MemoryIndex()
+    journal.record("a", "b", "c")
+    feed(journal, early)
+    keys = {row.decision_id for row in journal.store.index_rows(journal.embedder.model)}
+    (deleted,) = [key for key in keys if (found := journal.store.get(key)) is not None and found.title == "b"]
+    journal.journal.delete(deleted, "alice", "req-2")
+    journal.record("d")
+    for index in (early, late):
+        feed(journal, index)
+        assert titles(journal, index) == {"a", "c", "d"}
+        assert deleted not in index.vectors
+        assert index.revision == journal.store.newest_revision()
+    assert journal.outbox.depth() == 0
+
+
+def test_a_deletion_alone_is_fed(journal: IndexedJournal) -> None:
+    index = MemoryIndex()
+    journal.record("a")
+    feed(journal, index)
+    (row,) = journal.store.index_rows(journal.embedder.model)
+    journal.journal.delete(row.decision_id, "alice", "req-2")
+    feed(journal, index)
+    assert (index.vectors, journal.outbox.depth()) == ({}, 0)

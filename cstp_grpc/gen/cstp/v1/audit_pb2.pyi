@@ -81,6 +81,10 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
     over, or when it stops. What a guardrail blocks is not among them.
     """
+    AUDIT_EVENT_DECISION_UPDATED: _AuditEvent.ValueType  # 25
+    """The content of a decision was changed."""
+    AUDIT_EVENT_DECISION_DELETED: _AuditEvent.ValueType  # 26
+    """A decision was deleted."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """What an entry is about."""
@@ -138,6 +142,10 @@ AUDIT_EVENT_CALLS_REFUSED: AuditEvent.ValueType  # 23
 and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
 over, or when it stops. What a guardrail blocks is not among them.
 """
+AUDIT_EVENT_DECISION_UPDATED: AuditEvent.ValueType  # 25
+"""The content of a decision was changed."""
+AUDIT_EVENT_DECISION_DELETED: AuditEvent.ValueType  # 26
+"""A decision was deleted."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final

@@ -6,6 +6,7 @@ The decision memory: recording, reading, reviewing, sharing and importing decisi
 from collections import abc as _abc
 from cstp_grpc.gen.cstp.v1 import types_pb2 as _types_pb2
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -35,6 +36,8 @@ class _ImportActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ImportAc
     """It was there with another content, which it now has."""
     IMPORT_ACTION_UNCHANGED: _ImportAction.ValueType  # 3
     """It was there with the same content."""
+    IMPORT_ACTION_DELETED: _ImportAction.ValueType  # 4
+    """The caller deleted its decision, and nothing was stored."""
 
 class ImportAction(_ImportAction, metaclass=_ImportActionEnumTypeWrapper):
     """What became of an imported record."""
@@ -47,6 +50,8 @@ IMPORT_ACTION_UPDATED: ImportAction.ValueType  # 2
 """It was there with another content, which it now has."""
 IMPORT_ACTION_UNCHANGED: ImportAction.ValueType  # 3
 """It was there with the same content."""
+IMPORT_ACTION_DELETED: ImportAction.ValueType  # 4
+"""The caller deleted its decision, and nothing was stored."""
 Global___ImportAction: _TypeAlias = ImportAction  # noqa: Y015
 
 @_typing.final
@@ -301,7 +306,7 @@ class Decision(_message.Message):
 
     @_builtins.property
     def history(self) -> Global___DecisionHistory:
-        """What happened to it; only in GetDecision."""
+        """What happened to it; only in GetDecision and UpdateDecision."""
 
     def __init__(
         self,
@@ -371,25 +376,71 @@ class DecisionHistory(_message.Message):
 
     REVIEWS_FIELD_NUMBER: _builtins.int
     REVIEW_COUNT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    FORMER_CONTENTS_FIELD_NUMBER: _builtins.int
     review_count: _builtins.int
     """How many reviews there are."""
+    revision: _builtins.int
+    """The number of its content: 1 as it was recorded, and one more with each update and each import that changed it."""
     @_builtins.property
     def reviews(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionReview]:
         """Its reviews, latest first, at most 50."""
+
+    @_builtins.property
+    def former_contents(self) -> _containers.RepeatedCompositeFieldContainer[Global___FormerContent]:
+        """Its former contents, latest first, as many of the latest 10 as fit into about half a megabyte; only for the agent
+        that recorded it.
+        """
 
     def __init__(
         self,
         *,
         reviews: _abc.Iterable[Global___DecisionReview] | None = ...,
         review_count: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        former_contents: _abc.Iterable[Global___FormerContent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["review_count", b"review_count", "reviews", b"reviews"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["former_contents", b"former_contents", "review_count", b"review_count", "reviews", b"reviews", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DecisionHistory: _TypeAlias = DecisionHistory  # noqa: Y015
+
+@_typing.final
+class FormerContent(_message.Message):
+    """A content that a decision had before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    REPLACED_DATE_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Its number."""
+    @_builtins.property
+    def replaced_date(self) -> _timestamp_pb2.Timestamp:
+        """When it was replaced."""
+
+    @_builtins.property
+    def content(self) -> Global___DecisionContent:
+        """The content, with outcome and lesson as they were."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        replaced_date: _timestamp_pb2.Timestamp | None = ...,
+        content: Global___DecisionContent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "replaced_date", b"replaced_date"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "replaced_date", b"replaced_date", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FormerContent: _TypeAlias = FormerContent  # noqa: Y015
 
 @_typing.final
 class DecisionReview(_message.Message):
@@ -682,6 +733,217 @@ class ReviewDecisionResponse(_message.Message):
 Global___ReviewDecisionResponse: _TypeAlias = ReviewDecisionResponse  # noqa: Y015
 
 @_typing.final
+class DecisionChanges(_message.Message):
+    """The parts of a decision's content that can be changed. The bounds are those of DecisionContent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TITLE_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    STAKES_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    DATE_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    REVIEW_BY_FIELD_NUMBER: _builtins.int
+    title: _builtins.str
+    """What was decided; 1 to 500 characters, not blank."""
+    context: _builtins.str
+    """The circumstances; private, at most 200000 characters."""
+    category: _builtins.str
+    """Its category; 1 to 100 characters."""
+    stakes: _types_pb2.Stakes.ValueType
+    """What was at risk."""
+    confidence: _builtins.float
+    """How sure the agent was, 0 to 1."""
+    status: _types_pb2.DecisionStatus.ValueType
+    """Where it stands. A review and a successor still count more."""
+    project: _builtins.str
+    """The project it belongs to; 1 to 200 characters."""
+    @_builtins.property
+    def date(self) -> _timestamp_pb2.Timestamp:
+        """When it was decided."""
+
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reason]:
+        """Why; replaces all reasons."""
+
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Words to find it by; replaces all of them."""
+
+    @_builtins.property
+    def review_by(self) -> _timestamp_pb2.Timestamp:
+        """When its outcome is to be reviewed."""
+
+    def __init__(
+        self,
+        *,
+        title: _builtins.str | None = ...,
+        context: _builtins.str | None = ...,
+        category: _builtins.str | None = ...,
+        stakes: _types_pb2.Stakes.ValueType = ...,
+        confidence: _builtins.float | None = ...,
+        status: _types_pb2.DecisionStatus.ValueType = ...,
+        date: _timestamp_pb2.Timestamp | None = ...,
+        reasons: _abc.Iterable[Global___Reason] | None = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        project: _builtins.str | None = ...,
+        review_by: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_project", b"_project", "_title", b"_title", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "project", b"project", "review_by", b"review_by", "title", b"title"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_project", b"_project", "_title", b"_title", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "project", b"project", "reasons", b"reasons", "review_by", b"review_by", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
+    _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
+    _WhichOneofReturnType__context: _TypeAlias = _typing.Literal["context"]  # noqa: Y015
+    _WhichOneofArgType__context: _TypeAlias = _typing.Literal["_context", b"_context"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
+    _WhichOneofReturnType__title: _TypeAlias = _typing.Literal["title"]  # noqa: Y015
+    _WhichOneofArgType__title: _TypeAlias = _typing.Literal["_title", b"_title"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__context) -> _WhichOneofReturnType__context | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__title) -> _WhichOneofReturnType__title | None: ...
+
+Global___DecisionChanges: _TypeAlias = DecisionChanges  # noqa: Y015
+
+@_typing.final
+class UpdateDecisionRequest(_message.Message):
+    """Changes of a decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier."""
+    expected_revision: _builtins.int
+    """The revision that the changes were made from; any when absent."""
+    @_builtins.property
+    def changes(self) -> Global___DecisionChanges:
+        """The new values."""
+
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """The fields of `changes` that count. One that is named here and absent there is removed; title, status and date cannot
+        be. Absent or empty, all fields that `changes` has.
+        """
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        changes: Global___DecisionChanges | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        expected_revision: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "changes", b"changes", "expected_revision", b"expected_revision", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "changes", b"changes", "expected_revision", b"expected_revision", "id", b"id", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
+
+Global___UpdateDecisionRequest: _TypeAlias = UpdateDecisionRequest  # noqa: Y015
+
+@_typing.final
+class UpdateDecisionResponse(_message.Message):
+    """The changed decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decision(self) -> Global___Decision:
+        """As it is on disk."""
+
+    def __init__(
+        self,
+        *,
+        decision: Global___Decision | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateDecisionResponse: _TypeAlias = UpdateDecisionResponse  # noqa: Y015
+
+@_typing.final
+class DeleteDecisionRequest(_message.Message):
+    """A decision to delete."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteDecisionRequest: _TypeAlias = DeleteDecisionRequest  # noqa: Y015
+
+@_typing.final
+class DeleteDecisionResponse(_message.Message):
+    """What is left of a decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    DELETED_DATE_FIELD_NUMBER: _builtins.int
+    JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier."""
+    journal_revision: _builtins.str
+    """Names what the journal has now, for the minJournalRevision of searches that must not find it, on whichever server of
+    this agent; it has no other meaning.
+    """
+    @_builtins.property
+    def deleted_date(self) -> _timestamp_pb2.Timestamp:
+        """When it was deleted."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        deleted_date: _timestamp_pb2.Timestamp | None = ...,
+        journal_revision: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deleted_date", b"deleted_date"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_date", b"deleted_date", "id", b"id", "journal_revision", b"journal_revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteDecisionResponse: _TypeAlias = DeleteDecisionResponse  # noqa: Y015
+
+@_typing.final
 class ShareDecisionRequest(_message.Message):
     """A decision to share."""
 
@@ -782,10 +1044,13 @@ class ImportDecisionsRequest(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
+    RESTORE_DELETED_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """What it was read from, the same each time it is imported, for instance "repo/docs/adr/0007-use-x.md" or
     "decisions.jsonl#42"; 1 to 1000 characters. With the caller it identifies the decision.
     """
+    restore_deleted: _builtins.bool
+    """Import it even if the caller deleted its decision, which then is as if it had never been there."""
     @_builtins.property
     def decision(self) -> Global___DecisionContent:
         """The decision."""
@@ -800,10 +1065,11 @@ class ImportDecisionsRequest(_message.Message):
         source: _builtins.str = ...,
         decision: Global___DecisionContent | None = ...,
         links: Global___SourceLinks | None = ...,
+        restore_deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "links", b"links"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "links", b"links", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "links", b"links", "restore_deleted", b"restore_deleted", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

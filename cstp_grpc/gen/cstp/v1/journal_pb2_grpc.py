@@ -55,6 +55,16 @@ class JournalServiceStub:
                 request_serializer=cstp_dot_v1_dot_journal__pb2.ReviewDecisionRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_journal__pb2.ReviewDecisionResponse.FromString,
                 _registered_method=True)
+        self.UpdateDecision = channel.unary_unary(
+                '/cstp.v1.JournalService/UpdateDecision',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.UpdateDecisionRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.UpdateDecisionResponse.FromString,
+                _registered_method=True)
+        self.DeleteDecision = channel.unary_unary(
+                '/cstp.v1.JournalService/DeleteDecision',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.DeleteDecisionRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.DeleteDecisionResponse.FromString,
+                _registered_method=True)
         self.ShareDecision = channel.unary_unary(
                 '/cstp.v1.JournalService/ShareDecision',
                 request_serializer=cstp_dot_v1_dot_journal__pb2.ShareDecisionRequest.SerializeToString,
@@ -107,6 +117,26 @@ class JournalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateDecision(self, request, context):
+        """Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
+        revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
+        ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
+        expected one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteDecision(self, request, context):
+        """Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
+        answer has it any more; only its identifier stays, so that importing its source again does not bring it back.
+        Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
+        for another's shared one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ShareDecision(self, request, context):
         """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
         """
@@ -123,7 +153,8 @@ class JournalServiceServicer:
 
     def ImportDecisions(self, request_iterator, context):
         """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-        is the same and updates the decision where it is not. Records are stored batch by batch; after a broken stream,
+        is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
+        record says otherwise. Records are stored batch by batch; after a broken stream,
         what was stored stays, and the import can simply be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -152,6 +183,16 @@ def add_JournalServiceServicer_to_server(servicer, server):
                     servicer.ReviewDecision,
                     request_deserializer=cstp_dot_v1_dot_journal__pb2.ReviewDecisionRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_journal__pb2.ReviewDecisionResponse.SerializeToString,
+            ),
+            'UpdateDecision': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateDecision,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.UpdateDecisionRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.UpdateDecisionResponse.SerializeToString,
+            ),
+            'DeleteDecision': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteDecision,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.DeleteDecisionRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.DeleteDecisionResponse.SerializeToString,
             ),
             'ShareDecision': grpc.unary_unary_rpc_method_handler(
                     servicer.ShareDecision,
@@ -278,6 +319,60 @@ class JournalService:
             '/cstp.v1.JournalService/ReviewDecision',
             cstp_dot_v1_dot_journal__pb2.ReviewDecisionRequest.SerializeToString,
             cstp_dot_v1_dot_journal__pb2.ReviewDecisionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateDecision(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/UpdateDecision',
+            cstp_dot_v1_dot_journal__pb2.UpdateDecisionRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.UpdateDecisionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteDecision(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/DeleteDecision',
+            cstp_dot_v1_dot_journal__pb2.DeleteDecisionRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.DeleteDecisionResponse.FromString,
             options,
             channel_credentials,
             insecure,

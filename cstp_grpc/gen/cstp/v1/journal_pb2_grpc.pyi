@@ -46,13 +46,26 @@ class JournalServiceStub:
     in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
     decision.
     """
+    UpdateDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.UpdateDecisionRequest, _journal_pb2.UpdateDecisionResponse]
+    """Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
+    revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
+    ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
+    expected one.
+    """
+    DeleteDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.DeleteDecisionRequest, _journal_pb2.DeleteDecisionResponse]
+    """Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
+    answer has it any more; only its identifier stays, so that importing its source again does not bring it back.
+    Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
+    for another's shared one.
+    """
     ShareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]
     """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     ImportDecisions: _grpc.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]
     """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-    is the same and updates the decision where it is not. Records are stored batch by batch; after a broken stream,
+    is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
+    record says otherwise. Records are stored batch by batch; after a broken stream,
     what was stored stays, and the import can simply be repeated.
     """
 
@@ -74,13 +87,26 @@ class JournalServiceAsyncStub(JournalServiceStub):
     in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
     decision.
     """
+    UpdateDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.UpdateDecisionRequest, _journal_pb2.UpdateDecisionResponse]  # type: ignore[assignment]
+    """Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
+    revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
+    ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
+    expected one.
+    """
+    DeleteDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.DeleteDecisionRequest, _journal_pb2.DeleteDecisionResponse]  # type: ignore[assignment]
+    """Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
+    answer has it any more; only its identifier stays, so that importing its source again does not bring it back.
+    Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
+    for another's shared one.
+    """
     ShareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]  # type: ignore[assignment]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]  # type: ignore[assignment]
     """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     ImportDecisions: _aio.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]  # type: ignore[assignment]
     """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-    is the same and updates the decision where it is not. Records are stored batch by batch; after a broken stream,
+    is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
+    record says otherwise. Records are stored batch by batch; after a broken stream,
     what was stored stays, and the import can simply be repeated.
     """
 
@@ -125,6 +151,30 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def UpdateDecision(
+        self,
+        request: _journal_pb2.UpdateDecisionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.UpdateDecisionResponse, _abc.Awaitable[_journal_pb2.UpdateDecisionResponse]]:
+        """Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
+        revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
+        ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
+        expected one.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteDecision(
+        self,
+        request: _journal_pb2.DeleteDecisionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.DeleteDecisionResponse, _abc.Awaitable[_journal_pb2.DeleteDecisionResponse]]:
+        """Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
+        answer has it any more; only its identifier stays, so that importing its source again does not bring it back.
+        Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
+        for another's shared one.
+        """
+
+    @_abc_1.abstractmethod
     def ShareDecision(
         self,
         request: _journal_pb2.ShareDecisionRequest,
@@ -147,7 +197,8 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_journal_pb2.ImportDecisionsResponse, _abc.Awaitable[_journal_pb2.ImportDecisionsResponse]]:
         """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-        is the same and updates the decision where it is not. Records are stored batch by batch; after a broken stream,
+        is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
+        record says otherwise. Records are stored batch by batch; after a broken stream,
         what was stored stays, and the import can simply be repeated.
         """
 

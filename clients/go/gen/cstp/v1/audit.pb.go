@@ -80,6 +80,10 @@ const (
 	// and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
 	// over, or when it stops. What a guardrail blocks is not among them.
 	AuditEvent_AUDIT_EVENT_CALLS_REFUSED AuditEvent = 23
+	// The content of a decision was changed.
+	AuditEvent_AUDIT_EVENT_DECISION_UPDATED AuditEvent = 25
+	// A decision was deleted.
+	AuditEvent_AUDIT_EVENT_DECISION_DELETED AuditEvent = 26
 )
 
 // Enum value maps for AuditEvent.
@@ -109,6 +113,8 @@ var (
 		21: "AUDIT_EVENT_PUSH_NOTIFICATION_SENT",
 		22: "AUDIT_EVENT_SESSION_DELETED",
 		23: "AUDIT_EVENT_CALLS_REFUSED",
+		25: "AUDIT_EVENT_DECISION_UPDATED",
+		26: "AUDIT_EVENT_DECISION_DELETED",
 	}
 	AuditEvent_value = map[string]int32{
 		"AUDIT_EVENT_UNSPECIFIED":             0,
@@ -135,6 +141,8 @@ var (
 		"AUDIT_EVENT_PUSH_NOTIFICATION_SENT":  21,
 		"AUDIT_EVENT_SESSION_DELETED":         22,
 		"AUDIT_EVENT_CALLS_REFUSED":           23,
+		"AUDIT_EVENT_DECISION_UPDATED":        25,
+		"AUDIT_EVENT_DECISION_DELETED":        26,
 	}
 )
 
@@ -1093,7 +1101,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\t_category\"n\n" +
 	"\x13ListIntentsResponse\x12/\n" +
 	"\aintents\x18\x01 \x03(\v2\x15.cstp.v1.IntentRecordR\aintents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xaf\x06\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xf3\x06\n" +
 	"\n" +
 	"AuditEvent\x12\x1b\n" +
 	"\x17AUDIT_EVENT_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1120,7 +1128,9 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x19AUDIT_EVENT_CALLBACK_SENT\x10\x14\x12&\n" +
 	"\"AUDIT_EVENT_PUSH_NOTIFICATION_SENT\x10\x15\x12\x1f\n" +
 	"\x1bAUDIT_EVENT_SESSION_DELETED\x10\x16\x12\x1d\n" +
-	"\x19AUDIT_EVENT_CALLS_REFUSED\x10\x172\x9f\x02\n" +
+	"\x19AUDIT_EVENT_CALLS_REFUSED\x10\x17\x12 \n" +
+	"\x1cAUDIT_EVENT_DECISION_UPDATED\x10\x19\x12 \n" +
+	"\x1cAUDIT_EVENT_DECISION_DELETED\x10\x1a2\x9f\x02\n" +
 	"\fAuditService\x12\x86\x01\n" +
 	"\x10ListAuditEntries\x12 .cstp.v1.ListAuditEntriesRequest\x1a!.cstp.v1.ListAuditEntriesResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"allowed\": false, \"pageSize\": 20}\x90\x02\x01\x12\x85\x01\n" +
 	"\vListIntents\x12\x1b.cstp.v1.ListIntentsRequest\x1a\x1c.cstp.v1.ListIntentsResponse\";\x88\xb5\x18\x06\x9a\xb5\x180{\"stakes\": [\"high\", \"critical\"], \"pageSize\": 20}\x90\x02\x01B{\n" +

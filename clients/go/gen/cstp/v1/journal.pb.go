@@ -11,6 +11,7 @@ package cstpv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -36,6 +37,8 @@ const (
 	ImportAction_IMPORT_ACTION_UPDATED ImportAction = 2
 	// It was there with the same content.
 	ImportAction_IMPORT_ACTION_UNCHANGED ImportAction = 3
+	// The caller deleted its decision, and nothing was stored.
+	ImportAction_IMPORT_ACTION_DELETED ImportAction = 4
 )
 
 // Enum value maps for ImportAction.
@@ -45,12 +48,14 @@ var (
 		1: "IMPORT_ACTION_IMPORTED",
 		2: "IMPORT_ACTION_UPDATED",
 		3: "IMPORT_ACTION_UNCHANGED",
+		4: "IMPORT_ACTION_DELETED",
 	}
 	ImportAction_value = map[string]int32{
 		"IMPORT_ACTION_UNSPECIFIED": 0,
 		"IMPORT_ACTION_IMPORTED":    1,
 		"IMPORT_ACTION_UPDATED":     2,
 		"IMPORT_ACTION_UNCHANGED":   3,
+		"IMPORT_ACTION_DELETED":     4,
 	}
 )
 
@@ -416,7 +421,7 @@ type Decision struct {
 	JournalRevision *string `protobuf:"bytes,19,opt,name=journal_revision,json=journalRevision,proto3,oneof" json:"journal_revision,omitempty"`
 	// When its outcome is to be reviewed; only for the agent that recorded it.
 	ReviewBy *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=review_by,json=reviewBy,proto3" json:"review_by,omitempty"`
-	// What happened to it; only in GetDecision.
+	// What happened to it; only in GetDecision and UpdateDecision.
 	History       *DecisionHistory `protobuf:"bytes,21,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -605,9 +610,14 @@ type DecisionHistory struct {
 	// Its reviews, latest first, at most 50.
 	Reviews []*DecisionReview `protobuf:"bytes,1,rep,name=reviews,proto3" json:"reviews,omitempty"`
 	// How many reviews there are.
-	ReviewCount   int32 `protobuf:"varint,2,opt,name=review_count,json=reviewCount,proto3" json:"review_count,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ReviewCount int32 `protobuf:"varint,2,opt,name=review_count,json=reviewCount,proto3" json:"review_count,omitempty"`
+	// The number of its content: 1 as it was recorded, and one more with each update and each import that changed it.
+	Revision int32 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Its former contents, latest first, as many of the latest 10 as fit into about half a megabyte; only for the agent
+	// that recorded it.
+	FormerContents []*FormerContent `protobuf:"bytes,4,rep,name=former_contents,json=formerContents,proto3" json:"former_contents,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DecisionHistory) Reset() {
@@ -654,6 +664,84 @@ func (x *DecisionHistory) GetReviewCount() int32 {
 	return 0
 }
 
+func (x *DecisionHistory) GetRevision() int32 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *DecisionHistory) GetFormerContents() []*FormerContent {
+	if x != nil {
+		return x.FormerContents
+	}
+	return nil
+}
+
+// A content that a decision had before.
+type FormerContent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Revision int32 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// When it was replaced.
+	ReplacedDate *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=replaced_date,json=replacedDate,proto3" json:"replaced_date,omitempty"`
+	// The content, with outcome and lesson as they were.
+	Content       *DecisionContent `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FormerContent) Reset() {
+	*x = FormerContent{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FormerContent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FormerContent) ProtoMessage() {}
+
+func (x *FormerContent) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FormerContent.ProtoReflect.Descriptor instead.
+func (*FormerContent) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *FormerContent) GetRevision() int32 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *FormerContent) GetReplacedDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReplacedDate
+	}
+	return nil
+}
+
+func (x *FormerContent) GetContent() *DecisionContent {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
 // A review of a decision. The latest one counts, until an import brings an outcome of the source.
 type DecisionReview struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -673,7 +761,7 @@ type DecisionReview struct {
 
 func (x *DecisionReview) Reset() {
 	*x = DecisionReview{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	mi := &file_cstp_v1_journal_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +773,7 @@ func (x *DecisionReview) String() string {
 func (*DecisionReview) ProtoMessage() {}
 
 func (x *DecisionReview) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[5]
+	mi := &file_cstp_v1_journal_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +786,7 @@ func (x *DecisionReview) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionReview.ProtoReflect.Descriptor instead.
 func (*DecisionReview) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DecisionReview) GetOutcome() Outcome {
@@ -751,7 +839,7 @@ type RecordDecisionRequest struct {
 
 func (x *RecordDecisionRequest) Reset() {
 	*x = RecordDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[6]
+	mi := &file_cstp_v1_journal_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +851,7 @@ func (x *RecordDecisionRequest) String() string {
 func (*RecordDecisionRequest) ProtoMessage() {}
 
 func (x *RecordDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[6]
+	mi := &file_cstp_v1_journal_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +864,7 @@ func (x *RecordDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDecisionRequest.ProtoReflect.Descriptor instead.
 func (*RecordDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RecordDecisionRequest) GetRequestId() string {
@@ -811,7 +899,7 @@ type RecordDecisionResponse struct {
 
 func (x *RecordDecisionResponse) Reset() {
 	*x = RecordDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[7]
+	mi := &file_cstp_v1_journal_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +911,7 @@ func (x *RecordDecisionResponse) String() string {
 func (*RecordDecisionResponse) ProtoMessage() {}
 
 func (x *RecordDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[7]
+	mi := &file_cstp_v1_journal_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +924,7 @@ func (x *RecordDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDecisionResponse.ProtoReflect.Descriptor instead.
 func (*RecordDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{7}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RecordDecisionResponse) GetDecision() *Decision {
@@ -857,7 +945,7 @@ type GetDecisionRequest struct {
 
 func (x *GetDecisionRequest) Reset() {
 	*x = GetDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[8]
+	mi := &file_cstp_v1_journal_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +957,7 @@ func (x *GetDecisionRequest) String() string {
 func (*GetDecisionRequest) ProtoMessage() {}
 
 func (x *GetDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[8]
+	mi := &file_cstp_v1_journal_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +970,7 @@ func (x *GetDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionRequest.ProtoReflect.Descriptor instead.
 func (*GetDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{8}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetDecisionRequest) GetId() string {
@@ -903,7 +991,7 @@ type GetDecisionResponse struct {
 
 func (x *GetDecisionResponse) Reset() {
 	*x = GetDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[9]
+	mi := &file_cstp_v1_journal_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +1003,7 @@ func (x *GetDecisionResponse) String() string {
 func (*GetDecisionResponse) ProtoMessage() {}
 
 func (x *GetDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[9]
+	mi := &file_cstp_v1_journal_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1016,7 @@ func (x *GetDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDecisionResponse.ProtoReflect.Descriptor instead.
 func (*GetDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{9}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetDecisionResponse) GetDecision() *Decision {
@@ -956,7 +1044,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[10]
+	mi := &file_cstp_v1_journal_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1056,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[10]
+	mi := &file_cstp_v1_journal_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1069,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{10}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListDecisionsRequest) GetPageSize() int32 {
@@ -1025,7 +1113,7 @@ type ListDecisionsResponse struct {
 
 func (x *ListDecisionsResponse) Reset() {
 	*x = ListDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[11]
+	mi := &file_cstp_v1_journal_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1125,7 @@ func (x *ListDecisionsResponse) String() string {
 func (*ListDecisionsResponse) ProtoMessage() {}
 
 func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[11]
+	mi := &file_cstp_v1_journal_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1138,7 @@ func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{11}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListDecisionsResponse) GetDecisions() []*Decision {
@@ -1085,7 +1173,7 @@ type ReviewDecisionRequest struct {
 
 func (x *ReviewDecisionRequest) Reset() {
 	*x = ReviewDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[12]
+	mi := &file_cstp_v1_journal_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1185,7 @@ func (x *ReviewDecisionRequest) String() string {
 func (*ReviewDecisionRequest) ProtoMessage() {}
 
 func (x *ReviewDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[12]
+	mi := &file_cstp_v1_journal_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1198,7 @@ func (x *ReviewDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ReviewDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{12}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReviewDecisionRequest) GetId() string {
@@ -1152,7 +1240,7 @@ type ReviewDecisionResponse struct {
 
 func (x *ReviewDecisionResponse) Reset() {
 	*x = ReviewDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[13]
+	mi := &file_cstp_v1_journal_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1252,7 @@ func (x *ReviewDecisionResponse) String() string {
 func (*ReviewDecisionResponse) ProtoMessage() {}
 
 func (x *ReviewDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[13]
+	mi := &file_cstp_v1_journal_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1265,7 @@ func (x *ReviewDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReviewDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ReviewDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{13}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReviewDecisionResponse) GetDecision() *Decision {
@@ -1185,6 +1273,373 @@ func (x *ReviewDecisionResponse) GetDecision() *Decision {
 		return x.Decision
 	}
 	return nil
+}
+
+// The parts of a decision's content that can be changed. The bounds are those of DecisionContent.
+type DecisionChanges struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was decided; 1 to 500 characters, not blank.
+	Title *string `protobuf:"bytes,1,opt,name=title,proto3,oneof" json:"title,omitempty"`
+	// The circumstances; private, at most 200000 characters.
+	Context *string `protobuf:"bytes,2,opt,name=context,proto3,oneof" json:"context,omitempty"`
+	// Its category; 1 to 100 characters.
+	Category *string `protobuf:"bytes,3,opt,name=category,proto3,oneof" json:"category,omitempty"`
+	// What was at risk.
+	Stakes Stakes `protobuf:"varint,4,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
+	// How sure the agent was, 0 to 1.
+	Confidence *float64 `protobuf:"fixed64,5,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
+	// Where it stands. A review and a successor still count more.
+	Status DecisionStatus `protobuf:"varint,6,opt,name=status,proto3,enum=cstp.v1.DecisionStatus" json:"status,omitempty"`
+	// When it was decided.
+	Date *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=date,proto3" json:"date,omitempty"`
+	// Why; replaces all reasons.
+	Reasons []*Reason `protobuf:"bytes,8,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// Words to find it by; replaces all of them.
+	Tags []string `protobuf:"bytes,9,rep,name=tags,proto3" json:"tags,omitempty"`
+	// The project it belongs to; 1 to 200 characters.
+	Project *string `protobuf:"bytes,10,opt,name=project,proto3,oneof" json:"project,omitempty"`
+	// When its outcome is to be reviewed.
+	ReviewBy      *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=review_by,json=reviewBy,proto3" json:"review_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecisionChanges) Reset() {
+	*x = DecisionChanges{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecisionChanges) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecisionChanges) ProtoMessage() {}
+
+func (x *DecisionChanges) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecisionChanges.ProtoReflect.Descriptor instead.
+func (*DecisionChanges) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DecisionChanges) GetTitle() string {
+	if x != nil && x.Title != nil {
+		return *x.Title
+	}
+	return ""
+}
+
+func (x *DecisionChanges) GetContext() string {
+	if x != nil && x.Context != nil {
+		return *x.Context
+	}
+	return ""
+}
+
+func (x *DecisionChanges) GetCategory() string {
+	if x != nil && x.Category != nil {
+		return *x.Category
+	}
+	return ""
+}
+
+func (x *DecisionChanges) GetStakes() Stakes {
+	if x != nil {
+		return x.Stakes
+	}
+	return Stakes_STAKES_UNSPECIFIED
+}
+
+func (x *DecisionChanges) GetConfidence() float64 {
+	if x != nil && x.Confidence != nil {
+		return *x.Confidence
+	}
+	return 0
+}
+
+func (x *DecisionChanges) GetStatus() DecisionStatus {
+	if x != nil {
+		return x.Status
+	}
+	return DecisionStatus_DECISION_STATUS_UNSPECIFIED
+}
+
+func (x *DecisionChanges) GetDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Date
+	}
+	return nil
+}
+
+func (x *DecisionChanges) GetReasons() []*Reason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *DecisionChanges) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *DecisionChanges) GetProject() string {
+	if x != nil && x.Project != nil {
+		return *x.Project
+	}
+	return ""
+}
+
+func (x *DecisionChanges) GetReviewBy() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReviewBy
+	}
+	return nil
+}
+
+// Changes of a decision.
+type UpdateDecisionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The new values.
+	Changes *DecisionChanges `protobuf:"bytes,2,opt,name=changes,proto3" json:"changes,omitempty"`
+	// The fields of `changes` that count. One that is named here and absent there is removed; title, status and date cannot
+	// be. Absent or empty, all fields that `changes` has.
+	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// The revision that the changes were made from; any when absent.
+	ExpectedRevision *int32 `protobuf:"varint,4,opt,name=expected_revision,json=expectedRevision,proto3,oneof" json:"expected_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *UpdateDecisionRequest) Reset() {
+	*x = UpdateDecisionRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateDecisionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateDecisionRequest) ProtoMessage() {}
+
+func (x *UpdateDecisionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateDecisionRequest.ProtoReflect.Descriptor instead.
+func (*UpdateDecisionRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *UpdateDecisionRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *UpdateDecisionRequest) GetChanges() *DecisionChanges {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *UpdateDecisionRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
+func (x *UpdateDecisionRequest) GetExpectedRevision() int32 {
+	if x != nil && x.ExpectedRevision != nil {
+		return *x.ExpectedRevision
+	}
+	return 0
+}
+
+// The changed decision.
+type UpdateDecisionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it is on disk.
+	Decision      *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateDecisionResponse) Reset() {
+	*x = UpdateDecisionResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateDecisionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateDecisionResponse) ProtoMessage() {}
+
+func (x *UpdateDecisionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateDecisionResponse.ProtoReflect.Descriptor instead.
+func (*UpdateDecisionResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *UpdateDecisionResponse) GetDecision() *Decision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+// A decision to delete.
+type DeleteDecisionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteDecisionRequest) Reset() {
+	*x = DeleteDecisionRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteDecisionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteDecisionRequest) ProtoMessage() {}
+
+func (x *DeleteDecisionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteDecisionRequest.ProtoReflect.Descriptor instead.
+func (*DeleteDecisionRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DeleteDecisionRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// What is left of a decision.
+type DeleteDecisionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// When it was deleted.
+	DeletedDate *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deleted_date,json=deletedDate,proto3" json:"deleted_date,omitempty"`
+	// Names what the journal has now, for the minJournalRevision of searches that must not find it, on whichever server of
+	// this agent; it has no other meaning.
+	JournalRevision string `protobuf:"bytes,3,opt,name=journal_revision,json=journalRevision,proto3" json:"journal_revision,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *DeleteDecisionResponse) Reset() {
+	*x = DeleteDecisionResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteDecisionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteDecisionResponse) ProtoMessage() {}
+
+func (x *DeleteDecisionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteDecisionResponse.ProtoReflect.Descriptor instead.
+func (*DeleteDecisionResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DeleteDecisionResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DeleteDecisionResponse) GetDeletedDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeletedDate
+	}
+	return nil
+}
+
+func (x *DeleteDecisionResponse) GetJournalRevision() string {
+	if x != nil {
+		return x.JournalRevision
+	}
+	return ""
 }
 
 // A decision to share.
@@ -1198,7 +1653,7 @@ type ShareDecisionRequest struct {
 
 func (x *ShareDecisionRequest) Reset() {
 	*x = ShareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[14]
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +1665,7 @@ func (x *ShareDecisionRequest) String() string {
 func (*ShareDecisionRequest) ProtoMessage() {}
 
 func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[14]
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +1678,7 @@ func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ShareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{14}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ShareDecisionRequest) GetId() string {
@@ -1244,7 +1699,7 @@ type ShareDecisionResponse struct {
 
 func (x *ShareDecisionResponse) Reset() {
 	*x = ShareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1711,7 @@ func (x *ShareDecisionResponse) String() string {
 func (*ShareDecisionResponse) ProtoMessage() {}
 
 func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[15]
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1724,7 @@ func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ShareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{15}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ShareDecisionResponse) GetDecision() *Decision {
@@ -1290,7 +1745,7 @@ type UnshareDecisionRequest struct {
 
 func (x *UnshareDecisionRequest) Reset() {
 	*x = UnshareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	mi := &file_cstp_v1_journal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1302,7 +1757,7 @@ func (x *UnshareDecisionRequest) String() string {
 func (*UnshareDecisionRequest) ProtoMessage() {}
 
 func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[16]
+	mi := &file_cstp_v1_journal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1315,7 +1770,7 @@ func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{16}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UnshareDecisionRequest) GetId() string {
@@ -1336,7 +1791,7 @@ type UnshareDecisionResponse struct {
 
 func (x *UnshareDecisionResponse) Reset() {
 	*x = UnshareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	mi := &file_cstp_v1_journal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1803,7 @@ func (x *UnshareDecisionResponse) String() string {
 func (*UnshareDecisionResponse) ProtoMessage() {}
 
 func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[17]
+	mi := &file_cstp_v1_journal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1816,7 @@ func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{17}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UnshareDecisionResponse) GetDecision() *Decision {
@@ -1380,14 +1835,16 @@ type ImportDecisionsRequest struct {
 	// The decision.
 	Decision *DecisionContent `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
 	// How it relates to others, by their sources.
-	Links         *SourceLinks `protobuf:"bytes,3,opt,name=links,proto3" json:"links,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Links *SourceLinks `protobuf:"bytes,3,opt,name=links,proto3" json:"links,omitempty"`
+	// Import it even if the caller deleted its decision, which then is as if it had never been there.
+	RestoreDeleted bool `protobuf:"varint,4,opt,name=restore_deleted,json=restoreDeleted,proto3" json:"restore_deleted,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ImportDecisionsRequest) Reset() {
 	*x = ImportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	mi := &file_cstp_v1_journal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1856,7 @@ func (x *ImportDecisionsRequest) String() string {
 func (*ImportDecisionsRequest) ProtoMessage() {}
 
 func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[18]
+	mi := &file_cstp_v1_journal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1869,7 @@ func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{18}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ImportDecisionsRequest) GetSource() string {
@@ -1436,6 +1893,13 @@ func (x *ImportDecisionsRequest) GetLinks() *SourceLinks {
 	return nil
 }
 
+func (x *ImportDecisionsRequest) GetRestoreDeleted() bool {
+	if x != nil {
+		return x.RestoreDeleted
+	}
+	return false
+}
+
 // How an imported decision relates to others of the same agent, by their sources. A source may be imported later, or
 // never.
 type SourceLinks struct {
@@ -1454,7 +1918,7 @@ type SourceLinks struct {
 
 func (x *SourceLinks) Reset() {
 	*x = SourceLinks{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	mi := &file_cstp_v1_journal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1930,7 @@ func (x *SourceLinks) String() string {
 func (*SourceLinks) ProtoMessage() {}
 
 func (x *SourceLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[19]
+	mi := &file_cstp_v1_journal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1943,7 @@ func (x *SourceLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceLinks.ProtoReflect.Descriptor instead.
 func (*SourceLinks) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{19}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SourceLinks) GetSupersedes() []string {
@@ -1525,7 +1989,7 @@ type ImportResult struct {
 
 func (x *ImportResult) Reset() {
 	*x = ImportResult{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +2001,7 @@ func (x *ImportResult) String() string {
 func (*ImportResult) ProtoMessage() {}
 
 func (x *ImportResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +2014,7 @@ func (x *ImportResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportResult.ProtoReflect.Descriptor instead.
 func (*ImportResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{20}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ImportResult) GetSource() string {
@@ -1588,7 +2052,7 @@ type ImportDecisionsResponse struct {
 
 func (x *ImportDecisionsResponse) Reset() {
 	*x = ImportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +2064,7 @@ func (x *ImportDecisionsResponse) String() string {
 func (*ImportDecisionsResponse) ProtoMessage() {}
 
 func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +2077,7 @@ func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{21}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
@@ -1634,7 +2098,7 @@ var File_cstp_v1_journal_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\n" +
-	"\x15cstp/v1/journal.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"^\n" +
+	"\x15cstp/v1/journal.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"^\n" +
 	"\x06Reason\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1f\n" +
@@ -1710,10 +2174,16 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\n" +
 	"\b_projectB\t\n" +
 	"\a_sourceB\x13\n" +
-	"\x11_journal_revision\"g\n" +
+	"\x11_journal_revision\"\xc4\x01\n" +
 	"\x0fDecisionHistory\x121\n" +
 	"\areviews\x18\x01 \x03(\v2\x17.cstp.v1.DecisionReviewR\areviews\x12!\n" +
-	"\freview_count\x18\x02 \x01(\x05R\vreviewCount\"\x84\x02\n" +
+	"\freview_count\x18\x02 \x01(\x05R\vreviewCount\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x05R\brevision\x12?\n" +
+	"\x0fformer_contents\x18\x04 \x03(\v2\x16.cstp.v1.FormerContentR\x0eformerContents\"\xa0\x01\n" +
+	"\rFormerContent\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x05R\brevision\x12?\n" +
+	"\rreplaced_date\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\freplacedDate\x122\n" +
+	"\acontent\x18\x03 \x01(\v2\x18.cstp.v1.DecisionContentR\acontent\"\x84\x02\n" +
 	"\x0eDecisionReview\x12*\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x10.cstp.v1.OutcomeR\aoutcome\x12\x19\n" +
 	"\x05notes\x18\x02 \x01(\tH\x00R\x05notes\x88\x01\x01\x12?\n" +
@@ -1756,7 +2226,44 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x06_notesB\r\n" +
 	"\v_request_id\"G\n" +
 	"\x16ReviewDecisionResponse\x12-\n" +
-	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"&\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\xf0\x03\n" +
+	"\x0fDecisionChanges\x12\x19\n" +
+	"\x05title\x18\x01 \x01(\tH\x00R\x05title\x88\x01\x01\x12\x1d\n" +
+	"\acontext\x18\x02 \x01(\tH\x01R\acontext\x88\x01\x01\x12\x1f\n" +
+	"\bcategory\x18\x03 \x01(\tH\x02R\bcategory\x88\x01\x01\x12'\n" +
+	"\x06stakes\x18\x04 \x01(\x0e2\x0f.cstp.v1.StakesR\x06stakes\x12#\n" +
+	"\n" +
+	"confidence\x18\x05 \x01(\x01H\x03R\n" +
+	"confidence\x88\x01\x01\x12/\n" +
+	"\x06status\x18\x06 \x01(\x0e2\x17.cstp.v1.DecisionStatusR\x06status\x12.\n" +
+	"\x04date\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04date\x12)\n" +
+	"\areasons\x18\b \x03(\v2\x0f.cstp.v1.ReasonR\areasons\x12\x12\n" +
+	"\x04tags\x18\t \x03(\tR\x04tags\x12\x1d\n" +
+	"\aproject\x18\n" +
+	" \x01(\tH\x04R\aproject\x88\x01\x01\x127\n" +
+	"\treview_by\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\breviewByB\b\n" +
+	"\x06_titleB\n" +
+	"\n" +
+	"\b_contextB\v\n" +
+	"\t_categoryB\r\n" +
+	"\v_confidenceB\n" +
+	"\n" +
+	"\b_project\"\xe0\x01\n" +
+	"\x15UpdateDecisionRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x122\n" +
+	"\achanges\x18\x02 \x01(\v2\x18.cstp.v1.DecisionChangesR\achanges\x12;\n" +
+	"\vupdate_mask\x18\x03 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
+	"updateMask\x120\n" +
+	"\x11expected_revision\x18\x04 \x01(\x05H\x00R\x10expectedRevision\x88\x01\x01B\x14\n" +
+	"\x12_expected_revision\"G\n" +
+	"\x16UpdateDecisionResponse\x12-\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"'\n" +
+	"\x15DeleteDecisionRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x92\x01\n" +
+	"\x16DeleteDecisionResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12=\n" +
+	"\fdeleted_date\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vdeletedDate\x12)\n" +
+	"\x10journal_revision\x18\x03 \x01(\tR\x0fjournalRevision\"&\n" +
 	"\x14ShareDecisionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"F\n" +
 	"\x15ShareDecisionResponse\x12-\n" +
@@ -1764,11 +2271,12 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x16UnshareDecisionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"H\n" +
 	"\x17UnshareDecisionResponse\x12-\n" +
-	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\x92\x01\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\xbb\x01\n" +
 	"\x16ImportDecisionsRequest\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x124\n" +
 	"\bdecision\x18\x02 \x01(\v2\x18.cstp.v1.DecisionContentR\bdecision\x12*\n" +
-	"\x05links\x18\x03 \x01(\v2\x14.cstp.v1.SourceLinksR\x05links\"\x90\x01\n" +
+	"\x05links\x18\x03 \x01(\v2\x14.cstp.v1.SourceLinksR\x05links\x12'\n" +
+	"\x0frestore_deleted\x18\x04 \x01(\bR\x0erestoreDeleted\"\x90\x01\n" +
 	"\vSourceLinks\x12\x1e\n" +
 	"\n" +
 	"supersedes\x18\x01 \x03(\tR\n" +
@@ -1785,17 +2293,21 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"decisionId\"u\n" +
 	"\x17ImportDecisionsResponse\x12/\n" +
 	"\aresults\x18\x01 \x03(\v2\x15.cstp.v1.ImportResultR\aresults\x12)\n" +
-	"\x10journal_revision\x18\x02 \x01(\tR\x0fjournalRevision*\x81\x01\n" +
+	"\x10journal_revision\x18\x02 \x01(\tR\x0fjournalRevision*\x9c\x01\n" +
 	"\fImportAction\x12\x1d\n" +
 	"\x19IMPORT_ACTION_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16IMPORT_ACTION_IMPORTED\x10\x01\x12\x19\n" +
 	"\x15IMPORT_ACTION_UPDATED\x10\x02\x12\x1b\n" +
-	"\x17IMPORT_ACTION_UNCHANGED\x10\x032\xb9\b\n" +
+	"\x17IMPORT_ACTION_UNCHANGED\x10\x03\x12\x19\n" +
+	"\x15IMPORT_ACTION_DELETED\x10\x042\xff\n" +
+	"\n" +
 	"\x0eJournalService\x12\xd9\x01\n" +
 	"\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x85\x01\x88\xb5\x18\x04\x9a\xb5\x18z{\"decision\": {\"title\": \"Use PostgreSQL for the journal\", \"category\": \"architecture\", \"stakes\": \"high\", \"confidence\": 0.8}}\x90\x02\x02\x12j\n" +
 	"\vGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\" \x88\xb5\x18\x01\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x01\x12k\n" +
 	"\rListDecisions\x12\x1d.cstp.v1.ListDecisionsRequest\x1a\x1e.cstp.v1.ListDecisionsResponse\"\x1b\x88\xb5\x18\x01\x9a\xb5\x18\x10{\"pageSize\": 10}\x90\x02\x01\x12\xc8\x01\n" +
-	"\x0eReviewDecision\x12\x1e.cstp.v1.ReviewDecisionRequest\x1a\x1f.cstp.v1.ReviewDecisionResponse\"u\x88\xb5\x18\x05\x9a\xb5\x18j{\"id\": \"DECISION-ID\", \"outcome\": \"success\", \"notes\": \"No downtime; the dry run found the one slow index.\"}\x90\x02\x02\x12p\n" +
+	"\x0eReviewDecision\x12\x1e.cstp.v1.ReviewDecisionRequest\x1a\x1f.cstp.v1.ReviewDecisionResponse\"u\x88\xb5\x18\x05\x9a\xb5\x18j{\"id\": \"DECISION-ID\", \"outcome\": \"success\", \"notes\": \"No downtime; the dry run found the one slow index.\"}\x90\x02\x02\x12\xce\x01\n" +
+	"\x0eUpdateDecision\x12\x1e.cstp.v1.UpdateDecisionRequest\x1a\x1f.cstp.v1.UpdateDecisionResponse\"{\x88\xb5\x18\x04\x9a\xb5\x18p{\"id\": \"DECISION-ID\", \"changes\": {\"title\": \"Use PostgreSQL 18 for the journal\"}, \"updateMask\": \"title,category\"}\x90\x02\x02\x12s\n" +
+	"\x0eDeleteDecision\x12\x1e.cstp.v1.DeleteDecisionRequest\x1a\x1f.cstp.v1.DeleteDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12p\n" +
 	"\rShareDecision\x12\x1d.cstp.v1.ShareDecisionRequest\x1a\x1e.cstp.v1.ShareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12v\n" +
 	"\x0fUnshareDecision\x12\x1f.cstp.v1.UnshareDecisionRequest\x1a .cstp.v1.UnshareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12\xbc\x01\n" +
 	"\x0fImportDecisions\x12\x1f.cstp.v1.ImportDecisionsRequest\x1a .cstp.v1.ImportDecisionsResponse\"d\x88\xb5\x18\x04\x9a\xb5\x18Y{\"source\": \"docs/adr/0007-use-x.md\", \"decision\": {\"title\": \"Use X\", \"status\": \"decided\"}}\x90\x02\x02(\x01B}\n" +
@@ -1814,7 +2326,7 @@ func file_cstp_v1_journal_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_cstp_v1_journal_proto_goTypes = []any{
 	(ImportAction)(0),               // 0: cstp.v1.ImportAction
 	(*Reason)(nil),                  // 1: cstp.v1.Reason
@@ -1822,84 +2334,107 @@ var file_cstp_v1_journal_proto_goTypes = []any{
 	(*DecisionContent)(nil),         // 3: cstp.v1.DecisionContent
 	(*Decision)(nil),                // 4: cstp.v1.Decision
 	(*DecisionHistory)(nil),         // 5: cstp.v1.DecisionHistory
-	(*DecisionReview)(nil),          // 6: cstp.v1.DecisionReview
-	(*RecordDecisionRequest)(nil),   // 7: cstp.v1.RecordDecisionRequest
-	(*RecordDecisionResponse)(nil),  // 8: cstp.v1.RecordDecisionResponse
-	(*GetDecisionRequest)(nil),      // 9: cstp.v1.GetDecisionRequest
-	(*GetDecisionResponse)(nil),     // 10: cstp.v1.GetDecisionResponse
-	(*ListDecisionsRequest)(nil),    // 11: cstp.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),   // 12: cstp.v1.ListDecisionsResponse
-	(*ReviewDecisionRequest)(nil),   // 13: cstp.v1.ReviewDecisionRequest
-	(*ReviewDecisionResponse)(nil),  // 14: cstp.v1.ReviewDecisionResponse
-	(*ShareDecisionRequest)(nil),    // 15: cstp.v1.ShareDecisionRequest
-	(*ShareDecisionResponse)(nil),   // 16: cstp.v1.ShareDecisionResponse
-	(*UnshareDecisionRequest)(nil),  // 17: cstp.v1.UnshareDecisionRequest
-	(*UnshareDecisionResponse)(nil), // 18: cstp.v1.UnshareDecisionResponse
-	(*ImportDecisionsRequest)(nil),  // 19: cstp.v1.ImportDecisionsRequest
-	(*SourceLinks)(nil),             // 20: cstp.v1.SourceLinks
-	(*ImportResult)(nil),            // 21: cstp.v1.ImportResult
-	(*ImportDecisionsResponse)(nil), // 22: cstp.v1.ImportDecisionsResponse
-	(Stakes)(0),                     // 23: cstp.v1.Stakes
-	(DecisionStatus)(0),             // 24: cstp.v1.DecisionStatus
-	(Outcome)(0),                    // 25: cstp.v1.Outcome
-	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
-	(Visibility)(0),                 // 27: cstp.v1.Visibility
-	(*DecisionFilters)(nil),         // 28: cstp.v1.DecisionFilters
+	(*FormerContent)(nil),           // 6: cstp.v1.FormerContent
+	(*DecisionReview)(nil),          // 7: cstp.v1.DecisionReview
+	(*RecordDecisionRequest)(nil),   // 8: cstp.v1.RecordDecisionRequest
+	(*RecordDecisionResponse)(nil),  // 9: cstp.v1.RecordDecisionResponse
+	(*GetDecisionRequest)(nil),      // 10: cstp.v1.GetDecisionRequest
+	(*GetDecisionResponse)(nil),     // 11: cstp.v1.GetDecisionResponse
+	(*ListDecisionsRequest)(nil),    // 12: cstp.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),   // 13: cstp.v1.ListDecisionsResponse
+	(*ReviewDecisionRequest)(nil),   // 14: cstp.v1.ReviewDecisionRequest
+	(*ReviewDecisionResponse)(nil),  // 15: cstp.v1.ReviewDecisionResponse
+	(*DecisionChanges)(nil),         // 16: cstp.v1.DecisionChanges
+	(*UpdateDecisionRequest)(nil),   // 17: cstp.v1.UpdateDecisionRequest
+	(*UpdateDecisionResponse)(nil),  // 18: cstp.v1.UpdateDecisionResponse
+	(*DeleteDecisionRequest)(nil),   // 19: cstp.v1.DeleteDecisionRequest
+	(*DeleteDecisionResponse)(nil),  // 20: cstp.v1.DeleteDecisionResponse
+	(*ShareDecisionRequest)(nil),    // 21: cstp.v1.ShareDecisionRequest
+	(*ShareDecisionResponse)(nil),   // 22: cstp.v1.ShareDecisionResponse
+	(*UnshareDecisionRequest)(nil),  // 23: cstp.v1.UnshareDecisionRequest
+	(*UnshareDecisionResponse)(nil), // 24: cstp.v1.UnshareDecisionResponse
+	(*ImportDecisionsRequest)(nil),  // 25: cstp.v1.ImportDecisionsRequest
+	(*SourceLinks)(nil),             // 26: cstp.v1.SourceLinks
+	(*ImportResult)(nil),            // 27: cstp.v1.ImportResult
+	(*ImportDecisionsResponse)(nil), // 28: cstp.v1.ImportDecisionsResponse
+	(Stakes)(0),                     // 29: cstp.v1.Stakes
+	(DecisionStatus)(0),             // 30: cstp.v1.DecisionStatus
+	(Outcome)(0),                    // 31: cstp.v1.Outcome
+	(*timestamppb.Timestamp)(nil),   // 32: google.protobuf.Timestamp
+	(Visibility)(0),                 // 33: cstp.v1.Visibility
+	(*DecisionFilters)(nil),         // 34: cstp.v1.DecisionFilters
+	(*fieldmaskpb.FieldMask)(nil),   // 35: google.protobuf.FieldMask
 }
 var file_cstp_v1_journal_proto_depIdxs = []int32{
-	23, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
-	24, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
-	25, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
-	26, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
+	29, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
+	30, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
+	31, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
+	32, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
 	1,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
-	27, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
-	26, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
-	23, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
-	24, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
-	25, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
-	26, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
-	26, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
+	33, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
+	32, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
+	29, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
+	30, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
+	31, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
+	32, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
+	32, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
 	1,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
-	27, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
+	33, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
 	2,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
-	26, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
+	32, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
 	5,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
-	6,  // 17: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
-	25, // 18: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
-	26, // 19: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
-	3,  // 20: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
-	2,  // 21: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
-	4,  // 22: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 23: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
-	28, // 24: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	4,  // 25: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
-	25, // 26: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
-	4,  // 27: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 28: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 29: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	3,  // 30: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
-	20, // 31: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
-	0,  // 32: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
-	21, // 33: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
-	7,  // 34: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
-	9,  // 35: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
-	11, // 36: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
-	13, // 37: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
-	15, // 38: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
-	17, // 39: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
-	19, // 40: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
-	8,  // 41: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
-	10, // 42: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
-	12, // 43: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
-	14, // 44: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
-	16, // 45: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
-	18, // 46: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
-	22, // 47: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
-	41, // [41:48] is the sub-list for method output_type
-	34, // [34:41] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	7,  // 17: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
+	6,  // 18: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
+	32, // 19: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
+	3,  // 20: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
+	31, // 21: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
+	32, // 22: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
+	3,  // 23: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
+	2,  // 24: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
+	4,  // 25: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
+	4,  // 26: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
+	34, // 27: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	4,  // 28: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
+	31, // 29: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
+	4,  // 30: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
+	29, // 31: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
+	30, // 32: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
+	32, // 33: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
+	1,  // 34: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
+	32, // 35: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
+	16, // 36: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
+	35, // 37: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	4,  // 38: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
+	32, // 39: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
+	4,  // 40: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	4,  // 41: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	3,  // 42: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
+	26, // 43: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
+	0,  // 44: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
+	27, // 45: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
+	8,  // 46: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
+	10, // 47: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
+	12, // 48: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
+	14, // 49: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
+	17, // 50: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
+	19, // 51: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
+	21, // 52: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
+	23, // 53: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
+	25, // 54: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
+	9,  // 55: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
+	11, // 56: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
+	13, // 57: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
+	15, // 58: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
+	18, // 59: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
+	20, // 60: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
+	22, // 61: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
+	24, // 62: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
+	28, // 63: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
+	55, // [55:64] is the sub-list for method output_type
+	46, // [46:55] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_journal_proto_init() }
@@ -1912,16 +2447,18 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[3].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[5].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[6].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[12].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[7].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[13].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[15].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_journal_proto_rawDesc), len(file_cstp_v1_journal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

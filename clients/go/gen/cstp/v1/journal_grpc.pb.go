@@ -25,6 +25,8 @@ const (
 	JournalService_GetDecision_FullMethodName     = "/cstp.v1.JournalService/GetDecision"
 	JournalService_ListDecisions_FullMethodName   = "/cstp.v1.JournalService/ListDecisions"
 	JournalService_ReviewDecision_FullMethodName  = "/cstp.v1.JournalService/ReviewDecision"
+	JournalService_UpdateDecision_FullMethodName  = "/cstp.v1.JournalService/UpdateDecision"
+	JournalService_DeleteDecision_FullMethodName  = "/cstp.v1.JournalService/DeleteDecision"
 	JournalService_ShareDecision_FullMethodName   = "/cstp.v1.JournalService/ShareDecision"
 	JournalService_UnshareDecision_FullMethodName = "/cstp.v1.JournalService/UnshareDecision"
 	JournalService_ImportDecisions_FullMethodName = "/cstp.v1.JournalService/ImportDecisions"
@@ -47,12 +49,23 @@ type JournalServiceClient interface {
 	// in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
 	// decision.
 	ReviewDecision(ctx context.Context, in *ReviewDecisionRequest, opts ...grpc.CallOption) (*ReviewDecisionResponse, error)
+	// Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
+	// revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
+	// ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
+	// expected one.
+	UpdateDecision(ctx context.Context, in *UpdateDecisionRequest, opts ...grpc.CallOption) (*UpdateDecisionResponse, error)
+	// Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
+	// answer has it any more; only its identifier stays, so that importing its source again does not bring it back.
+	// Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
+	// for another's shared one.
+	DeleteDecision(ctx context.Context, in *DeleteDecisionRequest, opts ...grpc.CallOption) (*DeleteDecisionResponse, error)
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(ctx context.Context, in *ShareDecisionRequest, opts ...grpc.CallOption) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	UnshareDecision(ctx context.Context, in *UnshareDecisionRequest, opts ...grpc.CallOption) (*UnshareDecisionResponse, error)
 	// Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-	// is the same and updates the decision where it is not. Records are stored batch by batch; after a broken stream,
+	// is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
+	// record says otherwise. Records are stored batch by batch; after a broken stream,
 	// what was stored stays, and the import can simply be repeated.
 	ImportDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportDecisionsRequest, ImportDecisionsResponse], error)
 }
@@ -99,6 +112,26 @@ func (c *journalServiceClient) ReviewDecision(ctx context.Context, in *ReviewDec
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReviewDecisionResponse)
 	err := c.cc.Invoke(ctx, JournalService_ReviewDecision_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *journalServiceClient) UpdateDecision(ctx context.Context, in *UpdateDecisionRequest, opts ...grpc.CallOption) (*UpdateDecisionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateDecisionResponse)
+	err := c.cc.Invoke(ctx, JournalService_UpdateDecision_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *journalServiceClient) DeleteDecision(ctx context.Context, in *DeleteDecisionRequest, opts ...grpc.CallOption) (*DeleteDecisionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteDecisionResponse)
+	err := c.cc.Invoke(ctx, JournalService_DeleteDecision_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -155,12 +188,23 @@ type JournalServiceServer interface {
 	// in the history of the decision. Errors: NOT_FOUND, CONFLICT if the request id was used for another review of the
 	// decision.
 	ReviewDecision(context.Context, *ReviewDecisionRequest) (*ReviewDecisionResponse, error)
+	// Changes the content of a decision of the caller's and keeps the former one. An update that changes nothing makes no
+	// revision, so that repeating one does no harm. What a review says is changed by ReviewDecision, who may read it by
+	// ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one, CONFLICT if its revision is not the
+	// expected one.
+	UpdateDecision(context.Context, *UpdateDecisionRequest) (*UpdateDecisionResponse, error)
+	// Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to it. No
+	// answer has it any more; only its identifier stays, so that importing its source again does not bring it back.
+	// Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
+	// for another's shared one.
+	DeleteDecision(context.Context, *DeleteDecisionRequest) (*DeleteDecisionResponse, error)
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(context.Context, *ShareDecisionRequest) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	UnshareDecision(context.Context, *UnshareDecisionRequest) (*UnshareDecisionResponse, error)
 	// Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-	// is the same and updates the decision where it is not. Records are stored batch by batch; after a broken stream,
+	// is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
+	// record says otherwise. Records are stored batch by batch; after a broken stream,
 	// what was stored stays, and the import can simply be repeated.
 	ImportDecisions(grpc.ClientStreamingServer[ImportDecisionsRequest, ImportDecisionsResponse]) error
 	mustEmbedUnimplementedJournalServiceServer()
@@ -184,6 +228,12 @@ func (UnimplementedJournalServiceServer) ListDecisions(context.Context, *ListDec
 }
 func (UnimplementedJournalServiceServer) ReviewDecision(context.Context, *ReviewDecisionRequest) (*ReviewDecisionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReviewDecision not implemented")
+}
+func (UnimplementedJournalServiceServer) UpdateDecision(context.Context, *UpdateDecisionRequest) (*UpdateDecisionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateDecision not implemented")
+}
+func (UnimplementedJournalServiceServer) DeleteDecision(context.Context, *DeleteDecisionRequest) (*DeleteDecisionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteDecision not implemented")
 }
 func (UnimplementedJournalServiceServer) ShareDecision(context.Context, *ShareDecisionRequest) (*ShareDecisionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ShareDecision not implemented")
@@ -287,6 +337,42 @@ func _JournalService_ReviewDecision_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JournalService_UpdateDecision_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateDecisionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).UpdateDecision(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_UpdateDecision_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).UpdateDecision(ctx, req.(*UpdateDecisionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JournalService_DeleteDecision_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteDecisionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).DeleteDecision(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_DeleteDecision_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).DeleteDecision(ctx, req.(*DeleteDecisionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _JournalService_ShareDecision_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ShareDecisionRequest)
 	if err := dec(in); err != nil {
@@ -352,6 +438,14 @@ var JournalService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReviewDecision",
 			Handler:    _JournalService_ReviewDecision_Handler,
+		},
+		{
+			MethodName: "UpdateDecision",
+			Handler:    _JournalService_UpdateDecision_Handler,
+		},
+		{
+			MethodName: "DeleteDecision",
+			Handler:    _JournalService_DeleteDecision_Handler,
 		},
 		{
 			MethodName: "ShareDecision",
