@@ -297,6 +297,53 @@ def review_decision(
     )
 
 
+def update_decision(
+    id: str,
+    *,
+    title: str | None = None,
+    context: str | None = None,
+    category: str | None = None,
+    stakes: str | None = None,
+    confidence: float | None = None,
+    status: str | None = None,
+    date: datetime | None = None,
+    reasons: Sequence[journal_pb2.Reason] = (),
+    tags: Sequence[str] = (),
+    project: str | None = None,
+    review_by: datetime | None = None,
+    update_mask: Sequence[str] | None = None,
+    expected_revision: int | None = None,
+) -> UnaryCall[journal_pb2.Decision]:
+    """Describe updateDecision of cstp.v1.JournalService."""
+    return UnaryCall(
+        "cstp.updateDecision",
+        {
+            "id": id,
+            "changes": {
+                "title": title,
+                "context": context,
+                "category": category,
+                "stakes": stakes,
+                "confidence": confidence,
+                "status": status,
+                "date": date,
+                "reasons": reasons,
+                "tags": tags,
+                "project": project,
+                "review_by": review_by,
+            },
+            "update_mask": update_mask,
+            "expected_revision": expected_revision,
+        },
+        "decision",
+    )
+
+
+def delete_decision(id: str) -> UnaryCall[journal_pb2.DeleteDecisionResponse]:
+    """Describe deleteDecision of cstp.v1.JournalService."""
+    return UnaryCall("cstp.deleteDecision", {"id": id})
+
+
 def share_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
     """Describe shareDecision of cstp.v1.JournalService."""
     return UnaryCall("cstp.shareDecision", {"id": id}, "decision")

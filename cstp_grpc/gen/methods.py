@@ -59,7 +59,7 @@ class Cstp:
                 decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
                 learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
                 session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
-                push_notification_sent, session_deleted, calls_refused.
+                push_notification_sent, session_deleted, calls_refused, decision_updated, decision_deleted.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked or warned.
@@ -458,6 +458,83 @@ class Cstp:
         call = calls.review_decision(id, outcome, notes=notes, request_id=request_id)
         return self._caller.make(call, timeout=timeout)
 
+    def update_decision(
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        context: str | None = None,
+        category: str | None = None,
+        stakes: str | None = None,
+        confidence: float | None = None,
+        status: str | None = None,
+        date: datetime | None = None,
+        reasons: Sequence[journal_pb2.Reason] = (),
+        tags: Sequence[str] = (),
+        project: str | None = None,
+        review_by: datetime | None = None,
+        update_mask: Sequence[str] | None = None,
+        expected_revision: int | None = None,
+        timeout: float | None = None,
+    ) -> journal_pb2.Decision:
+        """Changes the content of a decision of the caller's and keeps the former one.
+
+        An update that changes nothing makes no revision, so that repeating one does no harm. What a review says is
+        changed by ReviewDecision, who may read it by ShareDecision. Errors: NOT_FOUND, PERMISSION_DENIED for another's
+        shared one, CONFLICT if its revision is not the expected one.
+
+        Args:
+            id: Its identifier.
+            title: What was decided; 1 to 500 characters, not blank.
+            context: The circumstances; private, at most 200000 characters.
+            category: Its category; 1 to 100 characters.
+            stakes: What was at risk. One of low, medium, high, critical.
+            confidence: How sure the agent was, 0 to 1.
+            status: Where it stands. A review and a successor still count more. One of proposed, decided, reviewed,
+                superseded.
+            date: When it was decided.
+            reasons: Why; replaces all reasons.
+            tags: Words to find it by; replaces all of them.
+            project: The project it belongs to; 1 to 200 characters.
+            review_by: When its outcome is to be reviewed.
+            update_mask: The fields of `changes` that count. One that is named here and absent there is removed; title,
+                status and date cannot be. Absent or empty, all fields that `changes` has.
+            expected_revision: The revision that the changes were made from; any when absent.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.update_decision(
+            id,
+            title=title,
+            context=context,
+            category=category,
+            stakes=stakes,
+            confidence=confidence,
+            status=status,
+            date=date,
+            reasons=reasons,
+            tags=tags,
+            project=project,
+            review_by=review_by,
+            update_mask=update_mask,
+            expected_revision=expected_revision,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def delete_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.DeleteDecisionResponse:
+        """Deletes a decision of the caller's: its content, its reviews, its former contents and all links from and to
+        it.
+
+        No answer has it any more; only its identifier stays, so that importing its source again does not bring it back.
+        Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND,
+        PERMISSION_DENIED for another's shared one.
+
+        Args:
+            id: Its identifier.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.delete_decision(id)
+        return self._caller.make(call, timeout=timeout)
+
     def share_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:
         """Lets every agent find a decision of the caller's.
 
@@ -492,8 +569,9 @@ class Cstp:
         """Imports decisions from other records, one message each.
 
         Importing a source again changes nothing where its content is the same and updates the decision where it is not.
-        Records are stored batch by batch; after a broken stream, what was stored stays, and the import can simply be
-        repeated. They travel in batches, each of which is stored when its results are yielded; over gRPC only.
+        A decision that the caller deleted stays deleted unless the record says otherwise. Records are stored batch by
+        batch; after a broken stream, what was stored stays, and the import can simply be repeated. They travel in
+        batches, each of which is stored when its results are yielded; over gRPC only.
 
         Args:
             requests: What is sent.
