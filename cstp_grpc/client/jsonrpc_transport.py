@@ -52,7 +52,9 @@ class JsonRpcTransport:
     ) -> None:
         self._url = jsonrpc_url(target)
         self._headers = {"content-type": "application/json", "accept": "application/json"} | dict(bearer_header(token))
-        self._http = HttpClient(tls_context(root_certificates), max_bytes=MAX_RESPONSE_BYTES, clock=clock)
+        self._http = HttpClient(
+            tls_context(root_certificates, self._url.scheme), max_bytes=MAX_RESPONSE_BYTES, clock=clock
+        )
         # Shared by threads: next() of a count is atomic.
         self._ids = itertools.count(1)
 

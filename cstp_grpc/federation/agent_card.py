@@ -86,7 +86,7 @@ def fetch_card(
     AuthenticationRequired, PermissionDenied, RateLimited, Unavailable, and InvalidAgentCard.
     """
     headers = {"accept": "application/json"} | dict(bearer_header(token))
-    client = HttpClient(tls_context(root_certificates), max_bytes=MAX_PEER_RESPONSE_BYTES, clock=clock)
+    client = HttpClient(tls_context(root_certificates, address.scheme), max_bytes=MAX_PEER_RESPONSE_BYTES, clock=clock)
     try:
         answer = client.fetch("GET", address, headers, None, seconds)
     except TimeoutError as error:

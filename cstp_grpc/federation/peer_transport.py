@@ -24,7 +24,7 @@ from cstp_grpc.client.jsonrpc_transport import (
     error_from_jsonrpc,
     jsonrpc_url,
 )
-from cstp_grpc.client.tls import channel_credentials, tls_context
+from cstp_grpc.client.tls import channel_credentials, context_for_authorities, tls_context
 from cstp_grpc.contract import json_codec
 from cstp_grpc.contract.error_reasons import error_class_for_http_status
 from cstp_grpc.contract.methods import RpcMethod
@@ -188,7 +188,9 @@ class HttpPeerTransport:
     ) -> None:
         self._url = jsonrpc_url(target)
         self._headers = {"content-type": JSON_MEDIA_TYPE, "accept": JSON_MEDIA_TYPE} | dict(bearer_header(token))
-        self._http = HttpClient(tls_context(root_certificates), max_bytes=MAX_PEER_RESPONSE_BYTES, clock=clock)
+        self._http = HttpClient(
+            tls_context(root_certificates, self._url.scheme), max_bytes=MAX_PEER_RESPONSE_BYTES, clock=clock
+        )
         self._ids = itertools.count(1)
 
     def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
@@ -274,7 +276,8 @@ class CardPeerTransport:
         # The card is fetched with the first call; what can be judged without it is judged here.
         parse_card_url(url)
         bearer_header(token)
-        tls_context(root_certificates)
+        if root_certificates is not None:
+            context_for_authorities(root_certificates)
         self._url = url
         self._token = token
         self._roots = root_certificates

@@ -198,7 +198,8 @@ class HttpHealthProbe:
     def __init__(self, settings: PillarSettings) -> None:
         url = jsonrpc_url(agent_address(settings))
         self._url = url._replace(path=url.path.removesuffix(ENDPOINT_PATH) + "/health")
-        self._http = HttpClient(tls_context(read_ca_file(settings.ca_file)), max_bytes=MAX_RESPONSE_BYTES)
+        tls = tls_context(read_ca_file(settings.ca_file), url.scheme)
+        self._http = HttpClient(tls, max_bytes=MAX_RESPONSE_BYTES)
 
     def probe(self, seconds: float) -> None:
         """Check that the bridge and its server are healthy. Raises AgentUnreachable."""

@@ -87,3 +87,10 @@ def test_an_authority_that_is_none_is_refused_at_once(target: str, authority: by
 def test_an_authority_that_is_none_is_refused_in_a_loop() -> None:
     with pytest.raises(InvalidArgument, match="root_certificates"):
         AsyncCstpClient("grpcs://localhost:1", root_certificates=b"no PEM at all")
+
+
+def test_plain_http_needs_no_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssl, "create_default_context", lambda: pytest.fail("the system's authorities are loaded"))
+    reply = HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": {"total": 7}})
+    with http_server(reply) as server, CstpClient(f"http://localhost:{server.port}", retries=ONCE) as client:
+        assert client.query_decisions("x").total == 7
