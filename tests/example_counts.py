@@ -20,6 +20,6 @@ def register_profiles() -> None:
     settings.load_profile(QUICK)
 
 
-def examples(number: int) -> int:
-    """Return how many examples to try of a number."""
-    return number if settings.get_current_profile_name() == FULL else max(number // SHARE, 5)
+def examples(number: int, least: int = 5) -> int:
+    """Return how many examples to try of a number, at least `least`, which is for those that take a second each."""
+    return number if settings.get_current_profile_name() == FULL else max(number // SHARE, least)

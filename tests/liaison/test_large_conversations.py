@@ -2,49 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from tests.harness import TOKENS, GrpcCaller, running, settings
+import grpc
+import pytest
+
+from cstp_grpc.contract.json_codec import from_json
+from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
+from tests.harness import TIMEOUT, TOKENS, GrpcCaller, running, settings
 
 NUMBERS = [1] * 130_000
 """As JSON nearly as large as a context may be, and as a message five times as large."""
+COUNT = 3
+"""How many of them are more than a message may hold (4 MiB)."""
+ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
 
 
-def listed(caller: GrpcCaller, method: str, name: str, **params: Any) -> list[dict[str, Any]]:
-    """Return the items of all pages."""
-    items: list[dict[str, Any]] = []
-    token = ""
-    while True:
-        outcome = caller.call(f"liaison.{method}", {**params, "page_token": token})
-        assert outcome.result is not None, outcome
-        items += outcome.result[name]
-        token = outcome.result["next_page_token"]
-        if not token:
-            return items
+@pytest.fixture
+def stub(tmp_path: Path) -> Iterator[liaison_pb2_grpc.LiaisonServiceStub]:
+    with running(settings(tmp_path)) as app, grpc.insecure_channel(app.target) as channel:
+        yield liaison_pb2_grpc.LiaisonServiceStub(channel)
 
 
-def test_sessions_with_large_contexts_are_all_listed_page_by_page(tmp_path: Path) -> None:
-    with running(settings(tmp_path)) as app:
-        caller = GrpcCaller(app.target)
-        for number in range(4):
-            params = {"user_id": f"u-{number}", "chat_session_id": f"s-{number}", "context": {"numbers": NUMBERS}}
-            assert caller.call("liaison.openSession", params).reason is None
-        found = [session["id"] for session in listed(caller, "listSessions", "chat_sessions")]
-        caller.close()
-    assert found == [f"s-{number}" for number in reversed(range(4))]
+def test_sessions_with_large_contexts_are_all_listed_page_by_page(stub: liaison_pb2_grpc.LiaisonServiceStub) -> None:
+    opening = from_json({"context": {"numbers": NUMBERS}}, liaison_pb2.OpenSessionRequest)
+    for number in range(COUNT):
+        opening.user_id, opening.chat_session_id = f"u-{number}", f"s-{number}"
+        stub.OpenSession(opening, metadata=ALICE, timeout=TIMEOUT)
+    found: list[str] = []
+    request = liaison_pb2.ListSessionsRequest()
+    while not found or request.page_token:
+        page = stub.ListSessions(request, metadata=ALICE, timeout=TIMEOUT)
+        found += [session.id for session in page.chat_sessions]
+        request.page_token = page.next_page_token
+    assert found == [f"s-{number}" for number in reversed(range(COUNT))]
 
 
-def test_messages_with_large_metadata_are_all_listed_page_by_page(tmp_path: Path) -> None:
-    with running(settings(tmp_path)) as app:
-        caller = GrpcCaller(app.target)
-        caller.call("liaison.openSession", {"chat_session_id": "s-1"})
-        for number in range(4):
-            params = {"chat_session_id": "s-1", "role": "user", "content": f"No. {number}", "metadata": {"n": NUMBERS}}
-            assert caller.call("liaison.appendMessage", params).reason is None
-        found = [message["sequence"] for message in listed(caller, "listMessages", "messages", chat_session_id="s-1")]
-        caller.close()
-    assert found == list(range(1, 5))
+def test_messages_with_large_metadata_are_all_listed_page_by_page(stub: liaison_pb2_grpc.LiaisonServiceStub) -> None:
+    stub.OpenSession(liaison_pb2.OpenSessionRequest(chat_session_id="s-1"), metadata=ALICE, timeout=TIMEOUT)
+    params = {"chat_session_id": "s-1", "role": "user", "content": "Hello", "metadata": {"n": NUMBERS}}
+    appending = from_json(params, liaison_pb2.AppendMessageRequest)
+    for _ in range(COUNT):
+        stub.AppendMessage(appending, metadata=ALICE, timeout=TIMEOUT)
+    found: list[int] = []
+    request = liaison_pb2.ListMessagesRequest(chat_session_id="s-1")
+    while not found or request.page_token:
+        page = stub.ListMessages(request, metadata=ALICE, timeout=TIMEOUT)
+        found += [message.sequence for message in page.messages]
+        request.page_token = page.next_page_token
+    assert found == list(range(1, COUNT + 1))
 
 
 def test_events_with_large_data_are_all_listed(tmp_path: Path) -> None:

@@ -425,7 +425,7 @@ def test_conversations(database: Database, writer: GroupCommitWriter, database_k
         run_state_machine_as_test(
             type("Machine", (Conversations,), members),
             settings=settings(
-                max_examples=examples(number),
+                max_examples=examples(number, least=3),
                 stateful_step_count=40,
                 deadline=None,
                 phases=[phase for phase in Phase if phase is not Phase.explain],
