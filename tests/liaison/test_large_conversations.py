@@ -15,7 +15,9 @@ from tests.harness import TIMEOUT, TOKENS, GrpcCaller, running, settings
 NUMBERS = [1] * 130_000
 """As JSON nearly as large as a context may be, and as a message five times as large."""
 COUNT = 3
-"""How many of them are more than a message may hold (4 MiB)."""
+"""How many of them are more than a message may hold."""
+MAX_MESSAGE_BYTES = 4 << 20
+"""What clients of gRPC receive at most."""
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
 
 
@@ -27,6 +29,7 @@ def stub(tmp_path: Path) -> Iterator[liaison_pb2_grpc.LiaisonServiceStub]:
 
 def test_sessions_with_large_contexts_are_all_listed_page_by_page(stub: liaison_pb2_grpc.LiaisonServiceStub) -> None:
     opening = from_json({"context": {"numbers": NUMBERS}}, liaison_pb2.OpenSessionRequest)
+    assert COUNT * opening.ByteSize() > MAX_MESSAGE_BYTES
     for number in range(COUNT):
         opening.user_id, opening.chat_session_id = f"u-{number}", f"s-{number}"
         stub.OpenSession(opening, metadata=ALICE, timeout=TIMEOUT)
@@ -43,6 +46,7 @@ def test_messages_with_large_metadata_are_all_listed_page_by_page(stub: liaison_
     stub.OpenSession(liaison_pb2.OpenSessionRequest(chat_session_id="s-1"), metadata=ALICE, timeout=TIMEOUT)
     params = {"chat_session_id": "s-1", "role": "user", "content": "Hello", "metadata": {"n": NUMBERS}}
     appending = from_json(params, liaison_pb2.AppendMessageRequest)
+    assert COUNT * appending.ByteSize() > MAX_MESSAGE_BYTES
     for _ in range(COUNT):
         stub.AppendMessage(appending, metadata=ALICE, timeout=TIMEOUT)
     found: list[int] = []
