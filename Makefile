@@ -30,7 +30,24 @@ example: $(VENV)/.installed ## Let a guide hand two users to liaison agents, one
 bench: $(VENV)/.installed-dev ## Measure everything that has a figure; ARGS are its options, such as --only checks.
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-bench-check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
+bench-check: $(VENV)/.installed-dev ## Measure, and fail where a figure is worse than the accepted one.
+	@$(BIN)/python -m tests.bench --check $(ARGS)
+
+bench-accept: $(VENV)/.installed-dev ## Keep the figures of the newest run as the accepted ones.
+	@$(BIN)/python -m tests.bench --from newest --accept
+
+# Tests wait for much of their time, and each worker collects all of them: twice as many workers as the two cores.
+test: $(VENV)/.installed-dev check ## Check and test everything; COVER=yes measures branch coverage too.
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),--cov --cov-report=term:skip-covered)
+
+test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and properties on all examples.
+	$(BIN)/python -m pytest -m slow --timeout 900
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full --timeout 900
+
+test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and Rust, as far as there are tools; LANGUAGES names those that must be.
+	$(BIN)/python -m tests.clients $(LANGUAGES)
+
+check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
 	@$(MAKE) --no-print-directory --jobs 2 check-types check-others
 
 # The types take as long as everything else, on one processor.
