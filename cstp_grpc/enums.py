@@ -48,7 +48,7 @@ class Severity(StrEnum):
 
 
 class Visibility(StrEnum):
-    """Who may read a decision besides the agent that recorded it."""
+    """Who may read a decision or an intent besides its agent."""
 
     PRIVATE = "private"
     SHARED = "shared"

@@ -22,6 +22,7 @@ class AuditEvent(StrEnum):
 
     GUARDRAIL_CHECK = "guardrail_check"
     INTENT_ANNOUNCED = "intent_announced"
+    INTENT_CLOSED = "intent_closed"
     DECISION_RECORDED = "decision_recorded"
     DECISION_IMPORTED = "decision_imported"
     DECISION_REVIEWED = "decision_reviewed"

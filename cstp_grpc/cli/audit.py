@@ -85,6 +85,7 @@ def audit_command(
 @click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="With any of these stakes.")
 @click.option("--after", type=parse_instant, metavar="DATE", help="Received then or later.")
 @click.option("--before", type=parse_instant, metavar="DATE", help="Received then or earlier.")
+@click.option("--closed/--open", default=None, help="Only those that were closed, or were not.")
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
 @with_client
 def intents_command(
@@ -96,6 +97,7 @@ def intents_command(
     stakes: tuple[str, ...],
     after: datetime | None,
     before: datetime | None,
+    closed: bool | None,
     limit: int,
 ) -> None:
     """List the announced intents of every agent, latest first. Needs the permission admin.
@@ -112,6 +114,7 @@ def intents_command(
         stakes=stakes,
         after=after,
         before=before,
+        closed=closed,
         page_size=min(limit, 1000),
     )
     found = list(islice(records, limit))

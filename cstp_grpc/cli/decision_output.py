@@ -13,7 +13,7 @@ from rich.text import Text
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.federation.merge import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
-from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, intents_pb2, journal_pb2, types_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
@@ -201,6 +201,8 @@ def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentRespo
             entry = entry_text(item.title, [format_date(item.date), item.id, origin_text(item)], item.notes)
             table.add_row(f"  {item.score:.2f}", outcome_text(item.outcome), entry)
         console.print(table)
+    if answer.related_intents:
+        print_related_intents(console, answer.related_intents)
     if answer.suggestions:
         console.print(Text("Suggestions", style="bold"))
         table = TextTable()
@@ -208,6 +210,29 @@ def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentRespo
             table.add_row("  -", Text(to_printable(suggestion)))
         console.print(table)
     print_responses(console, answer.responses)
+
+
+def print_related_intents(console: Console, found: Sequence[intents_pb2.RelatedIntent]) -> None:
+    """Print recent intents of other agents."""
+    console.print(Text("Related intents of other agents", style="bold"))
+    table = TextTable()
+    for item in found:
+        blocked = "blocked" if item.HasField("allowed") and not item.allowed else ""
+        details = [item.agent, format_instant(item.received_at), blocked, item.correlation_id, item.project]
+        table.add_row(f"  {item.score:.2f}", closing_text(item), entry_text(item.intent, details, item.closing.notes))
+    console.print(table)
+
+
+def closing_text(item: intents_pb2.RelatedIntent | audit_pb2.IntentRecord) -> Text:
+    """Return the outcome of a closed intent, or that it is open."""
+    return outcome_text(item.closing.outcome) if item.HasField("closing") else Text("open")
+
+
+def print_closed_intent(console: Console, answer: intents_pb2.CloseIntentResponse) -> None:
+    """Print that an intent is closed."""
+    outcome = enum_word(types_pb2.Outcome, answer.closing.outcome)
+    parts = [f"{answer.correlation_id} is closed: {outcome}", revision_text(answer.revision)]
+    console.print(to_printable(", ".join(filter(None, parts))))
 
 
 def revision_text(revision: int, previous: int = 0) -> str:
@@ -386,8 +411,12 @@ def print_intents(console: Console, found: Sequence[audit_pb2.IntentRecord]) -> 
             item.correlation_id,
         ]
         details.append(revision_text(item.revision, item.previous_revision))
+        details.append("shared" if item.visibility == types_pb2.VISIBILITY_SHARED else "")
+        details.append(item.closing.decision_id)
         more = [f"{len(item.paths) - MAX_PATHS} more paths"] if len(item.paths) > MAX_PATHS else []
         table.add_row(
-            format_instant(item.received_at), entry_text(headline, [*details, *item.paths[:MAX_PATHS], *more])
+            format_instant(item.received_at),
+            closing_text(item),
+            entry_text(headline, [*details, *item.paths[:MAX_PATHS], *more], item.closing.notes),
         )
     console.print(table if found else "There are no such intents.")

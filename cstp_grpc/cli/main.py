@@ -45,6 +45,7 @@ COMMANDS: Final = {
         "protocol:announce_command",
         "Announce what you are about to do; get similar decisions, a verdict and suggestions.",
     ),
+    "intent": ListedCommand("intent:intent_group", "Say what became of an intent that you announced."),
     "record": ListedCommand("journal:record_command", "Record a decision of yours."),
     "update": ListedCommand(
         "journal:update_command", "Change the content of a decision of yours; the former one is kept."

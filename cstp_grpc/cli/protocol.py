@@ -18,6 +18,7 @@ from cstp_grpc.cli.command_decorators import (
     with_client,
     with_output,
 )
+from cstp_grpc.enums import Visibility
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.lazy_imports import LazyModule
 from cstp_grpc.version import VERSION
@@ -146,6 +147,11 @@ def check_command(
     "--correlation-id",
     help="Ties announcements together: the same one again is a repetition, any other a revision; made up when absent.",
 )
+@click.option(
+    "--share/--private",
+    default=None,
+    help="Whether other agents are told of it; as the server is configured when absent.",
+)
 @MIN_REVISION_OPTION
 @federated_options
 @with_client
@@ -163,13 +169,15 @@ def announce_command(
     agent_id: str | None,
     agent_url: str | None,
     correlation_id: str | None,
+    share: bool | None,
     min_revision: str | None,
     scope: str | None,
     asked: tuple[str, ...],
 ) -> None:
     """Announce what you are about to do; get similar decisions, a verdict and suggestions.
 
-    With --path, also get what governs these files and folders. Exit code 0 means that nothing blocks, 3 that a
+    With --path, also get what governs these files and folders; with --share, others who are about to do the same are
+    told of it. Exit code 0 means that nothing blocks, 3 that a
     guardrail does, 1 an error.
 
     \b
@@ -177,11 +185,13 @@ def announce_command(
       cstp announce "Deploy the auth service to production" --stakes high --confidence 0.85
       cstp announce "Migrate orders to the new schema" --category database \\
           --context "tested on a copy" --metadata affectsProduction=true
+      cstp announce "Rebuild the orders search index tonight" --share --correlation-id rebuild-orders-index
       cstp announce "Add a handler" --project shop --path src/api/handlers.ts \\
           --metadata confirmedChecks='["Run the contract tests"]'
       cstp announce "Deploy the auth service" --agent-id emerson \\
           --agent-url https://agents.example.com/cstp/emerson
     """
+    visibility = None if share is None else Visibility.SHARED if share else Visibility.PRIVATE
     claimed = types_pb2.AgentInfo(id=agent_id, url=agent_url) if agent_id or agent_url else None
     answer = client.announce_intent(
         intent,
@@ -194,6 +204,7 @@ def announce_command(
         metadata=inputs,
         project=project,
         paths=paths,
+        visibility=visibility,
         min_journal_revision=min_revision,
         scope=scope,
         agents=asked,

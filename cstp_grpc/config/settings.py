@@ -165,6 +165,18 @@ class IntentSettings(SettingsSection):
     """False keeps the audit entry of an announcement without its content."""
     auto_respond: bool = True
     """False records and acknowledges announcements without feedback."""
+    shared_by: list[str] = []
+    """Agents whose announcements other agents are told of unless they state `visibility: private`; `*` for all. Others
+    state `visibility: shared`, or nobody is told."""
+    related_min_score: float = Field(default=0.45, ge=0, le=1)
+    """How alike intents must be at the least for agents to be told of each other's."""
+
+    @model_validator(mode="after")
+    def check_sharing(self) -> IntentSettings:
+        """Reject sharing what is not stored."""
+        if self.shared_by and not self.store_received:
+            raise ValueError("shared_by needs store_received, because only stored intents can be shared")
+        return self
 
 
 class CstpSettings(SettingsSection):

@@ -44,6 +44,12 @@ class ReadPolicy:
             not self.is_restricted_peer(caller) or self.is_shared_with_peers(decision)
         )
 
+    def may_read_intent(self, category: str | None, caller: str) -> bool:
+        """Return True if an agent may read a shared intent of another one; intents have no tags."""
+        return not self.is_restricted_peer(caller) or (
+            not self.tags and (not self.categories or category in self.categories)
+        )
+
     def is_shared_with_peers(self, decision: Decision) -> bool:
         """Return True if peers may read a decision of another agent once it is shared."""
         return (not self.categories or decision.category in self.categories) and (

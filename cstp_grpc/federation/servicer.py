@@ -98,6 +98,8 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             # These name what only this agent's configuration knows.
             forwarded.ClearField("project")
             forwarded.ClearField("paths")
+            # Sharing is meant for the agents of this server.
+            forwarded.ClearField("visibility")
             narrowed = self._is_narrowed()
             late = (
                 self._late.collector_for(request, answer.revision, plan.peers, narrowed=narrowed)

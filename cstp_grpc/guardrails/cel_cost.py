@@ -172,6 +172,12 @@ FORMAT_CHARACTER = 200
 """Maximum output per character of a format string: `%.1000f` has seven."""
 CONVERTED_CHARACTERS = 64
 """Maximum length of a number or timestamp converted to a string."""
+PYTHON_CALL = 2_000
+"""Steps to call a Python function and convert its result: 20 us."""
+PYTHON_ELEMENT = 50
+"""Steps to convert an element of a list for a Python function, and to look at it."""
+RELATED_FUNCTION = "related"
+"""The name of the function in `intents.related("1h")`."""
 MAX_ESTIMATED_NESTING = 4
 """Nested comprehensions that are estimated closely; each level doubles the effort."""
 
@@ -347,6 +353,11 @@ def estimate_format(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     return CostEstimate(ValueSize(1, made), made)
 
 
+def estimate_related(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+    """Estimate `intents.related`, which is a Python function."""
+    return CostEstimate(SCALAR_SIZE, PYTHON_CALL + PYTHON_ELEMENT * sizes[0].values)
+
+
 def add_sizes(sizes: Sequence[ValueSize]) -> ValueSize:
     """Return the total size of several values."""
     return ValueSize(sum(size.values for size in sizes), sum(size.characters for size in sizes))
@@ -384,5 +395,6 @@ PRODUCT_COST_FUNCTIONS: Mapping[str, Callable[[CelCall, Sequence[ValueSize]], Co
     "split": estimate_split,
     "join": estimate_join,
     "format": estimate_format,
+    RELATED_FUNCTION: estimate_related,
 }
 """Functions whose cost depends on more than one argument."""

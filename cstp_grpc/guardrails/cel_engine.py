@@ -15,13 +15,21 @@ from cel_expr_python.ext import ext_optional, ext_strings
 from cstp_grpc.enums import Stakes
 from cstp_grpc.guardrails.cel_cost import (
     MAX_STEPS,
+    RELATED_FUNCTION,
     SHARED_STEPS,
     UnknownCost,
     ValueSize,
     estimate_cost,
     read_syntax_tree,
 )
-from cstp_grpc.guardrails.cel_variables import RuleExpression, RuleExpressionError, presence_variable, scan_expression
+from cstp_grpc.guardrails.cel_variables import (
+    INTENTS_VARIABLE,
+    RuleExpression,
+    RuleExpressionError,
+    parse_window_seconds,
+    presence_variable,
+    scan_expression,
+)
 from cstp_grpc.guardrails.input_values import InputType
 
 MAX_EXPRESSION_CHARACTERS = 10_000
@@ -57,6 +65,9 @@ INPUT_TYPES = {
     InputType.LIST: cel.Type.List(cel.Type.DYN),
     InputType.MAP: cel.Type.Map(cel.Type.STRING, cel.Type.DYN),
 }
+
+RELATED_AGES = cel.Type.List(cel.Type.DOUBLE)
+"""The type of the variable `intents`: seconds since each related intent was announced."""
 
 SMALL_SIZE = 25
 """Size of the inputs on which every rule must stay within MAX_STEPS: 25 values and 100 characters. Chosen: a rule that
@@ -165,12 +176,14 @@ class CelEnvironment:
         variables = dict(ACTION_TYPES) | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
         for name, kind in inputs.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
+        variables[INTENTS_VARIABLE] = RELATED_AGES
         for name in self._inputs | OPTIONAL_FIELDS:
             variables[presence_variable(name)] = cel.Type.BOOL
         self._env = cel.NewEnv(
             config=cel.NewEnvConfigFromYaml(base_environment_config()),
             variables=variables,
             extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
+            functions=[related_declaration()],
         )
 
     def parse(self, source: str) -> RuleExpression:
@@ -216,6 +229,8 @@ class CelEnvironment:
             raise RuleExpressionError(explain_compile_error(str(error))) from None
 
     def _check_name(self, name: str) -> None:
+        if name == INTENTS_VARIABLE:
+            return
         root, _, last = name.partition(".")
         names = {
             "action": ACTION_TYPES.keys(),
@@ -230,6 +245,24 @@ class CelEnvironment:
         if root == "context":
             raise RuleExpressionError(f"{name} is not declared in inputs{hint}")
         raise RuleExpressionError(f"there is no {name}{hint or '; there are ' + ', '.join(sorted(names))}")
+
+
+def count_recent(ages: Sequence[float], window: str) -> int:
+    """Return how many ages, in seconds, are within a time such as `1h`."""
+    seconds = parse_window_seconds(window)
+    return sum(age <= seconds for age in ages)
+
+
+def related_declaration() -> cel.FunctionDecl:
+    """Return the declaration of `intents.related("1h")`."""
+    overload = cel.Overload(
+        "intents_related_string",
+        return_type=cel.Type.INT,
+        parameters=[RELATED_AGES, cel.Type.STRING],
+        is_member=True,
+        impl=count_recent,
+    )
+    return cel.FunctionDecl(RELATED_FUNCTION, [overload])
 
 
 @cache

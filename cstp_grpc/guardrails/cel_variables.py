@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 VARIABLE_ROOTS = frozenset({"action", "context", "stakes", "code"})
+INTENTS_VARIABLE = "intents"
+"""The variable of the related intents, which expressions read as `intents.related("1h")` only."""
 VARIABLE_GROUPS = frozenset({"code.boundaries"})
 """Names with nested names, so that a variable's name continues after them."""
 RESERVED_NAMES = frozenset(
@@ -35,6 +37,12 @@ TOKEN_PATTERN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+WINDOW_PATTERN = re.compile(r"([1-9][0-9]{0,4})([smh])")
+WINDOW_UNITS = {"s": 1, "m": 60, "h": 3600}
+MAX_WINDOW_SECONDS = 24 * 3600
+"""The longest time for which related intents are looked up. Chosen: what was announced yesterday is done or dropped."""
 
 
 class RuleExpressionError(Exception):
@@ -84,8 +92,31 @@ def scan_expression(source: str) -> RuleExpression:
                 position += 5
             elif token.text in VARIABLE_ROOTS:
                 values.add(read_variable_name(tokens, position))
+            elif token.text == INTENTS_VARIABLE:
+                check_intents_call(tokens[position + 1 : position + 6])
+                values.add(INTENTS_VARIABLE)
         position += 1
     return RuleExpression(source, "".join(text), frozenset(values), frozenset(presences))
+
+
+def check_intents_call(tokens: Sequence[CelToken]) -> None:
+    """Check that the tokens after `intents` are `.related("1h")`. Raises RuleExpressionError."""
+    texts = [token.text for token in tokens]
+    if texts[:3] != [".", "related", "("] or texts[4:] != [")"] or tokens[3].kind != "string":
+        raise RuleExpressionError('reads intents in another way than intents.related("1h")')
+    try:
+        parse_window_seconds(texts[3][1:-1])
+    except ValueError as error:
+        raise RuleExpressionError(f"asks for intents.related of a time that {error}") from None
+
+
+def parse_window_seconds(text: str) -> int:
+    """Return the seconds of a time such as `90s`, `15m` or `1h`. Raises ValueError, which says what it must be."""
+    match = WINDOW_PATTERN.fullmatch(text)
+    seconds = int(match[1]) * WINDOW_UNITS[match[2]] if match else 0
+    if not 0 < seconds <= MAX_WINDOW_SECONDS:
+        raise ValueError('must be like "90s", "15m" or "1h", at most "24h"')
+    return seconds
 
 
 def tokenize_expression(source: str) -> list[CelToken]:

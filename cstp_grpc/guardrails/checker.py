@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.enums import Severity
@@ -24,13 +24,15 @@ from cstp_grpc.guardrails.cel_engine import (
     CelPredicate,
     CelPredicateBatch,
 )
-from cstp_grpc.guardrails.cel_variables import presence_variable
+from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, presence_variable
 from cstp_grpc.guardrails.input_values import CONVERTERS, InputValueError, check_context_bounds, to_number, to_string
 from cstp_grpc.guardrails.model import (
     EVALUATION_ERROR,
+    NO_INTENTS,
     Action,
     CodeFacts,
     Guardrail,
+    IntentFacts,
     MissingInput,
     RuleSet,
     Verdict,
@@ -95,14 +97,16 @@ class GuardrailEvaluator:
         self._clear = Verdict((), (), len(guardrails), rule_set.version, allowed=True)
         self._batches = [self._compile_batch(part) for part in batch_guardrails(guardrails)]
         read = sorted({name for guardrail in guardrails for name in guardrail.when.values})
-        self._readers = [(name, self._reader(name)) for name in read if name.startswith(("action.", "code."))]
+        self._readers = [(name, FACT_READERS[name]) for name in read if name in FACT_READERS]
+        self.reads_intents = INTENTS_VARIABLE in read
+        """Whether any guardrail reads the related intents of other agents."""
         self._input_readers = [self._input_reader(name) for name in read if name.startswith(CONTEXT_PREFIX)]
         self._light_size = min(
             (rule.predicate.light_size for batch in self._batches for rule in batch.rules), default=LARGEST_SIZE
         )
         # The size of all defaults, and 2 for the values that description and category are.
         self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
-        self._code_names = [name for name in read if name in CODE_READERS]
+        self._list_names = [name for name in read if name in LIST_READERS]
         tested = sorted({name for guardrail in guardrails for name in guardrail.when.presences})
         self._presence_tests = [(presence_variable(name), *name.partition(".")[::2]) for name in tested]
         """The variable, root and last part of each name that is tested for presence."""
@@ -119,7 +123,7 @@ class GuardrailEvaluator:
             + self._fixed_size
         )
         values = self._read_variables(action)
-        for name in self._code_names:
+        for name in self._list_names:
             if name in values:
                 size += measure_size(values[name]).total
         # The cheap bound first: almost all actions are smaller than what every rule takes in a batch.
@@ -244,7 +248,7 @@ class GuardrailEvaluator:
                 if (value := action.context.get(declared.name)) is not None:
                     CONVERTERS[declared.type](value)
             else:
-                self._reader(name)(action)
+                FACT_READERS[name](action)
         except InputValueError as error:
             return str(error)
         return "is missing and has no default" if name.startswith("context.") else "is missing"
@@ -252,14 +256,13 @@ class GuardrailEvaluator:
     def _remedy(self, name: str) -> str:
         if name in CODE_READERS:
             return "Make what governs the paths readable, or ask a person"
+        if name == INTENTS_VARIABLE:
+            return "Try again later, or ask a person"
         declared = self._inputs.get(name.removeprefix("context."))
         if declared is None:
             return f"Provide {name}"
         about = f": {declared.description}" if declared.description else ""
         return f"Provide {name} as a {declared.type}{about}"
-
-    def _reader(self, name: str) -> ReadVariable:
-        return ACTION_READERS[name] if name in ACTION_READERS else CODE_READERS[name]
 
     def _input_reader(self, name: str) -> InputReader:
         declared = self._inputs[name.removeprefix(CONTEXT_PREFIX)]
@@ -326,6 +329,18 @@ CODE_READERS: Mapping[str, ReadVariable] = {
 }
 
 
+def read_related_ages(action: Action) -> object:
+    """Return the ages of the related intents in seconds. Raises InputValueError if they are unknown."""
+    if action.intents.unreadable is not None:
+        raise InputValueError(f"cannot be read: {action.intents.unreadable}")
+    return list(action.intents.ages)
+
+
+LIST_READERS: Mapping[str, ReadVariable] = {**CODE_READERS, INTENTS_VARIABLE: read_related_ages}
+FACT_READERS: Mapping[str, ReadVariable] = {**ACTION_READERS, **LIST_READERS}
+"""The readers of everything but the inputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """The result of a check."""
@@ -350,13 +365,43 @@ def verdict_audit_fields(verdict: Verdict | None) -> dict[str, Any]:
 GUARDRAIL_ID = attrgetter("guardrail_id")
 
 
+class IntentFactsReader(Protocol):
+    """Looks up which intents of other agents resemble an action."""
+
+    async def read_facts(self, text: str, caller: str, reader: str) -> IntentFacts:
+        """Return the facts for an action in words.
+
+        The intents are those of other agents than `caller` that `reader` may read. Facts that cannot be read say why.
+        """
+
+
+class NoRelatedIntents:
+    """Knows no intents; for checkers whose actions resemble none."""
+
+    async def read_facts(self, text: str, caller: str, reader: str) -> IntentFacts:  # noqa: ARG002
+        """Return that there are none."""
+        return NO_INTENTS
+
+
 class GuardrailChecker:
     """Evaluates actions against the rule set, if there is one, and records the checks."""
 
-    def __init__(self, evaluator: GuardrailEvaluator | None, sink: AuditSink, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        evaluator: GuardrailEvaluator | None,
+        sink: AuditSink,
+        clock: Callable[[], datetime],
+        intents: IntentFactsReader | None = None,
+    ) -> None:
         self._evaluator = evaluator
         self._sink = sink
         self._clock = clock
+        self._intents = intents or NoRelatedIntents()
+
+    @property
+    def reads_intents(self) -> bool:
+        """Whether any guardrail reads the related intents, which the action must have then."""
+        return self._evaluator is not None and self._evaluator.reads_intents
 
     def judge(self, action: Action) -> Verdict:
         """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
@@ -365,17 +410,21 @@ class GuardrailChecker:
         return self._evaluator.evaluate(action)
 
     async def judge_and_record(
-        self, action: Action, caller: str, claimed_agent: str | None, request_id: str
+        self, action: Action, caller: str, claimed_agent: str | None, request_id: str, reader: str | None = None
     ) -> CheckResult:
         """Return the verdict after recording it; a failed check is recorded too, with the reason.
 
-        `caller` is the authenticated agent, `claimed_agent` the one that the request names, which is never trusted. The
-        evaluation is short enough to run on the event loop; the record is awaited. Raises GuardrailEvalFailed,
-        InvalidArgument, and Unavailable if the record cannot be written.
+        `caller` is the authenticated agent, `claimed_agent` the one that the request names, which is never trusted.
+        Related intents are those that `reader` may read; None means the caller. The evaluation is short enough to run
+        on the event loop; the record is awaited. Raises GuardrailEvalFailed, InvalidArgument, and Unavailable if the
+        record cannot be written.
         """
         verdict: Verdict | None = None
         failure: Exception | None = None
         try:
+            if self.reads_intents:
+                facts = await self._intents.read_facts(action.description, caller, caller if reader is None else reader)
+                action = replace(action, intents=facts)
             verdict = self.judge(action)
         except Exception as error:  # noqa: BLE001 - it is raised once it is on record
             failure = error

@@ -36,6 +36,24 @@ NO_CODE = CodeFacts()
 
 
 @dataclass(frozen=True, slots=True)
+class IntentFacts:
+    """What is known of the intents of other agents that resemble an action.
+
+    `ages` are the seconds since each was announced, for those that are shared, open and not blocked; `unreadable` is
+    the reason if they are unknown, else None.
+    """
+
+    ages: tuple[float, ...] = ()
+    unreadable: str | None = None
+
+
+NO_INTENTS = IntentFacts()
+"""For actions that resemble no intent."""
+UNREAD_INTENTS = IntentFacts(unreadable="nobody has looked for them")
+"""For actions whose related intents were not looked up; fails closed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """An action to check; `confidence` is 0 to 1, `context` holds the guardrails' inputs as JSON values."""
 
@@ -45,6 +63,7 @@ class Action:
     confidence: float | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
     code: CodeFacts = NO_CODE
+    intents: IntentFacts = UNREAD_INTENTS
 
 
 @dataclass(frozen=True, slots=True)

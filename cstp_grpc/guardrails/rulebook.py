@@ -12,14 +12,21 @@ from pathlib import Path
 from cstp_grpc.enums import Severity, Stakes
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment
-from cstp_grpc.guardrails.cel_variables import RESERVED_NAMES, RuleExpression, RuleExpressionError
+from cstp_grpc.guardrails.cel_variables import (
+    RESERVED_NAMES,
+    RuleExpression,
+    RuleExpressionError,
+    parse_window_seconds,
+)
 from cstp_grpc.guardrails.input_values import CONVERTERS, InputType, InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import (
     NO_CODE,
+    NO_INTENTS,
     Action,
     CodeFacts,
     Guardrail,
     InputDeclaration,
+    IntentFacts,
     Rulebook,
     RulebookTest,
     RuleSet,
@@ -198,8 +205,8 @@ class RulebookParser:
 
     def _action(self, node: YamlNode, where: str) -> Action:
         if node.value is None:
-            return Action("")
-        optional = ["category", "stakes", "confidence", "context", "code"]
+            return Action("", intents=NO_INTENTS)
+        optional = ["category", "stakes", "confidence", "context", "code", "related_intents"]
         fields = YamlFields(node, where, self.report, ["description"], optional)
         confidence = fields.number("confidence")
         if confidence is not None and not 0 <= confidence <= 1:
@@ -211,6 +218,7 @@ class RulebookParser:
             confidence=confidence,
             context=self._context(fields),
             code=self._code(fields),
+            intents=self._intents(fields),
         )
 
     def _code(self, fields: YamlFields) -> CodeFacts:
@@ -236,6 +244,15 @@ class RulebookParser:
             pitfalls=read_texts(code, "pitfalls"),
             unreadable=code.optional_text("unreadable"),
         )
+
+    def _intents(self, fields: YamlFields) -> IntentFacts:
+        ages = []
+        for line, text in fields.texts("related_intents"):
+            try:
+                ages.append(float(parse_window_seconds(text)))
+            except ValueError as error:
+                self.report(line, fields.where, f"`related_intents` holds {text}, but a time {error}")
+        return IntentFacts(tuple(ages))
 
     def _context(self, fields: YamlFields) -> Mapping[str, object]:
         node = fields.get("context")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -13,83 +13,25 @@ from typing import Any, Protocol
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
-from cstp_grpc.enums import INTENT_LAYER_AGENT, Outcome, Stakes
-from cstp_grpc.errors import error_reason
+from cstp_grpc.enums import INTENT_LAYER_AGENT, Stakes, Visibility
+from cstp_grpc.errors import InvalidArgument, error_reason
 from cstp_grpc.guardrails.checker import GuardrailChecker, verdict_audit_fields
 from cstp_grpc.guardrails.input_values import check_context_bounds
-from cstp_grpc.guardrails.model import NO_CODE, Action, Verdict
-from cstp_grpc.intents.model import CodeContext, CodeContextReader, Intent, IntentContended, IntentStore
+from cstp_grpc.guardrails.model import NO_CODE, UNREAD_INTENTS, Action, IntentFacts, Verdict
+from cstp_grpc.intents.model import (
+    CodeContext,
+    CodeContextReader,
+    Intent,
+    IntentContended,
+    IntentStore,
+    IntentVector,
+    SharedIntent,
+)
+from cstp_grpc.intents.related_intents import IntentSubject, RelatedIntent, RelatedIntents
+from cstp_grpc.intents.suggestions import build_suggestions
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
-
-MAX_SUGGESTIONS = 5
-MAX_LESSON = 400
-"""Characters of a lesson or a check that a suggestion quotes."""
-FIRST_CHECKS = 2
-"""How many checks come before lessons: the code's own list must not keep what went wrong from being told."""
-
-OUTCOME_SENTENCES = {
-    Outcome.FAILURE: "A similar decision failed",
-    Outcome.PARTIAL: "A similar decision succeeded only in part",
-    Outcome.ABANDONED: "A similar decision was abandoned",
-    Outcome.SUCCESS: "A similar decision succeeded",
-}
-
-
-def build_suggestions(similar: Sequence[Match], verdict: Verdict, checks: Sequence[str] = ()) -> list[str]:
-    """Return at most five suggestions, the most useful first and without duplicates.
-
-    The order: how to satisfy guardrails that block; the first two of the `checks` not made yet; lessons of failures and
-    partial successes; how to satisfy guardrails that warn; failures and partial successes without a lesson; the other
-    checks; other lessons; successes. Each group keeps the order of the verdict, of `checks` or of `similar` (most
-    similar first).
-    """
-    return take_distinct(rank_suggestions(similar, verdict, checks), MAX_SUGGESTIONS)
-
-
-def rank_suggestions(similar: Sequence[Match], verdict: Verdict, checks: Sequence[str]) -> Iterator[str]:
-    """Yield every suggestion, the most useful first."""
-    troubled = [match for match in similar if match.decision.outcome in (Outcome.FAILURE, Outcome.PARTIAL)]
-    others = [match for match in similar if match.decision.outcome in (Outcome.SUCCESS, Outcome.ABANDONED)]
-    due = [f"Check: {truncate_line(check)}" for check in checks if check.strip()]
-    yield from (v.suggestion for v in verdict.violations if v.suggestion)
-    yield from due[:FIRST_CHECKS]
-    yield from (outcome_sentence(match) for match in troubled if lesson_text(match))
-    yield from (v.suggestion for v in verdict.warnings if v.suggestion)
-    yield from (outcome_sentence(match) for match in troubled if not lesson_text(match))
-    yield from due[FIRST_CHECKS:]
-    yield from (outcome_sentence(match) for match in others if lesson_text(match))
-    yield from (outcome_sentence(match) for match in others if not lesson_text(match))
-
-
-def outcome_sentence(match: Match) -> str:
-    """Return a sentence about the outcome of a matched decision, with its lesson if it has one."""
-    assert match.decision.outcome is not None
-    sentence = f"{OUTCOME_SENTENCES[match.decision.outcome]}: {match.decision.title.strip().rstrip('.')}."
-    return f"{sentence} Lesson: {lesson_text(match)}" if lesson_text(match) else sentence
-
-
-def lesson_text(match: Match) -> str:
-    """Return a decision's notes on one line, truncated; empty if it has none."""
-    return truncate_line(match.decision.notes or "")
-
-
-def truncate_line(text: str) -> str:
-    """Return a text on one line, truncated to `MAX_LESSON` characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= MAX_LESSON else text[: MAX_LESSON - 1].rstrip() + "…"
-
-
-def take_distinct(texts: Iterable[str], count: int) -> list[str]:
-    """Return the first `count` texts, without blank ones and repetitions in other case or spacing."""
-    chosen: dict[str, str] = {}
-    for text in filter(str.strip, texts):
-        chosen.setdefault(" ".join(text.split()).casefold(), text.strip())
-        if len(chosen) == count:
-            break
-    return list(chosen.values())
-
 
 MAX_SIMILAR = 5
 """Maximum number of similar decisions in an answer. Chosen: an agent reads them before it acts."""
@@ -133,13 +75,26 @@ class Announcement:
     paths: tuple[str, ...] = ()
     min_journal_revision: str | None = None
     """The token of a revision that the search for similar decisions must know; no part of the content."""
+    visibility: Visibility = Visibility.PRIVATE
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other agents are told of the intent."""
+        return self.visibility is Visibility.SHARED
+
+    @property
+    def searched_text(self) -> str:
+        """The text that is compared with decisions and with other intents."""
+        return f"{self.intent}\n{self.context}" if self.context else self.intent
 
     def content_hash(self) -> str:
         """Return a SHA-256 over the content of an announcement; claimed identities are not part of it."""
         content = [self.intent, self.context, self.category, self.stakes, self.confidence, self.metadata]
         # Announcements about no code have the hash that they had before they could be about any.
         about = [self.project, self.paths] if self.project is not None or self.paths else []
-        return hashlib.sha256(HASHED_JSON.encode(content + about).encode()).hexdigest()
+        # Likewise private ones.
+        audience = [self.visibility] if self.is_shared else []
+        return hashlib.sha256(HASHED_JSON.encode(content + about + audience).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +110,7 @@ class Feedback:
     suggestions: tuple[str, ...] = ()
     code: CodeContext | None = None
     revision: int = 1
+    related: tuple[RelatedIntent, ...] = ()
 
 
 class CitationRecorder(Protocol):
@@ -169,10 +125,11 @@ class CitationRecorder(Protocol):
 class Announcer:
     """Answers announcements.
 
-    The intent, its audit entry and the citations of the given decisions are one transaction, on disk before the answer;
-    the first two are stored even if the answer is an error. Similar decisions score at least `min_score`. If
-    `stores_content` is False, neither the intent's content nor its text in the audit trail is stored; if `responds` is
-    False, the answer has no feedback. `pool` runs file reads, and searches unless they are short.
+    The intent, its audit entry, its vector if it is shared and the citations of the given decisions are one
+    transaction, on disk before the answer; the first two are stored even if the answer is an error. Similar decisions
+    score at least `min_score`. If `stores_content` is False, neither the intent's content nor its text in the audit
+    trail is stored; if `responds` is False, the answer has no feedback. `pool` runs file reads, and searches unless
+    they are short.
     """
 
     def __init__(
@@ -185,6 +142,7 @@ class Announcer:
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],
         pool: WorkPool,
+        related: RelatedIntents,
         *,
         min_score: float,
         stores_content: bool = True,
@@ -199,6 +157,7 @@ class Announcer:
         self._writer = writer
         self._clock = clock
         self._pool = pool
+        self._related = related
         self._min_score = min_score
         self._stores_content = stores_content
         self._responds = responds
@@ -209,23 +168,31 @@ class Announcer:
     ) -> Feedback:
         """Record an intent and return the feedback on it.
 
-        Similar decisions are those that `reader` may read; None means the caller. Raises QueryFailed,
-        GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for metadata that is
-        too large, for invalid paths and for a revision of another journal, Unavailable for a revision that the journal
-        has not reached, and NotFound for an unknown project.
+        Similar decisions and related intents are those that `reader` may read; None means the caller. Raises
+        QueryFailed, GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for
+        metadata that is too large, for invalid paths, for a revision of another journal and for a shared intent whose
+        content is not stored, Unavailable for a revision that the journal has not reached, and NotFound for an unknown
+        project.
         """
         check_context_bounds(announcement.metadata, "metadata")
+        if announcement.is_shared and not self._stores_content:
+            raise InvalidArgument.field("visibility", "must be private: this server stores no contents of intents")
         if announcement.min_journal_revision is not None:
             await self._pool.run(self._search.require_revision, announcement.min_journal_revision)
         code = await self._read_code_context(announcement)
         received_at = self._clock()
+        reader = caller if reader is None else reader
+        vector: IntentVector | None = None
         try:
-            feedback = await self._build_feedback(announcement, code, caller if reader is None else reader, received_at)
+            feedback = await self._build_feedback(announcement, code, caller, reader, received_at)
+            if announcement.is_shared or (self._responds and self._related.may_exist):
+                vector = await self._related.embed(announcement.searched_text)
         except Exception as error:
-            await self._store_intent(announcement, caller, request_id, Feedback(received_at), error_reason(error))
+            await self._store_intent(announcement, caller, request_id, Feedback(received_at), error=error_reason(error))
             raise
-        stored = await self._store_intent(announcement, caller, request_id, feedback)
-        return replace(feedback, received_at=stored.received_at, revision=stored.revision)
+        stored = await self._store_intent(announcement, caller, request_id, feedback, vector)
+        related = await self._find_related(announcement, caller, reader, vector) if self._responds else []
+        return replace(feedback, received_at=stored.received_at, revision=stored.revision, related=tuple(related))
 
     async def _read_code_context(self, announcement: Announcement) -> CodeContext | None:
         """Return the code context of the paths, or None without any; a project without paths must be known."""
@@ -237,28 +204,56 @@ class Announcer:
         return None
 
     async def _build_feedback(
-        self, announcement: Announcement, code: CodeContext | None, reader: str, received_at: datetime
+        self, announcement: Announcement, code: CodeContext | None, caller: str, reader: str, received_at: datetime
     ) -> Feedback:
         if not self._responds:
             return Feedback(received_at)
-        verdict = self._judge.judge(action_from_announcement(announcement, code))
+        facts = await self._read_intent_facts(announcement, caller, reader)
+        verdict = self._judge.judge(action_from_announcement(announcement, code, facts))
         similar = await self._find_similar(announcement, reader)
         suggestions = build_suggestions(similar, verdict, unconfirmed_checks(announcement, code))
         return Feedback(received_at, tuple(similar), verdict, tuple(suggestions), code)
 
+    async def _read_intent_facts(self, announcement: Announcement, caller: str, reader: str) -> IntentFacts:
+        """Return what guardrails read of related intents; nothing is looked up unless one of them does."""
+        if not self._judge.reads_intents:
+            return UNREAD_INTENTS
+        vector = await self._related.embed(announcement.searched_text)
+        return self._related.read_subject_facts(subject_of_announcement(announcement, caller, reader, vector))
+
+    async def _find_related(
+        self, announcement: Announcement, caller: str, reader: str, vector: IntentVector | None
+    ) -> list[RelatedIntent]:
+        """Return the related intents once the own one is stored.
+
+        Of two agents that announce at the same time, the one that stores its intent later finds the other's.
+        """
+        if announcement.is_shared:
+            await self._related.catch_up()
+        if vector is None:
+            return []
+        return self._related.find(subject_of_announcement(announcement, caller, reader, vector))
+
     async def _find_similar(self, announcement: Announcement, reader: str) -> list[Match]:
         """Return similar decisions, in the order of `preferred_decisions`."""
-        text = f"{announcement.intent}\n{announcement.context}" if announcement.context else announcement.intent
+        text = announcement.searched_text
         preferences = preferred_decisions(announcement.category)
         run = self._pool.run_short if self._search.is_short(text, preferences, MAX_SIMILAR) else self._pool.run
         return await run(self._search.search_by_preference, text, preferences, reader, MAX_SIMILAR, self._min_score)
 
     async def _store_intent(
-        self, announcement: Announcement, caller: str, request_id: str, feedback: Feedback, error: str | None = None
+        self,
+        announcement: Announcement,
+        caller: str,
+        request_id: str,
+        feedback: Feedback,
+        vector: IntentVector | None = None,
+        error: str | None = None,
     ) -> Intent:
-        """Store the intent with its audit entry, and the citations of the decisions in the feedback."""
+        """Store the intent with its audit entry, its vector if it is shared, and the citations of the feedback."""
         intent = self._build_intent(announcement, caller, feedback.received_at)
         cited = [match.decision for match in feedback.similar]
+        allowed = feedback.verdict.allowed if feedback.verdict else None
 
         def job(unit_of_work: UnitOfWork) -> Intent:
             if self._citations is not None:
@@ -266,6 +261,9 @@ class Announcer:
                 # The other way round, a server could hold an intent's lock while it waits for a server that wants it.
                 self._citations.cite(unit_of_work, caller, intent.correlation_id, intent.claimed_url, cited)
             stored = self._intents.insert_or_get(unit_of_work, intent)
+            if announcement.is_shared and vector is not None:
+                # A repetition too, whose verdict may be another one.
+                self._related.store(unit_of_work, SharedIntent(stored, vector, allowed))
             self._sink.append(
                 unit_of_work,
                 AuditEntry(
@@ -286,13 +284,18 @@ class Announcer:
         # For an intent that another server adds at the same time: the revision lock is waited for, first in a
         # transaction of its own, which contains no other job whose locks could be waited for in return.
         def job_alone(unit_of_work: UnitOfWork) -> Intent:
-            self._intents.hold(unit_of_work, intent)
+            self._intents.hold(unit_of_work, caller, intent.correlation_id)
             return job(unit_of_work)
 
         try:
-            return await self._writer.write(job)
+            stored = await self._writer.write(job)
         except IntentContended:
-            return await self._writer.write(job_alone, alone=True)
+            stored = await self._writer.write(job_alone, alone=True)
+        if announcement.is_shared and vector is not None:
+            self._related.add(SharedIntent(replace(stored, context=None, metadata=None), vector, allowed))
+        else:
+            self._related.withdraw(stored.key)
+        return stored
 
     def _build_intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
         kept = announcement if self._stores_content else None
@@ -311,6 +314,7 @@ class Announcer:
             metadata=dict(kept.metadata) if kept else None,
             project=kept.project if kept else None,
             paths=kept.paths if kept else (),
+            visibility=announcement.visibility,
         )
 
 
@@ -321,7 +325,14 @@ def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> 
     return [check for check in code.check_items if check not in made] if code else []
 
 
-def action_from_announcement(announcement: Announcement, code: CodeContext | None) -> Action:
+def subject_of_announcement(
+    announcement: Announcement, caller: str, reader: str, vector: IntentVector
+) -> IntentSubject:
+    """Return what of an announcement is compared with the intents of others."""
+    return IntentSubject(vector, caller, reader, announcement.project, announcement.paths)
+
+
+def action_from_announcement(announcement: Announcement, code: CodeContext | None, intents: IntentFacts) -> Action:
     """Convert an announcement to the action that guardrails evaluate."""
     return Action(
         description=announcement.intent,
@@ -330,4 +341,5 @@ def action_from_announcement(announcement: Announcement, code: CodeContext | Non
         confidence=announcement.confidence,
         context=announcement.metadata,
         code=code.rules if code else NO_CODE,
+        intents=intents,
     )

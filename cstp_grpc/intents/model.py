@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from cstp_grpc.enums import Stakes
+import numpy as np
+from numpy.typing import NDArray
+
+from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, NotFound
 from cstp_grpc.guardrails.model import NO_CODE, CodeFacts
 from cstp_grpc.storage.pagination import Page, PageRequest
@@ -84,13 +87,35 @@ class NoProjects:
         return None
 
 
+class IntentKey(NamedTuple):
+    """What identifies a revision of an intent."""
+
+    agent: str
+    correlation_id: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class IntentClosing:
+    """How an intent ended; `closed_at` is aware, in UTC, and `decision_id` the decision that came of it."""
+
+    closed_at: datetime
+    outcome: Outcome
+    notes: str | None = None
+    decision_id: str | None = None
+
+    def repeats(self, other: IntentClosing) -> bool:
+        """Return True if another closing says the same, at whatever time."""
+        return (self.outcome, self.notes, self.decision_id) == (other.outcome, other.notes, other.decision_id)
+
+
 @dataclass(frozen=True, slots=True)
 class Intent:
     """A revision of an announced intent, identified by agent, correlation id and revision number.
 
     `received_at` is aware, in UTC; `content_hash` distinguishes a repetition from a new revision. `intent`, `context`,
     `metadata` and `project` are None, and `paths` empty, if contents are not stored. `revision` counts from 1 without
-    gaps; the store sets it.
+    gaps; the store sets it. `closing` is None while the intent is open.
     """
 
     agent: str
@@ -108,6 +133,13 @@ class Intent:
     project: str | None = None
     paths: tuple[str, ...] = ()
     revision: int = 1
+    visibility: Visibility = Visibility.PRIVATE
+    closing: IntentClosing | None = None
+
+    @property
+    def key(self) -> IntentKey:
+        """What identifies this revision."""
+        return IntentKey(self.agent, self.correlation_id, self.revision)
 
     @property
     def previous_revision(self) -> int | None:
@@ -119,7 +151,7 @@ class Intent:
 class IntentFilter:
     """Conditions that intents must all meet; None or empty does not restrict.
 
-    Instants are inclusive; `stakes` means any of.
+    Instants are inclusive; `stakes` means any of; `closed` is whether they are closed.
     """
 
     agent: str | None = None
@@ -128,10 +160,11 @@ class IntentFilter:
     stakes: tuple[Stakes, ...] = ()
     after: datetime | None = None
     before: datetime | None = None
+    closed: bool | None = None
 
 
 class IntentContended(Exception):
-    """Another transaction is adding a revision of the same intent.
+    """Another transaction is adding a revision of the same intent, or closing one.
 
     It is not waited for, because it may wait for this one. A transaction that begins with `IntentStore.hold` waits.
     """
@@ -146,8 +179,19 @@ class IntentStore(Protocol):
         It is inserted within the transaction. Raises IntentContended.
         """
 
-    def hold(self, unit_of_work: UnitOfWork, intent: Intent) -> None:
+    def hold(self, unit_of_work: UnitOfWork, agent: str, correlation_id: str) -> None:
         """Lock the revisions of an intent until the transaction ends, waiting for other holders."""
+
+    def find_to_close(
+        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, revision: int | None
+    ) -> Intent | None:
+        """Return a revision of an intent, the latest if None, or None if it does not exist.
+
+        It stays as it is until the transaction ends. Raises IntentContended.
+        """
+
+    def close(self, unit_of_work: UnitOfWork, key: IntentKey, closing: IntentClosing) -> None:
+        """Store how a revision that `find_to_close` returned ended."""
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
         """Return the matching intents, latest first; at the same instant, the later stored first.
@@ -155,3 +199,44 @@ class IntentStore(Protocol):
         Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
         respond.
         """
+
+
+IntentVector = NDArray[np.float32]
+"""The unit vector of an intent's text."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedIntent:
+    """A shared revision of an intent, without its context and metadata.
+
+    `vector` is that of its text, `allowed` the verdict on its last announcement, None if there was none.
+    """
+
+    intent: Intent
+    vector: IntentVector
+    allowed: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedIntentState:
+    """What may change of a shared revision."""
+
+    key: IntentKey
+    allowed: bool | None
+    closing: IntentClosing | None
+
+
+class SharedIntentStore(Protocol):
+    """Stores the vectors and verdicts of shared intents."""
+
+    def put(self, unit_of_work: UnitOfWork, model: str, shared: SharedIntent) -> None:
+        """Store vector and verdict of a revision within the transaction that stores it, or replace them."""
+
+    def states(self, model: str, since: datetime, limit: int) -> Sequence[SharedIntentState]:
+        """Return the shared intents received since an instant that have a vector of a model, latest first.
+
+        Of each intent, this is the latest revision, if that is shared. Raises QueryFailed.
+        """
+
+    def load(self, model: str, keys: Sequence[IntentKey]) -> Sequence[SharedIntent]:
+        """Return the shared revisions of `keys` that have a vector of a model. Raises QueryFailed."""

@@ -7,21 +7,28 @@ from dataclasses import dataclass
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
-from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
+from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
 from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.intents.announcer import Announcer, CitationRecorder
+from cstp_grpc.intents.closing import DecisionReader, IntentCloser
 from cstp_grpc.intents.model import CodeContextReader, IntentStore
-from cstp_grpc.intents.servicer import CstpService, QueryLimits
+from cstp_grpc.intents.recent_intents import RecentIntents
+from cstp_grpc.intents.related_intents import RelatedIntents
+from cstp_grpc.intents.servicer import CstpService, IntentService, IntentSharing, QueryLimits
+from cstp_grpc.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
 
 
 @dataclass(frozen=True, slots=True)
 class IntentParts:
-    """The module of intents, and what other rooms use of it."""
+    """The modules of intents, and what other rooms use of them."""
 
     module: Module
+    """Closing, and the shared intents that other processes announce."""
+    protocol_module: Module
+    """The three methods of the protocol, in whose place federation puts its own."""
     checker: GuardrailChecker
     servicer: CstpService
     limits: QueryLimits
@@ -31,6 +38,7 @@ def build_intents_module(
     shared: SharedParts,
     rule_set: RuleSet,
     search: DecisionSearch,
+    decisions: DecisionReader,
     intents: IntentStore,
     code: CodeContextReader,
     sink: AuditSink,
@@ -39,7 +47,17 @@ def build_intents_module(
 ) -> IntentParts:
     """Build guardrail checks and announcements; `citations` records which decisions an agent was given."""
     settings, pools = shared.settings, shared.pools
-    checker = GuardrailChecker(GuardrailEvaluator(rule_set), sink, shared.clock)
+    recent = build_recent_intents(shared)
+    related = RelatedIntents(
+        recent,
+        shared.embedder,
+        read_policy,
+        shared.clock,
+        pools[PoolName.CHECKS],
+        min_score=settings.cstp.intent.related_min_score,
+        follows_others=shared.database_is_shared,
+    )
+    checker = GuardrailChecker(GuardrailEvaluator(rule_set), sink, shared.clock, related)
     announcer = Announcer(
         search,
         checker,
@@ -49,14 +67,30 @@ def build_intents_module(
         shared.writer,
         shared.clock,
         pools[PoolName.CHECKS],
+        related,
         min_score=settings.cstp.query.min_score,
         stores_content=settings.cstp.intent.store_received,
         responds=settings.cstp.intent.auto_respond,
         citations=citations,
     )
     limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
+    sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))
     servicer = CstpService(
-        settings.agent.name, announcer, search, checker, limits, read_policy, queries=pools[PoolName.QUERIES]
+        settings.agent.name, announcer, search, checker, limits, read_policy, sharing, queries=pools[PoolName.QUERIES]
     )
-    module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
-    return IntentParts(module, checker, servicer, limits)
+    closer = IntentCloser(intents, recent, decisions, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
+    module = Module(
+        servicers=[(intents_pb2_grpc.add_IntentServiceServicer_to_server, IntentService(closer))],
+        on_foreign_commit=[recent.refresh],
+    )
+    protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
+    return IntentParts(module, protocol_module, checker, servicer, limits)
+
+
+def build_recent_intents(shared: SharedParts) -> RecentIntents:
+    """Build the shared intents of the last day from the database. Raises QueryFailed."""
+    store, embedder = SqlSharedIntentStore(shared.database), shared.embedder
+    recent = RecentIntents(store, embedder.model, embedder.dimensions, shared.clock)
+    # Before the server listens, so that the first announcement is told of them.
+    recent.refresh()
+    return recent

@@ -1,30 +1,63 @@
-"""The servicer of the three methods of the protocol: announce, query, check."""
+"""The servicers of intents: the three methods of the protocol (announce, query, check), and closing an intent."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import grpc
 
-from cstp_grpc.caller import current_caller
+from cstp_grpc.caller import Caller, current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
 from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.model import Match
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
-from cstp_grpc.enums import Stakes
-from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, types_pb2
+from cstp_grpc.enums import Stakes, Visibility
+from cstp_grpc.gen.cstp.v1 import (
+    audit_pb2,
+    code_pb2,
+    cstp_pb2,
+    cstp_pb2_grpc,
+    intents_pb2,
+    intents_pb2_grpc,
+    types_pb2,
+)
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.model import Action, Verdict, Violation
 from cstp_grpc.intents.announcer import Announcement, Announcer
-from cstp_grpc.intents.model import CodeContext, CodeNote, Intent, IntentFilter, IntentStore
+from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
+from cstp_grpc.intents.model import CodeContext, CodeNote, Intent, IntentClosing, IntentFilter, IntentStore
+from cstp_grpc.intents.related_intents import RelatedIntent
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.pagination import PageRequest
 
 DEFAULT_LIMIT = 10
+
+
+EVERY_AGENT: Final = "*"
+"""Stands for all agents among those that share their intents."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntentSharing:
+    """The agents whose announcements are shared if they state no visibility."""
+
+    agents: frozenset[str] = frozenset()
+
+    def default_visibility(self, caller: Caller) -> Visibility:
+        """Return the visibility of an announcement that states none."""
+        # What a peer passes on for its own callers was not meant for our agents.
+        is_relayed = caller.reader != caller.agent
+        shares = not self.agents.isdisjoint((caller.agent, EVERY_AGENT)) and not is_relayed
+        return Visibility.SHARED if shares else Visibility.PRIVATE
+
+
+PRIVATE_INTENTS: Final = IntentSharing()
+"""Nobody shares without saying so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +71,8 @@ class QueryLimits:
 class CstpService(cstp_pb2_grpc.CstpServiceServicer):
     """Serves cstp.v1.CstpService for this agent alone: it has no peers, and refuses calls that name some.
 
-    `name` is the name of this agent, `read_policy` says which callers read only a part of what is shared, and `queries`
-    runs searches.
+    `name` is the name of this agent, `read_policy` says which callers read only a part of what is shared, `sharing`
+    whose intents are shared by default, and `queries` runs searches.
     """
 
     def __init__(
@@ -50,6 +83,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         checks: GuardrailChecker,
         limits: QueryLimits,
         read_policy: ReadPolicy,
+        sharing: IntentSharing = PRIVATE_INTENTS,
         *,
         queries: WorkPool,
     ) -> None:
@@ -59,6 +93,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         self._checks = checks
         self._limits = limits
         self._read_policy = read_policy
+        self._sharing = sharing
         self._queries = queries
 
     async def AnnounceIntent(
@@ -68,7 +103,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         if request.agents:
             reject_agents(request)
         caller = current_caller.get()
-        announced = parse_announcement(request)
+        announced = parse_announcement(request, self._sharing.default_visibility(caller))
         feedback = await self._announcer.announce(announced, caller.agent, caller.request_id, caller.reader)
         return cstp_pb2.AnnounceIntentResponse(
             received=True,
@@ -80,6 +115,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             responding_agent=self._name,
             code_context=code_context_message(feedback.code) if feedback.code else None,
             revision=feedback.revision,
+            related_intents=[related_intent_message(related) for related in feedback.related],
         )
 
     async def QueryDecisions(
@@ -122,7 +158,11 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             reject_agents(request)
         caller = current_caller.get()
         check = await self._checks.judge_and_record(
-            parse_action(request.action), caller.agent, claimed_agent_name(request), caller.request_id
+            parse_action(request.action),
+            caller.agent,
+            claimed_agent_name(request),
+            caller.request_id,
+            caller.reader,
         )
         return cstp_pb2.CheckGuardrailsResponse(
             allowed=check.verdict.allowed,
@@ -131,6 +171,25 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             evaluated=check.verdict.evaluated,
             evaluated_at=proto_values.timestamp_message(check.evaluated_at),
             agent=self._name,
+        )
+
+
+class IntentService(intents_pb2_grpc.IntentServiceServicer):
+    """Serves cstp.v1.IntentService."""
+
+    def __init__(self, closer: IntentCloser) -> None:
+        self._closer = closer
+
+    async def CloseIntent(
+        self, request: intents_pb2.CloseIntentRequest, context: grpc.ServicerContext
+    ) -> intents_pb2.CloseIntentResponse:
+        """Close an intent of the caller."""
+        caller = current_caller.get()
+        closed = await self._closer.close(parse_closing(request), caller.agent, caller.request_id)
+        return intents_pb2.CloseIntentResponse(
+            correlation_id=closed.correlation_id,
+            revision=closed.revision,
+            closing=closing_message(closed.closing) if closed.closing else None,
         )
 
 
@@ -164,8 +223,8 @@ def parse_action(message: cstp_pb2.Action) -> Action:
     )
 
 
-def parse_announcement(message: cstp_pb2.AnnounceIntentRequest) -> Announcement:
-    """Parse an announcement, with a new correlation id if it has none."""
+def parse_announcement(message: cstp_pb2.AnnounceIntentRequest, default: Visibility) -> Announcement:
+    """Parse an announcement, with a new correlation id if it has none, and a default visibility if it states none."""
     return Announcement(
         intent=message.intent,
         correlation_id=proto_values.optional_field(message, "correlation_id") or str(uuid.uuid4()),
@@ -179,6 +238,7 @@ def parse_announcement(message: cstp_pb2.AnnounceIntentRequest) -> Announcement:
         project=proto_values.optional_field(message, "project"),
         paths=tuple(message.paths),
         min_journal_revision=proto_values.optional_field(message, "min_journal_revision"),
+        visibility=proto_values.VISIBILITY.word(message.visibility) or default,
     )
 
 
@@ -291,6 +351,7 @@ def parse_intent_filter(message: audit_pb2.ListIntentsRequest) -> IntentFilter:
         stakes=proto_values.STAKES.words(message.stakes),
         after=proto_values.datetime_field(message, "after"),
         before=proto_values.datetime_field(message, "before"),
+        closed=proto_values.optional_field(message, "closed"),
     )
 
 
@@ -312,4 +373,46 @@ def intent_message(intent: Intent) -> audit_pb2.IntentRecord:
         paths=intent.paths,
         revision=intent.revision,
         previous_revision=intent.previous_revision,
+        visibility=proto_values.VISIBILITY.number(intent.visibility),
+        closing=closing_message(intent.closing) if intent.closing else None,
+    )
+
+
+def parse_closing(message: intents_pb2.CloseIntentRequest) -> ClosingRequest:
+    """Parse how an intent ended."""
+    return ClosingRequest(
+        correlation_id=message.correlation_id,
+        outcome=proto_values.OUTCOME.required_word(message.outcome),
+        notes=proto_values.optional_field(message, "notes"),
+        decision_id=proto_values.optional_field(message, "decision_id"),
+        revision=proto_values.optional_field(message, "revision"),
+    )
+
+
+def closing_message(closing: IntentClosing) -> intents_pb2.IntentClosing:
+    """Convert the closing of an intent to a message."""
+    return intents_pb2.IntentClosing(
+        closed_at=proto_values.timestamp_message(closing.closed_at),
+        outcome=proto_values.OUTCOME.number(closing.outcome),
+        notes=closing.notes,
+        decision_id=closing.decision_id,
+    )
+
+
+def related_intent_message(related: RelatedIntent) -> intents_pb2.RelatedIntent:
+    """Convert a related intent to a message, without the decision that came of it, which may be private."""
+    intent = related.intent
+    closing = replace(intent.closing, decision_id=None) if intent.closing else None
+    return intents_pb2.RelatedIntent(
+        agent=intent.agent,
+        correlation_id=intent.correlation_id,
+        received_at=proto_values.timestamp_message(intent.received_at),
+        intent=intent.intent or "",
+        category=intent.category,
+        stakes=proto_values.STAKES.number(intent.stakes),
+        allowed=related.shared.allowed,
+        closing=closing_message(closing) if closing else None,
+        project=intent.project,
+        paths=intent.paths,
+        score=related.score,
     )

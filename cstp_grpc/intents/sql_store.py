@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Insert, Integer, RowMapping, Select, bindparam, cast, desc, func, select, tuple_
+from sqlalchemy import Insert, Integer, RowMapping, Select, bindparam, cast, desc, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.enums import Stakes
-from cstp_grpc.intents.model import Intent, IntentContended, IntentFilter
+from cstp_grpc.enums import Outcome, Stakes, Visibility
+from cstp_grpc.intents.model import Intent, IntentClosing, IntentContended, IntentFilter, IntentKey
 from cstp_grpc.intents.sql_tables import intents
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
@@ -35,6 +36,14 @@ PARAMETER_PREFIX = "new_"
 """Prefix of the parameters of the locking insertion: SQLAlchemy reserves those named like the columns."""
 
 
+CLOSING = (intents.c.closed_at, intents.c.outcome, intents.c.closing_notes, intents.c.decision_id)
+"""The columns that are NULL until the intent is closed."""
+CLOSING_NAMES = frozenset(column.name for column in CLOSING)
+NOT_ATTRIBUTES = CLOSING_NAMES | {"id"}
+INSERTED = [column for column in intents.c if column.name not in NOT_ATTRIBUTES]
+"""The columns of a revision that is announced."""
+
+
 class SqlIntentStore:
     """Stores intents in the table `intents`."""
 
@@ -53,19 +62,37 @@ class SqlIntentStore:
         # other transaction adds a revision between the read and the next attempt.
         new = replace(intent, revision=1)
         while not self._add(unit_of_work, new):
-            latest = self._latest(unit_of_work, intent)
+            latest = self._read_revision(unit_of_work, intent.agent, intent.correlation_id)
             if latest is not None and latest.content_hash == intent.content_hash:
                 return latest
             new = replace(intent, revision=latest.revision + 1 if latest else 1)
         return new
 
-    def hold(self, unit_of_work: UnitOfWork, intent: Intent) -> None:
+    def hold(self, unit_of_work: UnitOfWork, agent: str, correlation_id: str) -> None:
         """Lock the revisions of an intent until the transaction ends, waiting for other holders.
 
         A transaction that calls this first cannot be part of a deadlock.
         """
         if self._guarded:
-            unit_of_work.execute(select(func.pg_advisory_xact_lock(REVISION_LOCK_SPACE, revision_lock_number(intent))))
+            number = revision_lock_number(agent, correlation_id)
+            unit_of_work.execute(select(func.pg_advisory_xact_lock(REVISION_LOCK_SPACE, number)))
+
+    def find_to_close(
+        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, revision: int | None
+    ) -> Intent | None:
+        """Return a revision of an intent, the latest if None, or None if it does not exist.
+
+        It stays as it is until the transaction ends. Raises IntentContended.
+        """
+        if self._guarded and not self._try_lock(unit_of_work, agent, correlation_id):
+            raise IntentContended
+        return self._read_revision(unit_of_work, agent, correlation_id, revision)
+
+    def close(self, unit_of_work: UnitOfWork, key: IntentKey, closing: IntentClosing) -> None:
+        """Store how a revision that `find_to_close` returned ended."""
+        table = intents.c
+        same = (table.agent == key.agent, table.correlation_id == key.correlation_id, table.revision == key.revision)
+        unit_of_work.execute(update(intents).where(*same).values(closing_to_row(closing)))
 
     def _add(self, unit_of_work: UnitOfWork, intent: Intent) -> bool:
         """Insert a revision and return True, or False if its number exists. Raises IntentContended."""
@@ -73,26 +100,30 @@ class SqlIntentStore:
         if not self._guarded:
             return self._insert.first(unit_of_work, row) is not None
         values = {f"{PARAMETER_PREFIX}{name}": value for name, value in row.items()}
-        if self._insert.first(unit_of_work, values | {"lock": revision_lock_number(intent)}) is not None:
+        lock = revision_lock_number(intent.agent, intent.correlation_id)
+        if self._insert.first(unit_of_work, values | {"lock": lock}) is not None:
             return True
         # Nothing was inserted: either another transaction has the lock, or the revision exists. If the lock is free,
         # the row is committed, so the caller can read it.
-        free = unit_of_work.execute(
-            select(func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, revision_lock_number(intent)))
-        ).scalar_one()
-        if not free:
+        if not self._try_lock(unit_of_work, intent.agent, intent.correlation_id):
             raise IntentContended
         return False
 
-    def _latest(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent | None:
+    def _try_lock(self, unit_of_work: UnitOfWork, agent: str, correlation_id: str) -> bool:
+        number = revision_lock_number(agent, correlation_id)
+        lock = select(func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, number))
+        return bool(unit_of_work.execute(lock).scalar_one())
+
+    def _read_revision(
+        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, revision: int | None = None
+    ) -> Intent | None:
+        """Return a revision of an intent, the latest if None, or None if it does not exist."""
         table = intents.c
-        same = (table.agent == intent.agent, table.correlation_id == intent.correlation_id)
-        row = (
-            unit_of_work.execute(select(intents).where(*same).order_by(desc(table.revision)).limit(1))
-            .mappings()
-            .first()
-        )
-        return None if row is None else intent_from_row(row)
+        query = select(intents).where(table.agent == agent, table.correlation_id == correlation_id)
+        if revision is not None:
+            query = query.where(table.revision == revision)
+        row = unit_of_work.execute(query.order_by(desc(table.revision)).limit(1)).mappings().first()
+        return None if row is None else intent_from_row(dict(row))
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
         """Return the matching intents, latest first; at the same instant, the later stored first.
@@ -103,7 +134,7 @@ class SqlIntentStore:
         query = page_query(conditions, request).limit(request.limit + 1)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query).mappings().all()
-        found = [intent_from_row(row) for row in rows[: request.limit]]
+        found = [intent_from_row(dict(row)) for row in rows[: request.limit]]
         items = tuple(found[: count_within_budget(found, estimate_intent_size)])
         more = len(rows) > len(items)
         return Page(items, next_page_token(rows[len(items) - 1], conditions) if more else "")
@@ -111,8 +142,7 @@ class SqlIntentStore:
 
 def plain_insert_statement() -> Insert:
     """Return the statement that inserts a revision, or nothing if its number exists."""
-    names = [column.name for column in intents.c if column.name != "id"]
-    insertion = sqlite.insert(intents).values(bind_parameters(names))
+    insertion = sqlite.insert(intents).values(bind_parameters(column.name for column in INSERTED))
     return insertion.on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
 
 
@@ -121,16 +151,17 @@ def locking_insert_statement() -> Insert:
 
     A plain insertion would wait for that transaction, which may in turn wait for this one because of another intent.
     """
-    columns = [column for column in intents.c if column.name != "id"]
-    values = [cast(bindparam(f"{PARAMETER_PREFIX}{column.name}", type_=column.type), column.type) for column in columns]
+    values = [
+        cast(bindparam(f"{PARAMETER_PREFIX}{column.name}", type_=column.type), column.type) for column in INSERTED
+    ]
     unlocked = func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, bindparam("lock", type_=Integer))
-    insertion = postgresql.insert(intents).from_select(columns, select(*values).where(unlocked))
+    insertion = postgresql.insert(intents).from_select(INSERTED, select(*values).where(unlocked))
     return insertion.on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
 
 
-def revision_lock_number(intent: Intent) -> int:
+def revision_lock_number(agent: str, correlation_id: str) -> int:
     """Return the number of the lock on an intent's revisions; a collision of two intents is harmless."""
-    digest = hashlib.sha256(f"{intent.agent}\0{intent.correlation_id}".encode()).digest()
+    digest = hashlib.sha256(f"{agent}\0{correlation_id}".encode()).digest()
     # The second key of an advisory lock is a signed 32-bit integer.
     return int.from_bytes(digest[:4], signed=True)
 
@@ -152,6 +183,8 @@ def page_query(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
         query = query.where(table.received_at >= conditions.after)
     if conditions.before is not None:
         query = query.where(table.received_at <= conditions.before)
+    if conditions.closed is not None:
+        query = query.where(table.closed_at.is_not(None) if conditions.closed else table.closed_at.is_(None))
     if request.token:
         microseconds, last_id = decode_page_token(request.token, conditions, (int, int))
         last = tuple_(from_microseconds(int(microseconds)), int(last_id))
@@ -177,16 +210,34 @@ def intent_to_row(intent: Intent) -> dict[str, object]:
         "project": intent.project and replace_unstorable(intent.project),
         "paths": [replace_unstorable(path) for path in intent.paths] if intent.paths else None,
         "revision": intent.revision,
+        "visibility": intent.visibility.value,
     }
 
 
-def intent_from_row(row: RowMapping) -> Intent:
+def closing_to_row(closing: IntentClosing) -> dict[str, object]:
+    """Convert a closing to the columns of `intents` that hold it."""
+    return {
+        "closed_at": closing.closed_at,
+        "outcome": closing.outcome.value,
+        "closing_notes": closing.notes and replace_unstorable(closing.notes),
+        "decision_id": closing.decision_id,
+    }
+
+
+def intent_from_row(row: Mapping[str, Any]) -> Intent:
     """Convert a row of `intents` to an intent."""
-    values = dict(row)
-    del values["id"]
+    values = {name: value for name, value in row.items() if name not in NOT_ATTRIBUTES}
     values["stakes"] = Stakes(values["stakes"])
     values["paths"] = tuple(values["paths"] or ())
-    return Intent(**values)
+    values["visibility"] = Visibility(values["visibility"])
+    return Intent(**values, closing=closing_from_row(row))
+
+
+def closing_from_row(row: Mapping[str, Any]) -> IntentClosing | None:
+    """Convert the columns of a closing, or return None if the intent is open."""
+    if row["closed_at"] is None:
+        return None
+    return IntentClosing(row["closed_at"], Outcome(row["outcome"]), row["closing_notes"], row["decision_id"])
 
 
 def next_page_token(last: RowMapping, conditions: IntentFilter) -> str:
@@ -207,5 +258,6 @@ def estimate_intent_size(intent: Intent) -> int:
         intent.category,
         intent.project,
         *intent.paths,
+        intent.closing.notes if intent.closing else None,
     )
     return estimate_message_bytes((*texts, None if intent.metadata is None else json.dumps(dict(intent.metadata))))

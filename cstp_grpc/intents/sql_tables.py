@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Double, Index, Integer, Table, Text, UniqueConstraint
+from sqlalchemy import Boolean, Column, Double, Index, Integer, LargeBinary, Table, Text, UniqueConstraint
 
-from cstp_grpc.storage.schema import OPTIONAL_JSON, SERIAL, UtcDateTime, metadata
+from cstp_grpc.storage.schema import IDENTIFIER, OPTIONAL_JSON, SERIAL, UtcDateTime, metadata
 
 intents = Table(
     "intents",
@@ -25,6 +25,11 @@ intents = Table(
     Column("project", Text),
     Column("paths", OPTIONAL_JSON),
     Column("revision", Integer, nullable=False, server_default="1"),
+    Column("visibility", Text, nullable=False, server_default="private"),
+    Column("closed_at", UtcDateTime),
+    Column("outcome", Text),
+    Column("closing_notes", Text),
+    Column("decision_id", IDENTIFIER),
     UniqueConstraint("agent", "correlation_id", "revision"),
     Index(None, "received_at", "id"),
     Index(None, "agent", "received_at", "id"),
@@ -32,3 +37,17 @@ intents = Table(
     Index(None, "correlation_id"),
 )
 """The revisions of announced intents, counted from 1 for each agent and correlation id."""
+
+shared_intents = Table(
+    "shared_intents",
+    metadata,
+    Column("agent", Text, primary_key=True),
+    Column("correlation_id", Text, primary_key=True),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    Column("received_at", UtcDateTime, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("vector", LargeBinary, nullable=False),
+    Column("allowed", Boolean),
+    Index(None, "received_at"),
+)
+"""The vectors of shared intents, little-endian float32, and the verdicts on their last announcements."""

@@ -17,7 +17,7 @@ from cstp_grpc.errors import (
     NotFound,
     PermissionDenied,
 )
-from cstp_grpc.guardrails.model import Action, Verdict
+from cstp_grpc.guardrails.model import NO_INTENTS, Action, Verdict
 from cstp_grpc.liaison.agents import (
     DeliveryFailed,
     DeliveryRejected,
@@ -274,6 +274,7 @@ def handover_action(caller: TenantCaller, handover: Handover) -> Action:
         description=f"Hand over from {handover.from_agent} to {handover.to_agent}: {reason}",
         category=GUARDRAIL_CATEGORY,
         context={key: value for key, value in context.items() if value is not None},
+        intents=NO_INTENTS,
     )
 
 

@@ -230,15 +230,24 @@ def build_modules(
         modules.append(intent_layer.module)
         code = intent_layer.code
     intents = build_intents_module(
-        shared, inputs.rule_set, decisions.search, intent_store, code, audit.sink, outbox, read_policy
+        shared,
+        inputs.rule_set,
+        decisions.search,
+        decisions.journal,
+        intent_store,
+        code,
+        audit.sink,
+        outbox,
+        read_policy,
     )
+    modules.append(intents.module)
     if inputs.peers:
         from cstp_grpc.federation.module import build_federation_module
 
         # In the place of that of intents, so that calls to a server without peers enter nothing of federation.
         modules.append(build_federation_module(shared, inputs.peers, intents, read_policy, audit.sink, outbox))
     else:
-        modules.append(intents.module)
+        modules.append(intents.protocol_module)
     modules.append(build_access_module(shared, inputs.rule_set))
     if inputs.push_urls is not None:
         from cstp_grpc.tasks.module import build_tasks_module

@@ -24,6 +24,7 @@ from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
+from tests.intents.related import build_related
 from tests.lanes import ObservedLane
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
@@ -80,6 +81,11 @@ class Rules(GuardrailChecker):
 
     error: Exception | None = None
     judged: list[Action] = field(default_factory=list)
+    reads: bool = False
+
+    @property
+    def reads_intents(self) -> bool:
+        return self.reads
 
     def judge(self, action: Action) -> Verdict:
         self.judged.append(action)
@@ -112,6 +118,10 @@ class Kit:
     lane: ObservedLane = field(default_factory=ObservedLane)
     stores_content: bool = True
     responds: bool = True
+    now: datetime = NOW
+
+    def __post_init__(self) -> None:
+        self.related = build_related(self.database, lambda: self.now, self.lane)
 
     def announce(self, announcement: Announcement, caller: str, request_id: str) -> Feedback:
         return asyncio.run(self._announcer.announce(announcement, caller, request_id))
@@ -127,8 +137,9 @@ class Kit:
             intents,
             trail,
             self.writer,
-            lambda: NOW,
+            lambda: self.now,
             self.lane,
+            self.related,
             min_score=0.3,
             stores_content=self.stores_content,
             responds=self.responds,

@@ -75,7 +75,7 @@ def remember_on(store: SqlIntentStore, writer: GroupCommitWriter) -> Remember:
     """Return what stores intents as a server does."""
 
     def waiting(unit_of_work: UnitOfWork, intent: Intent) -> Intent:
-        store.hold(unit_of_work, intent)
+        store.hold(unit_of_work, intent.agent, intent.correlation_id)
         return store.insert_or_get(unit_of_work, intent)
 
     def remember(intent: Intent) -> Intent:
@@ -211,7 +211,7 @@ def test_mixed_announcements_at_once_leave_chains_in_which_each_changes_somethin
 @pytest.mark.contract("SqlIntentStore.hold")
 def test_revisions_are_held_before_one_is_added(store: SqlIntentStore, writer: GroupCommitWriter) -> None:
     def add(unit_of_work: UnitOfWork) -> Intent:
-        store.hold(unit_of_work, INTENT)
+        store.hold(unit_of_work, INTENT.agent, INTENT.correlation_id)
         return store.insert_or_get(unit_of_work, INTENT)
 
     assert [writer.run(add), writer.run(add)] == [INTENT, INTENT]

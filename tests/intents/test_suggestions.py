@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.enums import DecisionStatus, Outcome, Severity, Visibility
 from cstp_grpc.guardrails.model import Verdict, Violation
-from cstp_grpc.intents.announcer import MAX_SUGGESTIONS, build_suggestions
+from cstp_grpc.intents.suggestions import MAX_SUGGESTIONS, build_suggestions
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

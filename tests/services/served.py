@@ -35,6 +35,7 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import Clock
 from tests.guardrails.rulebooks import rule, rule_set
+from tests.intents.related import build_related
 from tests.lanes import ObservedLane
 
 NAME = "cstp-test"
@@ -102,7 +103,16 @@ class Served:
         checks = GuardrailChecker(GuardrailEvaluator(RULES), trail, clock)
         lane = ObservedLane()
         announcer = Announcer(
-            search, checks, ProjectCodeReader({}), intents, trail, writer, clock, lane, min_score=LIMITS.min_score
+            search,
+            checks,
+            ProjectCodeReader({}),
+            intents,
+            trail,
+            writer,
+            clock,
+            lane,
+            build_related(database, clock, lane),
+            min_score=LIMITS.min_score,
         )
         servicers = {
             cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(

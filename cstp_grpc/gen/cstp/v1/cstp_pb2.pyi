@@ -5,6 +5,7 @@ The protocol itself: look before you act."""
 
 from collections import abc as _abc
 from cstp_grpc.gen.cstp.v1 import code_pb2 as _code_pb2
+from cstp_grpc.gen.cstp.v1 import intents_pb2 as _intents_pb2
 from cstp_grpc.gen.cstp.v1 import types_pb2 as _types_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -41,6 +42,7 @@ class AnnounceIntentRequest(_message.Message):
     SCOPE_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
     MIN_JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
+    VISIBILITY_FIELD_NUMBER: _builtins.int
     intent: _builtins.str
     """What the agent intends to do; 1 to 8000 characters, not blank."""
     context: _builtins.str
@@ -66,6 +68,12 @@ class AnnounceIntentRequest(_message.Message):
     """The journalRevision of an answer of this agent: similar decisions are searched in what the journal had then, or
     later, whichever of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be
     missed for a moment. Peers do not get it. Nothing is recorded if it cannot be met.
+    """
+    visibility: _types_pb2.Visibility.ValueType
+    """Who is told of the intent: where it is shared, other agents that announce something alike within 24 hours read its
+    text, category, stakes, project and paths, with its verdict and how it was closed. When absent, as the server is
+    configured for the agent, private by default. Shared and private announcements are different contents, so that one
+    that is announced again as private is no longer told. Peers do not get it.
     """
     @_builtins.property
     def agent(self) -> _types_pb2.AgentInfo:
@@ -105,10 +113,11 @@ class AnnounceIntentRequest(_message.Message):
         scope: _types_pb2.Scope.ValueType = ...,
         agents: _abc.Iterable[_builtins.str] | None = ...,
         min_journal_revision: _builtins.str | None = ...,
+        visibility: _types_pb2.Visibility.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_min_journal_revision", b"_min_journal_revision", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "metadata", b"metadata", "min_journal_revision", b"min_journal_revision", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_min_journal_revision", b"_min_journal_revision", "_project", b"_project", "agent", b"agent", "agents", b"agents", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "min_journal_revision", b"min_journal_revision", "paths", b"paths", "project", b"project", "scope", b"scope", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_min_journal_revision", b"_min_journal_revision", "_project", b"_project", "agent", b"agent", "agents", b"agents", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "min_journal_revision", b"min_journal_revision", "paths", b"paths", "project", b"project", "scope", b"scope", "stakes", b"stakes", "visibility", b"visibility"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -153,6 +162,7 @@ class AnnounceIntentResponse(_message.Message):
     CODE_CONTEXT_FIELD_NUMBER: _builtins.int
     RESPONSES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    RELATED_INTENTS_FIELD_NUMBER: _builtins.int
     received: _builtins.bool
     """Always true: the intent is on disk."""
     correlation_id: _builtins.str
@@ -190,6 +200,12 @@ class AnnounceIntentResponse(_message.Message):
     def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentResponse]:
         """What each peer answered, in the order of their names, where the scope was federated."""
 
+    @_builtins.property
+    def related_intents(self) -> _containers.RepeatedCompositeFieldContainer[_intents_pb2.RelatedIntent]:
+        """At most five intents of other agents that resemble this one, were announced within 24 hours and are shared: open
+        ones first, then closed ones, each group by falling score.
+        """
+
     def __init__(
         self,
         *,
@@ -203,10 +219,11 @@ class AnnounceIntentResponse(_message.Message):
         code_context: _code_pb2.CodeContext | None = ...,
         responses: _abc.Iterable[Global___AgentResponse] | None = ...,
         revision: _builtins.int = ...,
+        related_intents: _abc.Iterable[_intents_pb2.RelatedIntent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "guardrail_status", b"guardrail_status", "received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "responding_agent", b"responding_agent", "responses", b"responses", "revision", b"revision", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "related_intents", b"related_intents", "responding_agent", b"responding_agent", "responses", b"responses", "revision", b"revision", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

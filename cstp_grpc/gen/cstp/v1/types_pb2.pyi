@@ -147,17 +147,17 @@ class _Visibility:
 class _VisibilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Visibility.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     VISIBILITY_UNSPECIFIED: _Visibility.ValueType  # 0
-    """Not stated; recording treats it as private."""
+    """Not stated; recording treats it as private, and announcing as the server is configured for the agent."""
     VISIBILITY_PRIVATE: _Visibility.ValueType  # 1
     """Nobody."""
     VISIBILITY_SHARED: _Visibility.ValueType  # 2
     """Every agent with the query permission; its context and the text of its reasons stay private."""
 
 class Visibility(_Visibility, metaclass=_VisibilityEnumTypeWrapper):
-    """Who may read a decision besides the agent that recorded it."""
+    """Who may read a decision besides the agent that recorded it, and who is told of an intent."""
 
 VISIBILITY_UNSPECIFIED: Visibility.ValueType  # 0
-"""Not stated; recording treats it as private."""
+"""Not stated; recording treats it as private, and announcing as the server is configured for the agent."""
 VISIBILITY_PRIVATE: Visibility.ValueType  # 1
 """Nobody."""
 VISIBILITY_SHARED: Visibility.ValueType  # 2

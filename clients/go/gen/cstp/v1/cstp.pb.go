@@ -62,8 +62,13 @@ type AnnounceIntentRequest struct {
 	// later, whichever of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be
 	// missed for a moment. Peers do not get it. Nothing is recorded if it cannot be met.
 	MinJournalRevision *string `protobuf:"bytes,13,opt,name=min_journal_revision,json=minJournalRevision,proto3,oneof" json:"min_journal_revision,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Who is told of the intent: where it is shared, other agents that announce something alike within 24 hours read its
+	// text, category, stakes, project and paths, with its verdict and how it was closed. When absent, as the server is
+	// configured for the agent, private by default. Shared and private announcements are different contents, so that one
+	// that is announced again as private is no longer told. Peers do not get it.
+	Visibility    Visibility `protobuf:"varint,14,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AnnounceIntentRequest) Reset() {
@@ -187,6 +192,13 @@ func (x *AnnounceIntentRequest) GetMinJournalRevision() string {
 	return ""
 }
 
+func (x *AnnounceIntentRequest) GetVisibility() Visibility {
+	if x != nil {
+		return x.Visibility
+	}
+	return Visibility_VISIBILITY_UNSPECIFIED
+}
+
 // The feedback on an announced intent.
 type AnnounceIntentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -212,9 +224,12 @@ type AnnounceIntentResponse struct {
 	Responses []*AgentResponse `protobuf:"bytes,9,rep,name=responses,proto3" json:"responses,omitempty"`
 	// Which revision of the intent this is: 1 for the first content under the correlation id, 2 for the next, without
 	// gaps. 0 in the merged answer of a client that asks several agents, each of which counts its own.
-	Revision      int32 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Revision int32 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
+	// At most five intents of other agents that resemble this one, were announced within 24 hours and are shared: open
+	// ones first, then closed ones, each group by falling score.
+	RelatedIntents []*RelatedIntent `protobuf:"bytes,11,rep,name=related_intents,json=relatedIntents,proto3" json:"related_intents,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *AnnounceIntentResponse) Reset() {
@@ -315,6 +330,13 @@ func (x *AnnounceIntentResponse) GetRevision() int32 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *AnnounceIntentResponse) GetRelatedIntents() []*RelatedIntent {
+	if x != nil {
+		return x.RelatedIntents
+	}
+	return nil
 }
 
 // A past decision that resembles the intent.
@@ -1554,7 +1576,7 @@ var File_cstp_v1_cstp_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\n" +
-	"\x12cstp/v1/cstp.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\x04\n" +
+	"\x12cstp/v1/cstp.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x05\n" +
 	"\x15AnnounceIntentRequest\x12\x16\n" +
 	"\x06intent\x18\x01 \x01(\tR\x06intent\x12\x1d\n" +
 	"\acontext\x18\x02 \x01(\tH\x00R\acontext\x88\x01\x01\x12\x1f\n" +
@@ -1571,7 +1593,10 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	" \x03(\tR\x05paths\x12$\n" +
 	"\x05scope\x18\v \x01(\x0e2\x0e.cstp.v1.ScopeR\x05scope\x12\x16\n" +
 	"\x06agents\x18\f \x03(\tR\x06agents\x125\n" +
-	"\x14min_journal_revision\x18\r \x01(\tH\x05R\x12minJournalRevision\x88\x01\x01B\n" +
+	"\x14min_journal_revision\x18\r \x01(\tH\x05R\x12minJournalRevision\x88\x01\x01\x123\n" +
+	"\n" +
+	"visibility\x18\x0e \x01(\x0e2\x13.cstp.v1.VisibilityR\n" +
+	"visibilityB\n" +
 	"\n" +
 	"\b_contextB\v\n" +
 	"\t_categoryB\r\n" +
@@ -1579,7 +1604,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x0f_correlation_idB\n" +
 	"\n" +
 	"\b_projectB\x17\n" +
-	"\x15_min_journal_revision\"\xfc\x03\n" +
+	"\x15_min_journal_revision\"\xbd\x04\n" +
 	"\x16AnnounceIntentResponse\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\bR\breceived\x12%\n" +
 	"\x0ecorrelation_id\x18\x02 \x01(\tR\rcorrelationId\x12;\n" +
@@ -1592,7 +1617,8 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\fcode_context\x18\b \x01(\v2\x14.cstp.v1.CodeContextR\vcodeContext\x124\n" +
 	"\tresponses\x18\t \x03(\v2\x16.cstp.v1.AgentResponseR\tresponses\x12\x1a\n" +
 	"\brevision\x18\n" +
-	" \x01(\x05R\brevision\"\x92\x02\n" +
+	" \x01(\x05R\brevision\x12?\n" +
+	"\x0frelated_intents\x18\v \x03(\v2\x16.cstp.v1.RelatedIntentR\x0erelatedIntents\"\x92\x02\n" +
 	"\x0fSimilarDecision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12*\n" +
@@ -1755,69 +1781,73 @@ var file_cstp_v1_cstp_proto_goTypes = []any{
 	(*AgentInfo)(nil),               // 18: cstp.v1.AgentInfo
 	(*structpb.Struct)(nil),         // 19: google.protobuf.Struct
 	(Scope)(0),                      // 20: cstp.v1.Scope
-	(*timestamppb.Timestamp)(nil),   // 21: google.protobuf.Timestamp
-	(*CodeContext)(nil),             // 22: cstp.v1.CodeContext
-	(Outcome)(0),                    // 23: cstp.v1.Outcome
-	(*Violation)(nil),               // 24: cstp.v1.Violation
-	(PeerStatus)(0),                 // 25: cstp.v1.PeerStatus
-	(*DecisionFilters)(nil),         // 26: cstp.v1.DecisionFilters
-	(DecisionStatus)(0),             // 27: cstp.v1.DecisionStatus
+	(Visibility)(0),                 // 21: cstp.v1.Visibility
+	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
+	(*CodeContext)(nil),             // 23: cstp.v1.CodeContext
+	(*RelatedIntent)(nil),           // 24: cstp.v1.RelatedIntent
+	(Outcome)(0),                    // 25: cstp.v1.Outcome
+	(*Violation)(nil),               // 26: cstp.v1.Violation
+	(PeerStatus)(0),                 // 27: cstp.v1.PeerStatus
+	(*DecisionFilters)(nil),         // 28: cstp.v1.DecisionFilters
+	(DecisionStatus)(0),             // 29: cstp.v1.DecisionStatus
 }
 var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	17, // 0: cstp.v1.AnnounceIntentRequest.stakes:type_name -> cstp.v1.Stakes
 	18, // 1: cstp.v1.AnnounceIntentRequest.agent:type_name -> cstp.v1.AgentInfo
 	19, // 2: cstp.v1.AnnounceIntentRequest.metadata:type_name -> google.protobuf.Struct
 	20, // 3: cstp.v1.AnnounceIntentRequest.scope:type_name -> cstp.v1.Scope
-	21, // 4: cstp.v1.AnnounceIntentResponse.received_at:type_name -> google.protobuf.Timestamp
-	2,  // 5: cstp.v1.AnnounceIntentResponse.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	3,  // 6: cstp.v1.AnnounceIntentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	22, // 7: cstp.v1.AnnounceIntentResponse.code_context:type_name -> cstp.v1.CodeContext
-	6,  // 8: cstp.v1.AnnounceIntentResponse.responses:type_name -> cstp.v1.AgentResponse
-	23, // 9: cstp.v1.SimilarDecision.outcome:type_name -> cstp.v1.Outcome
-	21, // 10: cstp.v1.SimilarDecision.date:type_name -> google.protobuf.Timestamp
-	24, // 11: cstp.v1.GuardrailStatus.violations:type_name -> cstp.v1.Violation
-	24, // 12: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
-	4,  // 13: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
-	5,  // 14: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
-	25, // 15: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
-	7,  // 16: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
-	3,  // 17: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	8,  // 18: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
-	9,  // 19: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
-	12, // 20: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
-	21, // 21: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
-	2,  // 22: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	26, // 23: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	18, // 24: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
-	20, // 25: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
-	12, // 26: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
-	6,  // 27: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
-	16, // 28: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
-	17, // 29: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
-	27, // 30: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
-	23, // 31: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
-	21, // 32: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
-	14, // 33: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
-	18, // 34: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	20, // 35: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
-	17, // 36: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
-	19, // 37: cstp.v1.Action.context:type_name -> google.protobuf.Struct
-	24, // 38: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
-	24, // 39: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
-	21, // 40: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
-	6,  // 41: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
-	4,  // 42: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
-	0,  // 43: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
-	10, // 44: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
-	13, // 45: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
-	1,  // 46: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
-	11, // 47: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
-	15, // 48: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
-	46, // [46:49] is the sub-list for method output_type
-	43, // [43:46] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	21, // 4: cstp.v1.AnnounceIntentRequest.visibility:type_name -> cstp.v1.Visibility
+	22, // 5: cstp.v1.AnnounceIntentResponse.received_at:type_name -> google.protobuf.Timestamp
+	2,  // 6: cstp.v1.AnnounceIntentResponse.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	3,  // 7: cstp.v1.AnnounceIntentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	23, // 8: cstp.v1.AnnounceIntentResponse.code_context:type_name -> cstp.v1.CodeContext
+	6,  // 9: cstp.v1.AnnounceIntentResponse.responses:type_name -> cstp.v1.AgentResponse
+	24, // 10: cstp.v1.AnnounceIntentResponse.related_intents:type_name -> cstp.v1.RelatedIntent
+	25, // 11: cstp.v1.SimilarDecision.outcome:type_name -> cstp.v1.Outcome
+	22, // 12: cstp.v1.SimilarDecision.date:type_name -> google.protobuf.Timestamp
+	26, // 13: cstp.v1.GuardrailStatus.violations:type_name -> cstp.v1.Violation
+	26, // 14: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
+	4,  // 15: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
+	5,  // 16: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
+	27, // 17: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
+	7,  // 18: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
+	3,  // 19: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	8,  // 20: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
+	9,  // 21: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
+	12, // 22: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
+	22, // 23: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
+	2,  // 24: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	28, // 25: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	18, // 26: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
+	20, // 27: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
+	12, // 28: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
+	6,  // 29: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
+	16, // 30: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
+	17, // 31: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
+	29, // 32: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
+	25, // 33: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
+	22, // 34: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
+	14, // 35: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
+	18, // 36: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	20, // 37: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
+	17, // 38: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
+	19, // 39: cstp.v1.Action.context:type_name -> google.protobuf.Struct
+	26, // 40: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
+	26, // 41: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
+	22, // 42: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
+	6,  // 43: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
+	4,  // 44: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
+	0,  // 45: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
+	10, // 46: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
+	13, // 47: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
+	1,  // 48: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
+	11, // 49: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
+	15, // 50: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
+	48, // [48:51] is the sub-list for method output_type
+	45, // [45:48] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_cstp_proto_init() }
@@ -1826,6 +1856,7 @@ func file_cstp_v1_cstp_proto_init() {
 		return
 	}
 	file_cstp_v1_code_proto_init()
+	file_cstp_v1_intents_proto_init()
 	file_cstp_v1_options_proto_init()
 	file_cstp_v1_types_proto_init()
 	file_cstp_v1_cstp_proto_msgTypes[0].OneofWrappers = []any{}

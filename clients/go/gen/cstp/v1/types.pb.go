@@ -260,11 +260,11 @@ func (Severity) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
-// Who may read a decision besides the agent that recorded it.
+// Who may read a decision besides the agent that recorded it, and who is told of an intent.
 type Visibility int32
 
 const (
-	// Not stated; recording treats it as private.
+	// Not stated; recording treats it as private, and announcing as the server is configured for the agent.
 	Visibility_VISIBILITY_UNSPECIFIED Visibility = 0
 	// Nobody.
 	Visibility_VISIBILITY_PRIVATE Visibility = 1
