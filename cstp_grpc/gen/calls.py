@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cstp_grpc.contract.calls import UnaryCall, Json, PagedCall, UploadCall, WatchCall
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, intents_pb2, journal_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
@@ -17,6 +17,27 @@ if TYPE_CHECKING:
 def get_access() -> UnaryCall[access_pb2.GetAccessResponse]:
     """Describe getAccess of cstp.v1.AccessService."""
     return UnaryCall("cstp.getAccess", {})
+
+
+def close_intent(
+    correlation_id: str,
+    outcome: str,
+    *,
+    notes: str | None = None,
+    decision_id: str | None = None,
+    revision: int | None = None,
+) -> UnaryCall[intents_pb2.CloseIntentResponse]:
+    """Describe closeIntent of cstp.v1.IntentService."""
+    return UnaryCall(
+        "cstp.closeIntent",
+        {
+            "correlation_id": correlation_id,
+            "outcome": outcome,
+            "notes": notes,
+            "decision_id": decision_id,
+            "revision": revision,
+        },
+    )
 
 
 def list_audit_entries(
@@ -62,6 +83,7 @@ def list_intents(
     stakes: Sequence[str] = (),
     after: datetime | None = None,
     before: datetime | None = None,
+    closed: bool | None = None,
 ) -> PagedCall[audit_pb2.IntentRecord]:
     """Describe listIntents of cstp.v1.AuditService."""
     return PagedCall(
@@ -74,6 +96,7 @@ def list_intents(
             "stakes": stakes,
             "after": after,
             "before": before,
+            "closed": closed,
         },
         "intents",
     )
@@ -128,6 +151,7 @@ def announce_intent(
     scope: str | None = None,
     agents: Sequence[str] = (),
     min_journal_revision: str | None = None,
+    visibility: str | None = None,
 ) -> UnaryCall[cstp_pb2.AnnounceIntentResponse]:
     """Describe announceIntent of cstp.v1.CstpService."""
     return UnaryCall(
@@ -146,6 +170,7 @@ def announce_intent(
             "scope": scope,
             "agents": agents,
             "min_journal_revision": min_journal_revision,
+            "visibility": visibility,
         },
     )
 

@@ -10,14 +10,14 @@ from cstp_grpc.contract.calls import CallExecutor, Json, OnFailure
 from cstp_grpc.gen import calls
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, intents_pb2, journal_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
 
 class Cstp:
-    """The methods of cstp.v1.AccessService, cstp.v1.AuditService, cstp.v1.CalibrationService, cstp.v1.CstpService,
-    cstp.v1.JournalService.
+    """The methods of cstp.v1.AccessService, cstp.v1.IntentService, cstp.v1.AuditService,
+    cstp.v1.CalibrationService, cstp.v1.CstpService, cstp.v1.JournalService.
     """
 
     def __init__(self, caller: CallExecutor) -> None:
@@ -31,6 +31,34 @@ class Cstp:
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.get_access()
+        return self._caller.make(call, timeout=timeout)
+
+    def close_intent(
+        self,
+        correlation_id: str,
+        outcome: str,
+        *,
+        notes: str | None = None,
+        decision_id: str | None = None,
+        revision: int | None = None,
+        timeout: float | None = None,
+    ) -> intents_pb2.CloseIntentResponse:
+        """Closes an intent of the caller: it is done, failed or given up.
+
+        Repeating the call changes nothing; another closing of the same revision is refused. Errors: NOT_FOUND where the
+        caller announced no such intent or revision, or may not read the decision; CONFLICT where it is closed in
+        another way.
+
+        Args:
+            correlation_id: The correlation id under which the caller announced it: 1 to 128 visible ASCII characters.
+            outcome: How it turned out. One of success, failure, partial, abandoned.
+            notes: What is to be known about it; 1 to 2000 characters.
+            decision_id: The decision that came of it, which the caller may read.
+            revision: The revision to close, from 1; the latest when absent. A caller that may announce another revision
+                states it, so that a repeated call does not close that one.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.close_intent(correlation_id, outcome, notes=notes, decision_id=decision_id, revision=revision)
         return self._caller.make(call, timeout=timeout)
 
     def list_audit_entries(
@@ -59,7 +87,8 @@ class Cstp:
                 decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
                 learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
                 session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
-                push_notification_sent, session_deleted, calls_refused, decision_updated, decision_deleted.
+                push_notification_sent, session_deleted, calls_refused, intent_closed, decision_updated,
+                decision_deleted.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked or warned.
@@ -96,6 +125,7 @@ class Cstp:
         stakes: Sequence[str] = (),
         after: datetime | None = None,
         before: datetime | None = None,
+        closed: bool | None = None,
         timeout: float | None = None,
     ) -> Iterator[audit_pb2.IntentRecord]:
         """Lists announced intents, latest first, page by page.
@@ -110,6 +140,7 @@ class Cstp:
             stakes: With any of these stakes. One of low, medium, high, critical.
             after: Received at this instant or later.
             before: Received at this instant or earlier.
+            closed: Only closed ones where true, only open ones where false.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_intents(
@@ -120,6 +151,7 @@ class Cstp:
             stakes=stakes,
             after=after,
             before=before,
+            closed=closed,
         )
         return self._caller.pages(call, timeout=timeout)
 
@@ -188,6 +220,7 @@ class Cstp:
         scope: str | None = None,
         agents: Sequence[str] = (),
         min_journal_revision: str | None = None,
+        visibility: str | None = None,
         timeout: float | None = None,
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of
@@ -221,6 +254,11 @@ class Cstp:
                 the journal had then, or later, whichever of several servers answers. 1 to 100 characters; when absent,
                 what other servers wrote may be missed for a moment. Peers do not get it. Nothing is recorded if it
                 cannot be met.
+            visibility: Who is told of the intent: where it is shared, other agents that announce something alike within
+                24 hours read its text, category, stakes, project and paths, with its verdict and how it was closed.
+                When absent, as the server is configured for the agent, private by default. Shared and private
+                announcements are different contents, so that one that is announced again as private is no longer told.
+                Peers do not get it. One of private, shared.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.announce_intent(
@@ -237,6 +275,7 @@ class Cstp:
             scope=scope,
             agents=agents,
             min_journal_revision=min_journal_revision,
+            visibility=visibility,
         )
         return self._caller.make(call, timeout=timeout)
 

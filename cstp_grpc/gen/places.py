@@ -5,6 +5,7 @@ SERVICE_MODULES: dict[str, str] = {
     'cstp.v1.AuditService': 'cstp_grpc.gen.cstp.v1.audit_pb2',
     'cstp.v1.CalibrationService': 'cstp_grpc.gen.cstp.v1.calibration_pb2',
     'cstp.v1.CstpService': 'cstp_grpc.gen.cstp.v1.cstp_pb2',
+    'cstp.v1.IntentService': 'cstp_grpc.gen.cstp.v1.intents_pb2',
     'cstp.v1.JournalService': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.v1.TaskService': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'intent_layer.v1.IntentLayerService': 'cstp_grpc.gen.intent_layer.v1.intent_layer_pb2',
@@ -14,6 +15,7 @@ SERVICE_MODULES: dict[str, str] = {
 METHOD_MODULES: dict[str, str] = {
     'cstp.announceIntent': 'cstp_grpc.gen.cstp.v1.cstp_pb2',
     'cstp.checkGuardrails': 'cstp_grpc.gen.cstp.v1.cstp_pb2',
+    'cstp.closeIntent': 'cstp_grpc.gen.cstp.v1.intents_pb2',
     'cstp.createPushConfig': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.deleteDecision': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.deletePushConfig': 'cstp_grpc.gen.cstp.v1.tasks_pb2',

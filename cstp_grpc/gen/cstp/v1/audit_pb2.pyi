@@ -4,6 +4,7 @@ isort:skip_file
 The audit trail, for those who ask what happened."""
 
 from collections import abc as _abc
+from cstp_grpc.gen.cstp.v1 import intents_pb2 as _intents_pb2
 from cstp_grpc.gen.cstp.v1 import types_pb2 as _types_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -81,6 +82,8 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
     over, or when it stops. What a guardrail blocks is not among them.
     """
+    AUDIT_EVENT_INTENT_CLOSED: _AuditEvent.ValueType  # 24
+    """An announced intent was closed by its agent."""
     AUDIT_EVENT_DECISION_UPDATED: _AuditEvent.ValueType  # 25
     """The content of a decision was changed."""
     AUDIT_EVENT_DECISION_DELETED: _AuditEvent.ValueType  # 26
@@ -142,6 +145,8 @@ AUDIT_EVENT_CALLS_REFUSED: AuditEvent.ValueType  # 23
 and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
 over, or when it stops. What a guardrail blocks is not among them.
 """
+AUDIT_EVENT_INTENT_CLOSED: AuditEvent.ValueType  # 24
+"""An announced intent was closed by its agent."""
 AUDIT_EVENT_DECISION_UPDATED: AuditEvent.ValueType  # 25
 """The content of a decision was changed."""
 AUDIT_EVENT_DECISION_DELETED: AuditEvent.ValueType  # 26
@@ -202,7 +207,7 @@ class AuditEntry(_message.Message):
     error: _builtins.str
     """Why the call failed, as an ErrorReason without its prefix; absent where it succeeded."""
     intent_revision: _builtins.int
-    """The revision of the intent that was announced."""
+    """The revision of the intent that was announced or closed."""
     count: _builtins.int
     """How many calls the entry is about; absent where it is one."""
     @_builtins.property
@@ -473,6 +478,8 @@ class IntentRecord(_message.Message):
     PATHS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     PREVIOUS_REVISION_FIELD_NUMBER: _builtins.int
+    VISIBILITY_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
     correlation_id: _builtins.str
     """The correlation id; with the agent and the revision it identifies the record."""
     agent: _builtins.str
@@ -493,6 +500,8 @@ class IntentRecord(_message.Message):
     """Which content under the correlation id of its agent this is: 1 for the first, 2 for the next, without gaps."""
     previous_revision: _builtins.int
     """The revision that this one replaced; absent for the first."""
+    visibility: _types_pb2.Visibility.ValueType
+    """Whether other agents are told of it."""
     @_builtins.property
     def claimed_agent(self) -> _types_pb2.AgentInfo:
         """Who the agent said it was."""
@@ -508,6 +517,10 @@ class IntentRecord(_message.Message):
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The files and folders that it was about."""
+
+    @_builtins.property
+    def closing(self) -> _intents_pb2.IntentClosing:
+        """How it ended; absent while it is open."""
 
     def __init__(
         self,
@@ -526,10 +539,12 @@ class IntentRecord(_message.Message):
         paths: _abc.Iterable[_builtins.str] | None = ...,
         revision: _builtins.int = ...,
         previous_revision: _builtins.int | None = ...,
+        visibility: _types_pb2.Visibility.ValueType = ...,
+        closing: _intents_pb2.IntentClosing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_previous_revision", b"_previous_revision", "_project", b"_project", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "intent", b"intent", "metadata", b"metadata", "previous_revision", b"previous_revision", "project", b"project", "received_at", b"received_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_previous_revision", b"_previous_revision", "_project", b"_project", "category", b"category", "claimed_agent", b"claimed_agent", "closing", b"closing", "confidence", b"confidence", "context", b"context", "intent", b"intent", "metadata", b"metadata", "previous_revision", b"previous_revision", "project", b"project", "received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_previous_revision", b"_previous_revision", "_project", b"_project", "agent", b"agent", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "paths", b"paths", "previous_revision", b"previous_revision", "project", b"project", "received_at", b"received_at", "revision", b"revision", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_previous_revision", b"_previous_revision", "_project", b"_project", "agent", b"agent", "category", b"category", "claimed_agent", b"claimed_agent", "closing", b"closing", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "paths", b"paths", "previous_revision", b"previous_revision", "project", b"project", "received_at", b"received_at", "revision", b"revision", "stakes", b"stakes", "visibility", b"visibility"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -572,6 +587,7 @@ class ListIntentsRequest(_message.Message):
     STAKES_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
     page_token: _builtins.str
@@ -582,6 +598,8 @@ class ListIntentsRequest(_message.Message):
     """With exactly this correlation id."""
     category: _builtins.str
     """Of exactly this category."""
+    closed: _builtins.bool
+    """Only closed ones where true, only open ones where false."""
     @_builtins.property
     def stakes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Stakes.ValueType]:
         """With any of these stakes."""
@@ -605,21 +623,26 @@ class ListIntentsRequest(_message.Message):
         stakes: _abc.Iterable[_types_pb2.Stakes.ValueType] | None = ...,
         after: _timestamp_pb2.Timestamp | None = ...,
         before: _timestamp_pb2.Timestamp | None = ...,
+        closed: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_category", b"_category", "_correlation_id", b"_correlation_id", "after", b"after", "agent", b"agent", "before", b"before", "category", b"category", "correlation_id", b"correlation_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_category", b"_category", "_closed", b"_closed", "_correlation_id", b"_correlation_id", "after", b"after", "agent", b"agent", "before", b"before", "category", b"category", "closed", b"closed", "correlation_id", b"correlation_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_category", b"_category", "_correlation_id", b"_correlation_id", "after", b"after", "agent", b"agent", "before", b"before", "category", b"category", "correlation_id", b"correlation_id", "page_size", b"page_size", "page_token", b"page_token", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_category", b"_category", "_closed", b"_closed", "_correlation_id", b"_correlation_id", "after", b"after", "agent", b"agent", "before", b"before", "category", b"category", "closed", b"closed", "correlation_id", b"correlation_id", "page_size", b"page_size", "page_token", b"page_token", "stakes", b"stakes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__closed: _TypeAlias = _typing.Literal["closed"]  # noqa: Y015
+    _WhichOneofArgType__closed: _TypeAlias = _typing.Literal["_closed", b"_closed"]  # noqa: Y015
     _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__closed) -> _WhichOneofReturnType__closed | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
 

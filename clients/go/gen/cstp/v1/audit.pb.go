@@ -80,6 +80,8 @@ const (
 	// and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
 	// over, or when it stops. What a guardrail blocks is not among them.
 	AuditEvent_AUDIT_EVENT_CALLS_REFUSED AuditEvent = 23
+	// An announced intent was closed by its agent.
+	AuditEvent_AUDIT_EVENT_INTENT_CLOSED AuditEvent = 24
 	// The content of a decision was changed.
 	AuditEvent_AUDIT_EVENT_DECISION_UPDATED AuditEvent = 25
 	// A decision was deleted.
@@ -113,6 +115,7 @@ var (
 		21: "AUDIT_EVENT_PUSH_NOTIFICATION_SENT",
 		22: "AUDIT_EVENT_SESSION_DELETED",
 		23: "AUDIT_EVENT_CALLS_REFUSED",
+		24: "AUDIT_EVENT_INTENT_CLOSED",
 		25: "AUDIT_EVENT_DECISION_UPDATED",
 		26: "AUDIT_EVENT_DECISION_DELETED",
 	}
@@ -141,6 +144,7 @@ var (
 		"AUDIT_EVENT_PUSH_NOTIFICATION_SENT":  21,
 		"AUDIT_EVENT_SESSION_DELETED":         22,
 		"AUDIT_EVENT_CALLS_REFUSED":           23,
+		"AUDIT_EVENT_INTENT_CLOSED":           24,
 		"AUDIT_EVENT_DECISION_UPDATED":        25,
 		"AUDIT_EVENT_DECISION_DELETED":        26,
 	}
@@ -210,7 +214,7 @@ type AuditEntry struct {
 	Error *string `protobuf:"bytes,15,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	// What each peer said, where verdicts were merged.
 	Peers []*AuditedPeer `protobuf:"bytes,16,rep,name=peers,proto3" json:"peers,omitempty"`
-	// The revision of the intent that was announced.
+	// The revision of the intent that was announced or closed.
 	IntentRevision *int32 `protobuf:"varint,17,opt,name=intent_revision,json=intentRevision,proto3,oneof" json:"intent_revision,omitempty"`
 	// How many calls the entry is about; absent where it is one.
 	Count *int32 `protobuf:"varint,18,opt,name=count,proto3,oneof" json:"count,omitempty"`
@@ -687,8 +691,12 @@ type IntentRecord struct {
 	Revision int32 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The revision that this one replaced; absent for the first.
 	PreviousRevision *int32 `protobuf:"varint,14,opt,name=previous_revision,json=previousRevision,proto3,oneof" json:"previous_revision,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Whether other agents are told of it.
+	Visibility Visibility `protobuf:"varint,15,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
+	// How it ended; absent while it is open.
+	Closing       *IntentClosing `protobuf:"bytes,16,opt,name=closing,proto3" json:"closing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *IntentRecord) Reset() {
@@ -819,6 +827,20 @@ func (x *IntentRecord) GetPreviousRevision() int32 {
 	return 0
 }
 
+func (x *IntentRecord) GetVisibility() Visibility {
+	if x != nil {
+		return x.Visibility
+	}
+	return Visibility_VISIBILITY_UNSPECIFIED
+}
+
+func (x *IntentRecord) GetClosing() *IntentClosing {
+	if x != nil {
+		return x.Closing
+	}
+	return nil
+}
+
 // Intents to list. Conditions must all be met; an absent one does not restrict.
 type ListIntentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -837,7 +859,9 @@ type ListIntentsRequest struct {
 	// Received at this instant or later.
 	After *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=after,proto3" json:"after,omitempty"`
 	// Received at this instant or earlier.
-	Before        *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=before,proto3" json:"before,omitempty"`
+	Before *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=before,proto3" json:"before,omitempty"`
+	// Only closed ones where true, only open ones where false.
+	Closed        *bool `protobuf:"varint,9,opt,name=closed,proto3,oneof" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -928,6 +952,13 @@ func (x *ListIntentsRequest) GetBefore() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ListIntentsRequest) GetClosed() bool {
+	if x != nil && x.Closed != nil {
+		return *x.Closed
+	}
+	return false
+}
+
 // A page of intents.
 type ListIntentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -987,7 +1018,7 @@ var File_cstp_v1_audit_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x91\a\n" +
+	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x91\a\n" +
 	"\n" +
 	"AuditEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x128\n" +
@@ -1058,7 +1089,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x06_error\"q\n" +
 	"\x18ListAuditEntriesResponse\x12-\n" +
 	"\aentries\x18\x01 \x03(\v2\x13.cstp.v1.AuditEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf9\x04\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe0\x05\n" +
 	"\fIntentRecord\x12%\n" +
 	"\x0ecorrelation_id\x18\x01 \x01(\tR\rcorrelationId\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x127\n" +
@@ -1077,7 +1108,11 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\aproject\x18\v \x01(\tH\x04R\aproject\x88\x01\x01\x12\x14\n" +
 	"\x05paths\x18\f \x03(\tR\x05paths\x12\x1a\n" +
 	"\brevision\x18\r \x01(\x05R\brevision\x120\n" +
-	"\x11previous_revision\x18\x0e \x01(\x05H\x05R\x10previousRevision\x88\x01\x01B\t\n" +
+	"\x11previous_revision\x18\x0e \x01(\x05H\x05R\x10previousRevision\x88\x01\x01\x123\n" +
+	"\n" +
+	"visibility\x18\x0f \x01(\x0e2\x13.cstp.v1.VisibilityR\n" +
+	"visibility\x120\n" +
+	"\aclosing\x18\x10 \x01(\v2\x16.cstp.v1.IntentClosingR\aclosingB\t\n" +
 	"\a_intentB\n" +
 	"\n" +
 	"\b_contextB\v\n" +
@@ -1085,7 +1120,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\v_confidenceB\n" +
 	"\n" +
 	"\b_projectB\x14\n" +
-	"\x12_previous_revision\"\xf1\x02\n" +
+	"\x12_previous_revision\"\x99\x03\n" +
 	"\x12ListIntentsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1095,13 +1130,15 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\bcategory\x18\x05 \x01(\tH\x02R\bcategory\x88\x01\x01\x12'\n" +
 	"\x06stakes\x18\x06 \x03(\x0e2\x0f.cstp.v1.StakesR\x06stakes\x120\n" +
 	"\x05after\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
-	"\x06before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x06beforeB\b\n" +
+	"\x06before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12\x1b\n" +
+	"\x06closed\x18\t \x01(\bH\x03R\x06closed\x88\x01\x01B\b\n" +
 	"\x06_agentB\x11\n" +
 	"\x0f_correlation_idB\v\n" +
-	"\t_category\"n\n" +
+	"\t_categoryB\t\n" +
+	"\a_closed\"n\n" +
 	"\x13ListIntentsResponse\x12/\n" +
 	"\aintents\x18\x01 \x03(\v2\x15.cstp.v1.IntentRecordR\aintents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xf3\x06\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\x92\a\n" +
 	"\n" +
 	"AuditEvent\x12\x1b\n" +
 	"\x17AUDIT_EVENT_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1128,7 +1165,8 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x19AUDIT_EVENT_CALLBACK_SENT\x10\x14\x12&\n" +
 	"\"AUDIT_EVENT_PUSH_NOTIFICATION_SENT\x10\x15\x12\x1f\n" +
 	"\x1bAUDIT_EVENT_SESSION_DELETED\x10\x16\x12\x1d\n" +
-	"\x19AUDIT_EVENT_CALLS_REFUSED\x10\x17\x12 \n" +
+	"\x19AUDIT_EVENT_CALLS_REFUSED\x10\x17\x12\x1d\n" +
+	"\x19AUDIT_EVENT_INTENT_CLOSED\x10\x18\x12 \n" +
 	"\x1cAUDIT_EVENT_DECISION_UPDATED\x10\x19\x12 \n" +
 	"\x1cAUDIT_EVENT_DECISION_DELETED\x10\x1a2\x9f\x02\n" +
 	"\fAuditService\x12\x86\x01\n" +
@@ -1165,6 +1203,8 @@ var file_cstp_v1_audit_proto_goTypes = []any{
 	(*AgentInfo)(nil),                // 10: cstp.v1.AgentInfo
 	(Stakes)(0),                      // 11: cstp.v1.Stakes
 	(*structpb.Struct)(nil),          // 12: google.protobuf.Struct
+	(Visibility)(0),                  // 13: cstp.v1.Visibility
+	(*IntentClosing)(nil),            // 14: cstp.v1.IntentClosing
 }
 var file_cstp_v1_audit_proto_depIdxs = []int32{
 	8,  // 0: cstp.v1.AuditEntry.timestamp:type_name -> google.protobuf.Timestamp
@@ -1181,19 +1221,21 @@ var file_cstp_v1_audit_proto_depIdxs = []int32{
 	8,  // 11: cstp.v1.IntentRecord.received_at:type_name -> google.protobuf.Timestamp
 	11, // 12: cstp.v1.IntentRecord.stakes:type_name -> cstp.v1.Stakes
 	12, // 13: cstp.v1.IntentRecord.metadata:type_name -> google.protobuf.Struct
-	11, // 14: cstp.v1.ListIntentsRequest.stakes:type_name -> cstp.v1.Stakes
-	8,  // 15: cstp.v1.ListIntentsRequest.after:type_name -> google.protobuf.Timestamp
-	8,  // 16: cstp.v1.ListIntentsRequest.before:type_name -> google.protobuf.Timestamp
-	5,  // 17: cstp.v1.ListIntentsResponse.intents:type_name -> cstp.v1.IntentRecord
-	3,  // 18: cstp.v1.AuditService.ListAuditEntries:input_type -> cstp.v1.ListAuditEntriesRequest
-	6,  // 19: cstp.v1.AuditService.ListIntents:input_type -> cstp.v1.ListIntentsRequest
-	4,  // 20: cstp.v1.AuditService.ListAuditEntries:output_type -> cstp.v1.ListAuditEntriesResponse
-	7,  // 21: cstp.v1.AuditService.ListIntents:output_type -> cstp.v1.ListIntentsResponse
-	20, // [20:22] is the sub-list for method output_type
-	18, // [18:20] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	13, // 14: cstp.v1.IntentRecord.visibility:type_name -> cstp.v1.Visibility
+	14, // 15: cstp.v1.IntentRecord.closing:type_name -> cstp.v1.IntentClosing
+	11, // 16: cstp.v1.ListIntentsRequest.stakes:type_name -> cstp.v1.Stakes
+	8,  // 17: cstp.v1.ListIntentsRequest.after:type_name -> google.protobuf.Timestamp
+	8,  // 18: cstp.v1.ListIntentsRequest.before:type_name -> google.protobuf.Timestamp
+	5,  // 19: cstp.v1.ListIntentsResponse.intents:type_name -> cstp.v1.IntentRecord
+	3,  // 20: cstp.v1.AuditService.ListAuditEntries:input_type -> cstp.v1.ListAuditEntriesRequest
+	6,  // 21: cstp.v1.AuditService.ListIntents:input_type -> cstp.v1.ListIntentsRequest
+	4,  // 22: cstp.v1.AuditService.ListAuditEntries:output_type -> cstp.v1.ListAuditEntriesResponse
+	7,  // 23: cstp.v1.AuditService.ListIntents:output_type -> cstp.v1.ListIntentsResponse
+	22, // [22:24] is the sub-list for method output_type
+	20, // [20:22] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_audit_proto_init() }
@@ -1201,6 +1243,7 @@ func file_cstp_v1_audit_proto_init() {
 	if File_cstp_v1_audit_proto != nil {
 		return
 	}
+	file_cstp_v1_intents_proto_init()
 	file_cstp_v1_options_proto_init()
 	file_cstp_v1_types_proto_init()
 	file_cstp_v1_audit_proto_msgTypes[0].OneofWrappers = []any{}
