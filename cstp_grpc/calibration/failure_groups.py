@@ -21,6 +21,9 @@ all-MiniLM-L6-v2, and of unrelated pairs 95 % are less similar than 0.31."""
 MAX_FAILURES: Final = 400
 """Failures that are compared with each other, the latest. Chosen: it takes about 0.1 s, and rises with the cube."""
 
+MAX_OTHERS: Final = 2000
+"""Decisions that did not fail whose words are counted, the latest. Chosen: splitting their texts takes about 0.1 s."""
+
 MAX_TERMS: Final = 5
 MIN_TERM_LENGTH: Final = 3
 """Letters of a common word; shorter ones say little alone."""
@@ -41,11 +44,12 @@ def find_recurring_failures(
         return []
     matrix = np.stack([vectors[item.id] for item in known]).astype(np.float64)
     similarities = matrix @ matrix.T
-    word_counts = count_decisions_by_word([*failures, *others])
+    background = [*known, *latest_first(others)[:MAX_OTHERS]]
+    word_counts = count_decisions_by_word(background)
     found = []
     for places in link_groups(similarities, MIN_SIMILARITY):
         members = [known[place] for place in places]
-        terms = common_terms(members, word_counts, len(failures) + len(others))
+        terms = common_terms(members, word_counts, len(background))
         found.append(RecurringFailure(members, terms, mean_similarity(similarities, places)))
     return sorted(found, key=lambda group: (-len(group.decisions), -group.decisions[0].date.timestamp()))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cstp_grpc.calibration.analyst import ReviewAnalyst
+from cstp_grpc.calibration.confidence_records import ConfidenceRecords
 from cstp_grpc.calibration.journal_vectors import JournalVectors
 from cstp_grpc.calibration.servicer import CalibrationService
 from cstp_grpc.calibration.sql_store import SqlReviewStore
@@ -12,10 +15,22 @@ from cstp_grpc.gen.cstp.v1 import calibration_pb2_grpc
 from cstp_grpc.server_module import Module, SharedParts
 
 
-def build_calibration_module(shared: SharedParts, read_policy: ReadPolicy) -> Module:
-    """Build the service that evaluates reviewed decisions."""
+@dataclass(frozen=True, slots=True)
+class CalibrationParts:
+    """The module of calibration, and what other rooms use of it."""
+
+    module: Module
+    records: ConfidenceRecords
+
+
+def build_calibration_module(shared: SharedParts, read_policy: ReadPolicy) -> CalibrationParts:
+    """Build the service that evaluates reviewed decisions, and what warns agents in announcements."""
+    store = SqlReviewStore(shared.database, read_policy)
     vectors = JournalVectors(SqlDecisionStore(shared.database, read_policy), shared.embedder.model)
-    analyst = ReviewAnalyst(SqlReviewStore(shared.database, read_policy), vectors)
-    return Module(
-        servicers=[(calibration_pb2_grpc.add_CalibrationServiceServicer_to_server, CalibrationService(analyst))]
+    servicer = CalibrationService(ReviewAnalyst(store, vectors))
+    records = ConfidenceRecords(store)
+    module = Module(
+        servicers=[(calibration_pb2_grpc.add_CalibrationServiceServicer_to_server, servicer)],
+        on_foreign_commit=[records.read_foreign_changes],
     )
+    return CalibrationParts(module, records)

@@ -31,6 +31,11 @@ def assign_buckets(confidences: Values) -> BucketNumbers:
     return np.minimum(np.floor(np.round(confidences * BUCKETS, 9)), BUCKETS - 1).astype(np.intp)
 
 
+def bucket_number(confidence: float) -> int:
+    """Return the number of the bucket of one confidence, as `assign_buckets` does."""
+    return min(math.floor(round(confidence * BUCKETS, 9)), BUCKETS - 1)
+
+
 def bucket_bounds(number: int) -> tuple[float, float]:
     """Return the ends of a bucket."""
     return number / BUCKETS, (number + 1) / BUCKETS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, case, func, select
 
 from cstp_grpc.calibration.model import OUTCOME_VALUES, ReviewedDecision
 from cstp_grpc.calibration.store import StatedConfidence
@@ -18,10 +18,20 @@ from cstp_grpc.decisions.sql_mapping import (
     filter_conditions,
     readable_condition,
 )
-from cstp_grpc.decisions.sql_tables import decisions
+from cstp_grpc.decisions.sql_tables import decision_reviews, decisions
 from cstp_grpc.enums import Outcome, Stakes
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.storable_text import replace_unstorable
+
+FIRST_REVIEW = (
+    select(func.min(decision_reviews.c.id))
+    .where(decision_reviews.c.decision_id == decisions.c.id)
+    .correlate(decisions)
+    .scalar_subquery()
+)
+WITH_FIRST_REVIEW = decisions.outerjoin(decision_reviews, decision_reviews.c.id == FIRST_REVIEW)
+FORECAST = case((decision_reviews.c.id.is_not(None), decision_reviews.c.confidence), else_=decisions.c.confidence)
+"""The confidence at the first review; that of the decision if it was recorded or imported with its outcome."""
 
 COLUMNS = (
     decisions.c.id,
@@ -31,7 +41,7 @@ COLUMNS = (
     decisions.c.outcome,
     decisions.c.category,
     decisions.c.stakes,
-    decisions.c.confidence,
+    FORECAST,
     decisions.c.notes,
     REASONS,
     TAGS,
@@ -42,18 +52,19 @@ COLUMNS = (
 IS_REVIEWED = decisions.c.outcome.is_not(None)
 
 CONFIDENCES = (
-    select(decisions.c.confidence, decisions.c.outcome, decisions.c.category)
+    select(FORECAST, decisions.c.outcome, decisions.c.category)
+    .select_from(WITH_FIRST_REVIEW)
     .where(
         decisions.c.agent == bindparam("agent"),
         IS_REVIEWED,
         decisions.c.outcome.in_([outcome.value for outcome in OUTCOME_VALUES]),
-        decisions.c.confidence.is_not(None),
+        FORECAST.is_not(None),
     )
     .order_by(*LATEST_FIRST)
     .limit(bindparam("count"))
 )
 AFTER = decisions.c.revision > bindparam("revision")
-CHANGED_AGENTS = select(decisions.c.agent).where(AFTER, IS_REVIEWED).distinct()
+CHANGED_AGENTS = select(decisions.c.agent).where(AFTER).distinct()
 NEWEST_REVISION = select(func.coalesce(func.max(decisions.c.revision), -1))
 
 
@@ -68,6 +79,7 @@ class SqlReviewStore:
         """Return the latest decisions that the caller may read and that pass the filters, by falling date, then id."""
         query = (
             select(*COLUMNS)
+            .select_from(WITH_FIRST_REVIEW)
             .where(IS_REVIEWED, readable_condition(self._read_policy, caller), *filter_conditions(filters))
             .order_by(*LATEST_FIRST)
             .limit(limit)
@@ -99,8 +111,14 @@ class SqlReviewStore:
         return [StatedConfidence(confidence, Outcome(outcome), category) for confidence, outcome, category in rows]
 
     def find_changed_agents(self, after_revision: int) -> tuple[frozenset[str], int]:
-        """Return the agents with an outcome that changed after a revision, and the newest revision."""
+        """Return the agents whose decisions changed after a revision, and the newest revision."""
         with self._database.background_snapshot() as unit_of_work:
             agents = unit_of_work.execute(CHANGED_AGENTS, {"revision": after_revision}).scalars().all()
             newest: int = unit_of_work.execute(NEWEST_REVISION).scalar_one()
         return frozenset(agents), newest
+
+    def newest_revision(self) -> int:
+        """Return the revision of the latest change; -1 if there is none."""
+        with self._database.background_snapshot() as unit_of_work:
+            newest: int = unit_of_work.execute(NEWEST_REVISION).scalar_one()
+        return newest

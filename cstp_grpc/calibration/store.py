@@ -22,7 +22,11 @@ class StatedConfidence:
 
 
 class ReviewStore(Protocol):
-    """Reads decisions whose outcome is known. Its methods raise QueryFailed if the database does not respond."""
+    """Reads decisions whose outcome is known. Its methods raise QueryFailed if the database does not respond.
+
+    The latest review says how a decision turned out; its confidence is that at the first review, since one that is
+    changed when the outcome is known is no forecast.
+    """
 
     def read_latest(self, caller: str, filters: DecisionFilter, limit: int) -> Sequence[ReviewedDecision]:
         """Return the latest decisions that the caller may read and that pass the filters, by falling date, then id."""
@@ -31,7 +35,10 @@ class ReviewStore(Protocol):
         """Return the confidences of the latest decisions of an agent."""
 
     def find_changed_agents(self, after_revision: int) -> tuple[frozenset[str], int]:
-        """Return the agents with an outcome that changed after a revision, and the newest revision."""
+        """Return the agents whose decisions changed after a revision, and the newest revision."""
+
+    def newest_revision(self) -> int:
+        """Return the revision of the latest change; -1 if there is none."""
 
 
 class FailureVectors(Protocol):

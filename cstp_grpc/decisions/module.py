@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
@@ -24,11 +26,22 @@ from cstp_grpc.decisions.servicer import JournalService
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.decisions.store import ErasedRow, IndexRow
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.open_services import INDEX_HEALTH
 from cstp_grpc.server_module import Module, SharedParts
+
+
+class ChangeObserver(Protocol):
+    """Keeps something that depends on the decisions of agents; called after each commit, before its answer."""
+
+    def note_changes(self, agents: Iterable[str]) -> None:
+        """Note that decisions of these agents have changed."""
+
+    def note_deletions(self) -> None:
+        """Note that decisions of some agents were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +54,11 @@ class DecisionParts:
 
 
 def build_decisions_module(
-    shared: SharedParts, read_policy: ReadPolicy, sink: AuditSink, citations: CitationNotifier | None
+    shared: SharedParts,
+    read_policy: ReadPolicy,
+    sink: AuditSink,
+    citations: CitationNotifier | None,
+    observer: ChangeObserver,
 ) -> DecisionParts:
     """Build the journal and its search; `citations` notifies agents to whom a failed decision was cited."""
     settings, database, writer, embedder = shared.settings, shared.database, shared.writer, shared.embedder
@@ -56,8 +73,17 @@ def build_decisions_module(
         # Without an index nothing reads the log. One that is configured later is fed from the journal itself.
         change_log.clear()
     history = SqlHistoryStore(database)
+
+    def apply_changes(rows: Sequence[IndexRow]) -> None:
+        matrix.apply(rows)
+        observer.note_changes(row.agent for row in rows)
+
+    def forget_erased(erased: Sequence[ErasedRow]) -> None:
+        matrix.forget(erased)
+        observer.note_deletions()
+
     journal = Journal(
-        store, history, change_log, writer, embedder, sink, shared.clock, matrix.apply, citations, matrix.forget
+        store, history, change_log, writer, embedder, sink, shared.clock, apply_changes, citations, forget_erased
     )
     search = DecisionSearch(
         store,

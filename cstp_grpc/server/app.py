@@ -219,9 +219,16 @@ def build_modules(
         callbacks = build_callbacks_module(shared, inputs.callback_urls, read_policy, audit.sink, is_permitted_ip)
         modules.append(callbacks.module)
         outbox = callbacks.outbox
-    decisions = build_decisions_module(shared, read_policy, audit.sink, outbox)
+    calibration = build_calibration_module(shared, read_policy)
+    modules.append(calibration.module)
+    decisions = build_decisions_module(
+        shared,
+        read_policy,
+        audit.sink,
+        outbox,
+        lambda rows: calibration.records.note_changes(row.agent for row in rows),
+    )
     modules.append(decisions.module)
-    modules.append(build_calibration_module(shared, read_policy))
     code: CodeContextReader = NoProjects()
     if shared.settings.intent_layer.enabled:
         from cstp_grpc.intent_layer.module import build_intent_layer_module

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.calibration.scores import score_calibration, spiegelhalter_p_value, wilson_interval
+from cstp_grpc.calibration.scores import (
+    assign_buckets,
+    bucket_number,
+    score_calibration,
+    spiegelhalter_p_value,
+    wilson_interval,
+)
 from tests.calibration.strategies import Forecasts, confidences, forecasts
 
 
@@ -94,6 +100,11 @@ def test_each_decision_is_in_one_bucket(values: Forecasts) -> None:
 def test_a_confidence_on_a_boundary_is_in_the_upper_bucket(confidence: float, lower: float) -> None:
     (bucket,) = score_calibration(np.array([confidence]), np.array([1.0])).buckets
     assert bucket.lower == lower
+
+
+@given(confidences)
+def test_one_confidence_is_in_the_same_bucket_as_among_many(confidence: float) -> None:
+    assert [bucket_number(confidence)] == assign_buckets(np.array([confidence])).tolist()
 
 
 @given(confidences)

@@ -10,7 +10,7 @@ import pytest
 from cstp_grpc.calibration.model import ReviewedDecision
 from cstp_grpc.calibration.sql_store import SqlReviewStore
 from cstp_grpc.calibration.store import StatedConfidence
-from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Reason
+from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, ImportRecord, Links, Reason
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.storage.database import Database
@@ -117,14 +117,30 @@ def test_the_confidences_of_an_agent_are_those_of_its_latest_outcomes(kit: Revie
     assert kit.reviews.read_confidences("carol", 10) == []
 
 
-@pytest.mark.contract("SqlReviewStore.find_changed_agents")
-def test_the_agents_whose_outcomes_changed_are_found_once(kit: ReviewKit) -> None:
-    assert kit.reviews.find_changed_agents(-1)[0] == frozenset()
-    kit.record("Without an outcome", agent="carol")
+@pytest.mark.contract("SqlReviewStore.read_latest", "SqlReviewStore.read_confidences")
+def test_the_confidence_is_that_of_the_first_review_and_the_outcome_that_of_the_latest(kit: ReviewKit) -> None:
+    def import_with(confidence: float | None) -> str:
+        content = DecisionContent("Use a queue", confidence=confidence)
+        return kit.journal.import_batch([ImportRecord("adr-1", content)], "alice", "request")[0].decision_id
+
+    decision_id = import_with(0.9)
+    kit.journal.review(decision_id, Outcome.SUCCESS, None, "alice", "request")
+    assert import_with(0.2) == decision_id
+    kit.journal.review(decision_id, Outcome.FAILURE, None, "alice", "request")
+    assert kit.journal.get(decision_id, "alice").confidence == 0.2
+    (read,) = kit.reviews.read_latest("alice", ALL, 10)
+    assert (read.confidence, read.outcome) == (0.9, Outcome.FAILURE)
+    assert kit.reviews.read_confidences("alice", 10) == [StatedConfidence(0.9, Outcome.FAILURE, None)]
+
+
+@pytest.mark.contract("SqlReviewStore.find_changed_agents", "SqlReviewStore.newest_revision")
+def test_the_agents_whose_decisions_changed_are_found_once(kit: ReviewKit) -> None:
+    assert kit.reviews.find_changed_agents(-1) == (frozenset(), kit.reviews.newest_revision())
     kit.record("One", Outcome.SUCCESS, "alice")
     kit.record("Two", Outcome.FAILURE, "bob")
     agents, revision = kit.reviews.find_changed_agents(-1)
     assert agents == {"alice", "bob"}
+    assert kit.reviews.newest_revision() == revision
     assert kit.reviews.find_changed_agents(revision) == (frozenset(), revision)
     kit.record("Three", Outcome.SUCCESS, "bob")
     assert kit.reviews.find_changed_agents(revision)[0] == {"bob"}

@@ -1,0 +1,147 @@
+"""What the confidences of agents have meant so far, kept in memory for announcements."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean
+from typing import Final
+
+from cachetools import LRUCache
+
+from cstp_grpc.calibration.model import MIN_REVIEWS, OUTCOME_VALUES
+from cstp_grpc.calibration.scores import bucket_number, wilson_interval
+from cstp_grpc.calibration.store import ReviewStore, StatedConfidence
+
+MIN_GAP: Final = 0.1
+"""How far a stated confidence is from what it has meant to be worth a warning: the width of a bucket."""
+
+Z_WARNING: Final = NormalDist().inv_cdf(1 - 0.001 / 2)
+"""Bounds the false warnings: a right confidence is outside of such an interval once in about 1000 times, and an agent
+has ten buckets in each of a few categories.
+"""
+
+RECENT_DECISIONS: Final = 300
+"""Decisions of an agent that count, the latest with a confidence and an outcome. Chosen: enough for the buckets that an
+agent uses, and read in about 2 ms."""
+
+MAX_AGENTS: Final = 1000
+"""Agents whose record is in memory, those that announced last."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRecord:
+    """The decisions of an agent in one bucket: their number, and the means of confidences and outcomes."""
+
+    count: int
+    mean_confidence: float
+    success_rate: float
+
+
+BucketKey = tuple[str | None, int]
+"""A category, or None for all decisions together, and the number of a bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRecord:
+    """The buckets of an agent, as of a number of changes."""
+
+    buckets: Mapping[BucketKey, BucketRecord]
+    changes: int
+
+
+class ConfidenceRecords:
+    """Tells agents whose confidences have been far from their record. Safe for many threads.
+
+    The record of an agent is read from the database once, and again after its decisions have changed, in this process
+    or in another.
+    """
+
+    def __init__(self, store: ReviewStore) -> None:
+        """Begin with no record in memory. Raises QueryFailed."""
+        self._store = store
+        # Guards all below. Not held while the database is asked.
+        self._lock = threading.Lock()
+        self._records: LRUCache[str, AgentRecord] = LRUCache(MAX_AGENTS)
+        self._changes = 0
+        """How many changes were told."""
+        self._changed: dict[str, int] = {}
+        """The number of the latest change by agent."""
+        self._revision = store.newest_revision()
+        """The journal revision up to which changes of other processes are known."""
+
+    def is_current(self, agent: str) -> bool:
+        """Return True if the record of an agent is in memory and nothing has changed since."""
+        return self._current_record(agent) is not None
+
+    def find_warning(self, agent: str, category: str | None, confidence: float) -> str | None:
+        """Return a warning if the agent's confidences near this one have meant something else; None if not.
+
+        The decisions of the category count if they are enough, otherwise all of the agent's. Raises QueryFailed.
+        """
+        record = self._current_record(agent) or self._read_record(agent)
+        bucket = bucket_number(confidence)
+        for kind in dict.fromkeys((category, None)):
+            found = record.buckets.get((kind, bucket))
+            if found is not None and found.count >= MIN_REVIEWS:
+                return warning_text(found, kind, confidence) if is_misleading(found) else None
+        return None
+
+    def note_changes(self, agents: Iterable[str]) -> None:
+        """Note that decisions of these agents have changed."""
+        with self._lock:
+            self._changes += 1
+            for agent in agents:
+                self._changed[agent] = self._changes
+
+    def read_foreign_changes(self) -> None:
+        """Note what other processes have changed since the last call. Raises QueryFailed."""
+        agents, revision = self._store.find_changed_agents(self._revision)
+        self.note_changes(agents)
+        # After the changes are noted: if reading fails, the next call reads the same again. Called by one thread only.
+        self._revision = revision
+
+    def _current_record(self, agent: str) -> AgentRecord | None:
+        with self._lock:
+            record = self._records.get(agent)
+            return record if record is not None and record.changes >= self._changed.get(agent, 0) else None
+
+    def _read_record(self, agent: str) -> AgentRecord:
+        # Counted before reading: a change in between makes the record outdated at once, and it is read again.
+        with self._lock:
+            changes = self._changes
+        record = AgentRecord(summarize_buckets(self._store.read_confidences(agent, RECENT_DECISIONS)), changes)
+        with self._lock:
+            self._records[agent] = record
+        return record
+
+
+def summarize_buckets(found: Sequence[StatedConfidence]) -> dict[BucketKey, BucketRecord]:
+    """Return the buckets that have decisions, of each category and of all."""
+    pairs: defaultdict[BucketKey, list[tuple[float, float]]] = defaultdict(list)
+    for item in found:
+        for kind in dict.fromkeys((item.category, None)):
+            pairs[kind, bucket_number(item.confidence)].append((item.confidence, OUTCOME_VALUES[item.outcome]))
+    return {
+        key: BucketRecord(len(values), fmean(stated for stated, _ in values), fmean(value for _, value in values))
+        for key, values in pairs.items()
+    }
+
+
+def is_misleading(bucket: BucketRecord) -> bool:
+    """Return True if the confidences of a bucket are far from its success rate, and not by chance."""
+    interval = wilson_interval(bucket.success_rate, bucket.count, Z_WARNING)
+    is_far = abs(bucket.mean_confidence - bucket.success_rate) >= MIN_GAP
+    return is_far and not interval.low <= bucket.mean_confidence <= interval.high
+
+
+def warning_text(bucket: BucketRecord, category: str | None, confidence: float) -> str:
+    """Return a sentence with the figures."""
+    interval = wilson_interval(bucket.success_rate, bucket.count)
+    kind = "" if category is None else f" of the category {category}"
+    return (
+        f"Your confidence of {confidence:.2g} has meant {bucket.success_rate:.2g} in {bucket.count} reviewed"
+        f" decisions{kind} (95 % interval {interval.low:.2f} to {interval.high:.2f})."
+    )

@@ -1,0 +1,140 @@
+"""Warnings to agents whose confidences have been far from their record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstp_grpc.calibration.confidence_records import ConfidenceRecords
+from cstp_grpc.calibration.model import ReviewedDecision
+from cstp_grpc.calibration.store import StatedConfidence
+from cstp_grpc.decisions.model import DecisionFilter
+from cstp_grpc.enums import Outcome
+
+
+class CountedReviews:
+    """A store in memory that counts how often it is read."""
+
+    def __init__(self, *found: StatedConfidence) -> None:
+        self.found = list(found)
+        self.reads = 0
+        self.changed: frozenset[str] = frozenset()
+
+    def read_latest(self, caller: str, filters: DecisionFilter, limit: int) -> list[ReviewedDecision]:
+        raise NotImplementedError("announcements do not need it")
+
+    def read_confidences(self, agent: str, limit: int) -> list[StatedConfidence]:
+        self.reads += 1
+        return self.found[:limit] if agent == "alice" else []
+
+    def find_changed_agents(self, after_revision: int) -> tuple[frozenset[str], int]:
+        return self.changed, after_revision + 1
+
+    def newest_revision(self) -> int:
+        return 0
+
+
+def outcomes(confidence: float, successes: int, failures: int, category: str | None = None) -> list[StatedConfidence]:
+    return [
+        *[StatedConfidence(confidence, Outcome.SUCCESS, category)] * successes,
+        *[StatedConfidence(confidence, Outcome.FAILURE, category)] * failures,
+    ]
+
+
+def test_an_agent_whose_confidence_has_meant_less_is_told_with_figures() -> None:
+    records = ConfidenceRecords(CountedReviews(*outcomes(0.9, 24, 17, "deployment")))
+    assert records.find_warning("alice", "deployment", 0.9) == (
+        "Your confidence of 0.9 has meant 0.59 in 41 reviewed decisions of the category deployment"
+        " (95 % interval 0.43 to 0.72)."
+    )
+
+
+def test_an_agent_whose_confidence_has_meant_more_is_told_too() -> None:
+    records = ConfidenceRecords(CountedReviews(*outcomes(0.5, 30, 0)))
+    warning = records.find_warning("alice", None, 0.55)
+    assert warning is not None
+    assert warning.startswith("Your confidence of 0.55 has meant 1 in 30 reviewed decisions (")
+
+
+@pytest.mark.parametrize(
+    ("known", "confidence"),
+    [
+        (outcomes(0.9, 5, 14), 0.9),  # one too few
+        (outcomes(0.9, 36, 5), 0.9),  # as good as it says
+        (outcomes(0.9, 24, 17), 0.7),  # another bucket
+        (outcomes(0.9, 16, 6), 0.9),  # may be chance
+        ([], 0.9),
+    ],
+)
+def test_an_agent_without_a_significant_gap_is_told_nothing(known: list[StatedConfidence], confidence: float) -> None:
+    assert ConfidenceRecords(CountedReviews(*known)).find_warning("alice", "deployment", confidence) is None
+
+
+def test_enough_decisions_of_the_category_count_instead_of_all() -> None:
+    known = [*outcomes(0.9, 20, 0, "docs"), *outcomes(0.9, 0, 20, "deployment"), *outcomes(0.9, 2, 3, "design")]
+    records = ConfidenceRecords(CountedReviews(*known))
+    assert records.find_warning("alice", "docs", 0.9) is None
+    assert "of 0.9 has meant 0 in 20 " in (records.find_warning("alice", "deployment", 0.9) or "")
+    # Too few of their own: all 45 are spoken of.
+    assert "in 45 reviewed decisions (" in (records.find_warning("alice", "design", 0.9) or "")
+
+
+def test_the_store_is_read_once_until_the_agents_decisions_change() -> None:
+    store = CountedReviews(*outcomes(0.9, 24, 17))
+    records = ConfidenceRecords(store)
+    assert not records.is_current("alice")
+    for _ in range(3):
+        assert records.find_warning("alice", None, 0.9)
+        assert records.is_current("alice")
+    assert store.reads == 1
+    records.note_changes(["bob"])
+    assert records.is_current("alice")
+    store.found = outcomes(0.9, 41, 0)
+    records.note_changes(["alice"])
+    assert not records.is_current("alice")
+    assert records.find_warning("alice", None, 0.9) is None
+    assert store.reads == 2
+
+
+def test_changes_of_other_processes_are_noticed() -> None:
+    store = CountedReviews(*outcomes(0.9, 24, 17))
+    records = ConfidenceRecords(store)
+    assert records.find_warning("alice", None, 0.9)
+    records.read_foreign_changes()
+    assert records.is_current("alice")
+    store.changed = frozenset({"alice"})
+    records.read_foreign_changes()
+    assert not records.is_current("alice")
+
+
+def test_a_change_while_the_store_is_read_is_not_missed() -> None:
+    class Reviewing(CountedReviews):
+        def read_confidences(self, agent: str, limit: int) -> list[StatedConfidence]:
+            before = super().read_confidences(agent, limit)
+            records.note_changes([agent])
+            return before
+
+    records = ConfidenceRecords(Reviewing(*outcomes(0.9, 24, 17)))
+    records.find_warning("alice", None, 0.9)
+    assert not records.is_current("alice")
+
+
+def test_right_confidences_are_hardly_ever_called_misleading() -> None:
+    random = np.random.default_rng(5)
+    warned = 0
+    for _ in range(500):
+        successes = int(random.binomial(40, 0.8))
+        records = ConfidenceRecords(CountedReviews(*outcomes(0.8, successes, 40 - successes)))
+        warned += records.find_warning("alice", None, 0.8) is not None
+    assert warned <= 3
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from(list(Outcome)[:3])), max_size=80), st.floats(0, 1))
+def test_a_warning_never_comes_of_fewer_decisions_than_figures_need(
+    pairs: list[tuple[float, Outcome]], confidence: float
+) -> None:
+    known = [StatedConfidence(stated, outcome, None) for stated, outcome in pairs]
+    warning = ConfidenceRecords(CountedReviews(*known)).find_warning("alice", "docs", confidence)
+    assert warning is None or len(known) >= 20
