@@ -28,7 +28,7 @@ from cstp_grpc.calibration.store import FailureVectors, ReviewStore
 from cstp_grpc.enums import Outcome
 
 MAX_REVIEWS: Final = 20_000
-"""Decisions that one report reads, the latest. Chosen: reading and scoring them takes about 0.3 s."""
+"""Decisions that one report reads, the latest. Chosen: reading and scoring them takes about 0.5 s."""
 
 MAX_GROUPS: Final = 100
 """Groups of one kind in a report, the largest."""
