@@ -33,11 +33,11 @@ MAX_AGENTS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class BucketRecord:
-    """The decisions of an agent in one bucket: their number, and the means of confidences and outcomes."""
+    """The decisions of an agent in one bucket, enough for a judgement: `is_misleading` if they were far from true."""
 
     count: int
-    mean_confidence: float
     success_rate: float
+    is_misleading: bool
 
 
 BucketKey = tuple[str | None, int]
@@ -85,8 +85,8 @@ class ConfidenceRecords:
         bucket = bucket_number(confidence)
         for kind in dict.fromkeys((category, None)):
             found = record.buckets.get((kind, bucket))
-            if found is not None and found.count >= MIN_REVIEWS:
-                return warning_text(found, kind, confidence) if is_misleading(found) else None
+            if found is not None:
+                return warning_text(found, kind, confidence) if found.is_misleading else None
         return None
 
     def note_changes(self, agents: Iterable[str]) -> None:
@@ -119,22 +119,23 @@ class ConfidenceRecords:
 
 
 def summarize_buckets(found: Sequence[StatedConfidence]) -> dict[BucketKey, BucketRecord]:
-    """Return the buckets that have decisions, of each category and of all."""
+    """Return the buckets that have enough decisions, of each category and of all."""
     pairs: defaultdict[BucketKey, list[tuple[float, float]]] = defaultdict(list)
     for item in found:
         for kind in dict.fromkeys((item.category, None)):
             pairs[kind, bucket_number(item.confidence)].append((item.confidence, OUTCOME_VALUES[item.outcome]))
-    return {
-        key: BucketRecord(len(values), fmean(stated for stated, _ in values), fmean(value for _, value in values))
-        for key, values in pairs.items()
-    }
+    return {key: judge_bucket(values) for key, values in pairs.items() if len(values) >= MIN_REVIEWS}
 
 
-def is_misleading(bucket: BucketRecord) -> bool:
-    """Return True if the confidences of a bucket are far from its success rate, and not by chance."""
-    interval = wilson_interval(bucket.success_rate, bucket.count, Z_WARNING)
-    is_far = abs(bucket.mean_confidence - bucket.success_rate) >= MIN_GAP
-    return is_far and not interval.low <= bucket.mean_confidence <= interval.high
+def judge_bucket(values: Sequence[tuple[float, float]]) -> BucketRecord:
+    """Return the record of confidences with the values of their outcomes.
+
+    They mislead if they are far from the success rate, and not by chance.
+    """
+    stated, rate = fmean(confidence for confidence, _ in values), fmean(value for _, value in values)
+    interval = wilson_interval(rate, len(values), Z_WARNING)
+    is_misleading = abs(stated - rate) >= MIN_GAP and not interval.low <= stated <= interval.high
+    return BucketRecord(len(values), rate, is_misleading)
 
 
 def warning_text(bucket: BucketRecord, category: str | None, confidence: float) -> str:
