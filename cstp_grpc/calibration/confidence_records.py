@@ -69,6 +69,8 @@ class ConfidenceRecords:
         """How many changes were told."""
         self._changed: dict[str, int] = {}
         """The number of the latest change by agent."""
+        self._all_changed = 0
+        """The number of the latest change of which the agent is not known."""
         self._revision = store.newest_revision()
         """The journal revision up to which changes of other processes are known."""
 
@@ -96,6 +98,12 @@ class ConfidenceRecords:
             for agent in agents:
                 self._changed[agent] = self._changes
 
+    def note_deletions(self) -> None:
+        """Note that decisions of some agents were deleted."""
+        with self._lock:
+            self._changes += 1
+            self._all_changed = self._changes
+
     def read_foreign_changes(self) -> None:
         """Note what other processes have changed since the last call. Raises QueryFailed."""
         agents, revision = self._store.find_changed_agents(self._revision)
@@ -106,7 +114,8 @@ class ConfidenceRecords:
     def _current_record(self, agent: str) -> AgentRecord | None:
         with self._lock:
             record = self._records.get(agent)
-            return record if record is not None and record.changes >= self._changed.get(agent, 0) else None
+            changed = max(self._all_changed, self._changed.get(agent, 0))
+            return record if record is not None and record.changes >= changed else None
 
     def _read_record(self, agent: str) -> AgentRecord:
         # Counted before reading: a change in between makes the record outdated at once, and it is read again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import bindparam, case, func, select
+from sqlalchemy import bindparam, case, func, select, union
 
 from cstp_grpc.calibration.model import OUTCOME_VALUES, ReviewedDecision
 from cstp_grpc.calibration.store import StatedConfidence
@@ -18,10 +18,11 @@ from cstp_grpc.decisions.sql_mapping import (
     filter_conditions,
     readable_condition,
 )
-from cstp_grpc.decisions.sql_tables import decision_reviews, decisions
+from cstp_grpc.decisions.sql_tables import decision_reviews, decisions, deleted_decisions
 from cstp_grpc.enums import Outcome, Stakes
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 FIRST_REVIEW = (
     select(func.min(decision_reviews.c.id))
@@ -63,9 +64,9 @@ CONFIDENCES = (
     .order_by(*LATEST_FIRST)
     .limit(bindparam("count"))
 )
-AFTER = decisions.c.revision > bindparam("revision")
-CHANGED_AGENTS = select(decisions.c.agent).where(AFTER).distinct()
-NEWEST_REVISION = select(func.coalesce(func.max(decisions.c.revision), -1))
+CHANGED_AGENTS = union(
+    *(select(table.c.agent).where(table.c.revision > bindparam("revision")) for table in (decisions, deleted_decisions))
+)
 
 
 class SqlReviewStore:
@@ -114,11 +115,18 @@ class SqlReviewStore:
         """Return the agents whose decisions changed after a revision, and the newest revision."""
         with self._database.background_snapshot() as unit_of_work:
             agents = unit_of_work.execute(CHANGED_AGENTS, {"revision": after_revision}).scalars().all()
-            newest: int = unit_of_work.execute(NEWEST_REVISION).scalar_one()
-        return frozenset(agents), newest
+            return frozenset(agents), read_newest_revision(unit_of_work)
 
     def newest_revision(self) -> int:
         """Return the revision of the latest change; -1 if there is none."""
         with self._database.background_snapshot() as unit_of_work:
-            newest: int = unit_of_work.execute(NEWEST_REVISION).scalar_one()
-        return newest
+            return read_newest_revision(unit_of_work)
+
+
+def read_newest_revision(unit_of_work: UnitOfWork) -> int:
+    """Return the revision of the latest change or deletion; -1 if there is none."""
+    newest = [
+        unit_of_work.execute(select(func.max(table.c.revision))).scalar_one()
+        for table in (decisions, deleted_decisions)
+    ]
+    return max((revision for revision in newest if revision is not None), default=-1)

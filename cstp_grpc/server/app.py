@@ -221,13 +221,7 @@ def build_modules(
         outbox = callbacks.outbox
     calibration = build_calibration_module(shared, read_policy)
     modules.append(calibration.module)
-    decisions = build_decisions_module(
-        shared,
-        read_policy,
-        audit.sink,
-        outbox,
-        lambda rows: calibration.records.note_changes(row.agent for row in rows),
-    )
+    decisions = build_decisions_module(shared, read_policy, audit.sink, outbox, calibration.records)
     modules.append(decisions.module)
     code: CodeContextReader = NoProjects()
     if shared.settings.intent_layer.enabled:

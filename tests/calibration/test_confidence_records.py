@@ -98,6 +98,15 @@ def test_the_store_is_read_once_until_the_agents_decisions_change() -> None:
     assert store.reads == 2
 
 
+def test_a_deletion_outdates_every_record() -> None:
+    records = ConfidenceRecords(CountedReviews(*outcomes(0.9, 24, 17)))
+    assert records.find_warning("alice", None, 0.9)
+    records.note_deletions()
+    assert not records.is_current("alice")
+    assert records.find_warning("alice", None, 0.9)
+    assert records.is_current("alice")
+
+
 def test_changes_of_other_processes_are_noticed() -> None:
     store = CountedReviews(*outcomes(0.9, 24, 17))
     records = ConfidenceRecords(store)

@@ -142,5 +142,10 @@ def test_the_agents_whose_decisions_changed_are_found_once(kit: ReviewKit) -> No
     assert agents == {"alice", "bob"}
     assert kit.reviews.newest_revision() == revision
     assert kit.reviews.find_changed_agents(revision) == (frozenset(), revision)
-    kit.record("Three", Outcome.SUCCESS, "bob")
-    assert kit.reviews.find_changed_agents(revision)[0] == {"bob"}
+    three = kit.record("Three", Outcome.SUCCESS, "bob")
+    agents, revision = kit.reviews.find_changed_agents(revision)
+    assert agents == {"bob"}
+    kit.journal.delete(three.id, "bob", "request")
+    agents, newest = kit.reviews.find_changed_agents(revision)
+    assert agents == {"bob"}
+    assert newest > revision
