@@ -29,6 +29,7 @@ class AuditEvent(StrEnum):
     DECISION_SHARED = "decision_shared"
     DECISION_UNSHARED = "decision_unshared"
     DECISION_UPDATED = "decision_updated"
+    DECISION_LINKED = "decision_linked"
     DECISION_DELETED = "decision_deleted"
     CONTEXT_READ = "context_read"
     LEARNING_REPORTED = "learning_reported"

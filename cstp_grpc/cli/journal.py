@@ -1,4 +1,4 @@
-"""The commands on decisions: record, update, show, list, review, share, unshare, delete."""
+"""The commands on decisions: record, update, show, list, review, share, unshare, link, graph, delete."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from cstp_grpc.lazy_imports import LazyModule
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from cstp_grpc.cli import decision_output
+    from cstp_grpc.cli import decision_output, graph_rendering
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
     from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 else:
     decision_output = LazyModule("cstp_grpc.cli.decision_output")
+    graph_rendering = LazyModule("cstp_grpc.cli.graph_rendering")
     journal_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.journal_pb2")
 
 
@@ -272,3 +273,62 @@ def unshare_command(client: CstpClient, out: Output, decision_id: str) -> None:
     decision = client.unshare_decision(decision_id)
     answer = journal_pb2.UnshareDecisionResponse(decision=decision)
     out.answer(answer, lambda console: console.print(f"{decision.id} is private."))
+
+
+@click.command()
+@click.argument("decision_id", metavar="ID")
+@click.option("--supersedes", multiple=True, metavar="ID", help="A decision that it replaces.")
+@click.option("--depends-on", multiple=True, metavar="ID", help="A decision that it builds on.")
+@click.option("--relates-to", multiple=True, metavar="ID", help="A decision worth reading beside it.")
+@click.option("--remove", is_flag=True, help="Remove these links instead.")
+@with_client
+def link_command(
+    client: CstpClient,
+    out: Output,
+    decision_id: str,
+    supersedes: tuple[str, ...],
+    depends_on: tuple[str, ...],
+    relates_to: tuple[str, ...],
+    remove: bool,
+) -> None:
+    """Link a decision of yours to others that you may read.
+
+    \b
+    Examples:
+      cstp link dec-0f3a9b2c4d5e6f708192 --supersedes dec-8d1e7c6b5a4f3e2d1c0b
+      cstp link dec-0f3a9b2c4d5e6f708192 --relates-to dec-8d1e7c6b5a4f3e2d1c0b --remove
+    """
+    links = journal_pb2.Links(supersedes=supersedes, depends_on=depends_on, relates_to=relates_to)
+    if not links.ListFields():
+        raise click.UsageError("say which links: --supersedes, --depends-on or --relates-to.")
+    add, removed = (None, links) if remove else (links, None)
+    decision = client.link_decisions(decision_id, add=add, remove=removed)
+    answer = journal_pb2.LinkDecisionsResponse(decision=decision)
+    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+
+
+@click.command()
+@click.argument("decision_id", metavar="ID")
+@click.option("--depth", type=click.IntRange(1, 10), default=2, show_default=True, help="How many links to follow.")
+@click.option(
+    "--max-nodes", type=click.IntRange(1, 500), default=100, show_default=True, help="How many decisions at the most."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "mermaid", "svg"]),
+    default="text",
+    show_default=True,
+    help="How it is printed; `--json` prints it as data.",
+)
+@with_client
+def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int, max_nodes: int, form: str) -> None:
+    """Show which decisions a decision is linked with, as far as you may read them.
+
+    \b
+    Examples:
+      cstp graph dec-0f3a9b2c4d5e6f708192 --depth 3
+      cstp graph dec-0f3a9b2c4d5e6f708192 --format svg > decisions.svg
+    """
+    graph = client.get_decision_graph(decision_id, depth=depth, max_nodes=max_nodes)
+    out.answer(graph, lambda console: console.print(graph_rendering.RENDERERS[form](graph), soft_wrap=True))

@@ -68,6 +68,10 @@ COMMANDS: Final = {
         "calibration:patterns_command",
         "Find what decisions that failed have in common: what goes with failure, and failures that recur.",
     ),
+    "link": ListedCommand("journal:link_command", "Link a decision of yours to others that you may read."),
+    "graph": ListedCommand(
+        "journal:graph_command", "Show which decisions a decision is linked with, as far as you may read them."
+    ),
     "delete": ListedCommand(
         "journal:delete_command",
         "Delete a decision of yours with its reviews and former contents; only its id stays.",

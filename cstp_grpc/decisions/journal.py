@@ -11,13 +11,16 @@ from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
+from cstp_grpc.decisions.graph import read_graph
 from cstp_grpc.decisions.lifecycle import (
     ImportCandidate,
     apply_review,
     apply_update,
+    check_linkable,
     content_of,
     has_same_content,
     hash_content,
+    links_from,
     make_import_candidate,
     new_decision_id,
     new_entry,
@@ -32,12 +35,15 @@ from cstp_grpc.decisions.model import (
     Decision,
     DecisionContent,
     DecisionFilter,
+    DecisionGraph,
     DecisionHistory,
+    DecisionLink,
     DecisionReview,
     DeletedDecision,
     ImportRecord,
     ImportResult,
     Links,
+    LinkType,
 )
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
@@ -156,6 +162,12 @@ class JournalTransaction:
         """Return the number of the present content of a decision."""
         return self._history.read_revision(self._unit_of_work, decision_id)
 
+    def change_links(self, added: Sequence[DecisionLink], removed: Sequence[DecisionLink]) -> None:
+        """Remove and add links of the caller's decisions, and update the status of those that they supersede."""
+        self._store.remove_links(self._unit_of_work, self._change.caller, removed)
+        self._store.add_links(self._unit_of_work, added)
+        self.update_status({link.to_id for link in (*added, *removed) if link.type is LinkType.SUPERSEDES})
+
     def keep_former(self, before: JournalEntry, after: JournalEntry) -> None:
         """Keep the former content of a decision, if the new one is different."""
         if not has_same_content(before, after):
@@ -219,6 +231,10 @@ class JournalTransaction:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+GRAPH_DEPTH = 2
+GRAPH_NODES = 100
+"""The bounds of a graph for which none were given. Chosen: what fits on a screen."""
 
 MAX_SHOWN_FORMER = 10
 """Former contents that are returned with a decision at most, each of which may be as large as a message."""
@@ -408,6 +424,43 @@ class Journal:
 
         updated = self._write(change, job)
         return updated, self._read_history(updated, caller)
+
+    def link(self, decision_id: str, added: Links, removed: Links, caller: str, request_id: str) -> Decision:
+        """Add links from a decision of the caller to readable ones, remove others, and return the decision.
+
+        Raises NotFound, also for a decision to link to that the caller may not read, PermissionDenied for another's
+        shared decision, and InvalidArgument for a link to itself or too many links.
+        """
+        added, removed = normalize_links(added), normalize_links(removed)
+
+        def job(transaction: JournalTransaction) -> Decision:
+            before = self._own_entry(transaction, decision_id, caller)
+            present, wanted = links_from(decision_id, before.decision.links), links_from(decision_id, added)
+            new = [link for link in wanted if link not in present]
+            check_linkable(before.decision, wanted)
+            targets = transaction.load({link.to_id for link in new})
+            for link in new:
+                if link.to_id not in targets or not self._store.may_read(targets[link.to_id].decision, caller):
+                    raise decision_not_found_error(link.to_id)
+            old = [link for link in links_from(decision_id, removed) if link in present and link not in wanted]
+            if not new and not old:
+                return before.decision
+            transaction.change_links(new, old)
+            after = transaction.load([decision_id])[decision_id]
+            if after.decision.links == before.decision.links:
+                # Another agent's decision declares the links that were to be removed.
+                return after.decision
+            # Written although only its links changed, so that it has a new revision.
+            transaction.update([after])
+            transaction.record_event(AuditEvent.DECISION_LINKED, after.decision)
+            return after.decision
+
+        return self._write(self._change_context(caller, request_id), job)
+
+    def read_graph(self, decision_id: str, caller: str, depth: int, max_nodes: int) -> DecisionGraph:
+        """Return the graph of a readable decision; 0 stands for the usual bounds. Raises NotFound."""
+        root = self.get(decision_id, caller)
+        return read_graph(self._store, root, caller, depth or GRAPH_DEPTH, max_nodes or GRAPH_NODES)
 
     def delete(self, decision_id: str, caller: str, request_id: str) -> DeletedDecision:
         """Delete a decision of the caller, or return what is left of one that is deleted already.

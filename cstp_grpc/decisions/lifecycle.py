@@ -5,24 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 
 from cstp_grpc.decisions.model import (
     Decision,
     DecisionContent,
+    DecisionLink,
     DecisionReview,
     ImportAction,
     ImportRecord,
     ImportResult,
     Links,
+    LinkType,
     Reason,
 )
 from cstp_grpc.decisions.store import DeclaredLinks, JournalEntry
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.storage.storable_text import replace_unstorable
+
+MAX_LINKS_OF_KIND = 100
+"""Links of one kind from a decision. Chosen: as many as the contract takes when a decision is recorded."""
 
 
 def new_decision_id() -> str:
@@ -251,6 +256,22 @@ def redact_for_reader(decision: Decision, caller: str, readable: Container[str])
     reasons = tuple(Reason(reason.type, strength=reason.strength) for reason in decision.reasons)
     links = keep_links_to(decision.links, readable)
     return replace(decision, context=None, reasons=reasons, source=None, links=links, review_by=None)
+
+
+def links_from(decision_id: str, links: Links) -> list[DecisionLink]:
+    """Return the links from a decision one by one."""
+    return [DecisionLink(decision_id, kind, other) for kind in LinkType for other in getattr(links, kind.value)]
+
+
+def check_linkable(decision: Decision, added: Sequence[DecisionLink]) -> None:
+    """Raise InvalidArgument if a decision would be linked to itself, or would have too many links of a kind."""
+    for kind in LinkType:
+        targets = {link.to_id for link in added if link.type is kind}
+        field = f"add.{kind.value}"
+        if decision.id in targets:
+            raise InvalidArgument.field(field, "must not name the decision itself")
+        if len(targets.union(getattr(decision.links, kind.value))) > MAX_LINKS_OF_KIND and targets:
+            raise InvalidArgument.field(field, f"would give the decision more than {MAX_LINKS_OF_KIND} such links")
 
 
 def keep_links_to(links: Links, targets: Container[str]) -> Links:

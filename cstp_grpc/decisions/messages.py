@@ -10,14 +10,17 @@ from cstp_grpc.decisions.model import (
     Decision,
     DecisionContent,
     DecisionFilter,
+    DecisionGraph,
     DecisionHistory,
     ImportAction,
     Links,
+    LinkType,
     Reason,
 )
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 
 IMPORT_ACTION = EnumMapping(journal_pb2.ImportAction, ImportAction)
+LINK_TYPE = EnumMapping(journal_pb2.LinkType, LinkType)
 
 
 def parse_decision_filter(message: types_pb2.DecisionFilters) -> DecisionFilter:
@@ -115,6 +118,30 @@ def content_message(content: DecisionContent) -> journal_pb2.DecisionContent:
 def links_message(item: Links) -> journal_pb2.Links:
     """Convert links to a message."""
     return journal_pb2.Links(supersedes=item.supersedes, depends_on=item.depends_on, relates_to=item.relates_to)
+
+
+def graph_response(graph: DecisionGraph) -> journal_pb2.GetDecisionGraphResponse:
+    """Convert a graph to the response that has it."""
+    return journal_pb2.GetDecisionGraphResponse(
+        nodes=[
+            journal_pb2.GraphNode(
+                id=item.id,
+                title=item.title,
+                status=proto_values.STATUS.number(item.status),
+                outcome=proto_values.OUTCOME.number(item.outcome),
+                date=proto_values.timestamp_message(item.date),
+                agent=item.agent,
+                category=item.category,
+                distance=distance,
+            )
+            for item, distance in graph.nodes
+        ],
+        links=[
+            journal_pb2.GraphLink(from_id=link.from_id, to_id=link.to_id, type=LINK_TYPE.number(link.type))
+            for link in graph.links
+        ],
+        truncated=graph.truncated,
+    )
 
 
 def parse_reasons(messages: Iterable[journal_pb2.Reason]) -> tuple[Reason, ...]:

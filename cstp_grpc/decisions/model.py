@@ -29,6 +29,35 @@ class Links:
     relates_to: tuple[str, ...] = ()
 
 
+class LinkType(StrEnum):
+    """How a decision relates to another; the values are the names of the fields of `Links`."""
+
+    SUPERSEDES = "supersedes"
+    DEPENDS_ON = "depends_on"
+    RELATES_TO = "relates_to"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DecisionLink:
+    """One link from a decision to another."""
+
+    from_id: str
+    type: LinkType
+    to_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionGraph:
+    """Decisions with their distance in links from the first, and all links between them.
+
+    `truncated` means that further decisions are linked and left out.
+    """
+
+    nodes: tuple[tuple[Decision, int], ...]
+    links: tuple[DecisionLink, ...]
+    truncated: bool
+
+
 @dataclass(frozen=True, slots=True)
 class SourceLinks:
     """The links of an imported decision to others of the same agent, by their sources."""

@@ -107,6 +107,24 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             journal_revision=self._journal.revision,
         )
 
+    def LinkDecisions(
+        self, request: journal_pb2.LinkDecisionsRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.LinkDecisionsResponse:
+        """Add and remove links of a decision."""
+        caller = current_caller.get()
+        linked = self._journal.link(
+            request.id, parse_links(request.add), parse_links(request.remove), caller.agent, caller.request_id
+        )
+        return journal_pb2.LinkDecisionsResponse(decision=messages.decision_message(linked, self._journal.revision))
+
+    def GetDecisionGraph(
+        self, request: journal_pb2.GetDecisionGraphRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.GetDecisionGraphResponse:
+        """Follow the links of a decision."""
+        caller = current_caller.get()
+        graph = self._journal.read_graph(request.id, caller.agent, request.depth, request.max_nodes)
+        return messages.graph_response(graph)
+
     def ShareDecision(
         self, request: journal_pb2.ShareDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.ShareDecisionResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -14,7 +15,9 @@ from sqlalchemy import (
     BigInteger,
     BindParameter,
     ColumnElement,
+    Integer,
     Select,
+    and_,
     bindparam,
     delete,
     exists,
@@ -25,7 +28,7 @@ from sqlalchemy import (
     update,
 )
 
-from cstp_grpc.decisions.model import Decision, DecisionFilter, Links, build_predicate
+from cstp_grpc.decisions.model import Decision, DecisionFilter, DecisionLink, Links, LinkType, build_predicate
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_deadlines import delete_deadlines, insert_deadlines, read_deadlines, review_due_condition
 from cstp_grpc.decisions.sql_mapping import (
@@ -102,6 +105,26 @@ SUPERSEDED = (
         DECLARING.c.agent == decisions.c.agent,
     )
 )
+
+
+TOUCHING = (
+    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .where(or_(decision_links.c.from_id.in_(IDS), decision_links.c.to_id.in_(IDS)))
+    .distinct()
+    .order_by(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .limit(bindparam("limit", type_=Integer))
+)
+
+SAME_LINK = and_(
+    decision_links.c.from_id == bindparam("link_from"),
+    decision_links.c.type == bindparam("link_type"),
+    decision_links.c.to_id == bindparam("link_to"),
+)
+
+
+def link_parameters(link: DecisionLink) -> dict[str, str]:
+    """Return the parameters of SAME_LINK."""
+    return {"link_from": link.from_id, "link_type": link.type.value, "link_to": link.to_id}
 
 
 def read_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> Mapping[str, Links]:
@@ -411,6 +434,30 @@ class SqlDecisionStore:
             unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
         unit_of_work.execute(delete(decisions).where(decisions.c.id == decision_id))
         return targets
+
+    def touching_links(self, ids: Sequence[str], limit: int) -> list[DecisionLink]:
+        """Return links from or to decisions, at most `limit`, each once and in order."""
+        found: set[DecisionLink] = set()
+        with self._database.read_snapshot() as unit_of_work:
+            for chunk in split_into_chunks(ids):
+                rows = unit_of_work.execute(TOUCHING, {"ids": chunk, "limit": limit})
+                found.update(DecisionLink(from_id, LinkType(kind), to_id) for from_id, kind, to_id in rows)
+        return sorted(found)[:limit]
+
+    def add_links(self, unit_of_work: UnitOfWork, links: Sequence[DecisionLink]) -> None:
+        """Add links that the decisions that they lead from declare; those that these declare already stay."""
+        declared = delete(decision_links).where(decision_links.c.declared_by == decision_links.c.from_id, SAME_LINK)
+        for link in links:
+            unit_of_work.execute(declared, link_parameters(link))
+        rows = [{"declared_by": link.from_id, **asdict(link)} for link in links]
+        if rows:
+            unit_of_work.execute(insert(decision_links), rows)
+
+    def remove_links(self, unit_of_work: UnitOfWork, agent: str, links: Sequence[DecisionLink]) -> None:
+        """Remove links that decisions of an agent declare."""
+        own = select(decisions.c.id).where(decisions.c.id == decision_links.c.declared_by, decisions.c.agent == agent)
+        for link in links:
+            unit_of_work.execute(delete(decision_links).where(SAME_LINK, own.exists()), link_parameters(link))
 
     def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""

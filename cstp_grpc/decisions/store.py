@@ -15,6 +15,7 @@ from cstp_grpc.decisions.model import (
     DecisionContent,
     DecisionFilter,
     DecisionHistory,
+    DecisionLink,
     DecisionReview,
     DeletedDecision,
     Links,
@@ -163,6 +164,15 @@ class DecisionStore(Protocol):
 
         Returns the ids that were superseded by it, or by a link that it declared.
         """
+
+    def touching_links(self, ids: Sequence[str], limit: int) -> list[DecisionLink]:
+        """Return links from or to decisions, at most `limit`, each once and in order."""
+
+    def add_links(self, unit_of_work: UnitOfWork, links: Sequence[DecisionLink]) -> None:
+        """Add links that the decisions that they lead from declare; those that these declare already stay."""
+
+    def remove_links(self, unit_of_work: UnitOfWork, agent: str, links: Sequence[DecisionLink]) -> None:
+        """Remove links that decisions of an agent declare."""
 
     def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""

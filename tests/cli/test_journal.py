@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 from tests.cli.conftest import Server
 
 
@@ -148,3 +150,41 @@ def test_a_deleted_decision_is_gone(server: Server) -> None:
     assert server.ok("delete", decision_id, "--yes") == f"{decision_id} is deleted.\n"
     assert server("show", decision_id).exit_code == 1
     assert server.json("delete", decision_id, "--yes")["id"] == decision_id
+
+
+def test_a_graph_is_shown_as_text_mermaid_and_svg(server: Server) -> None:
+    old = record(server, 'Use "PostgreSQL" <b>9</b> & wait')
+    new = record(server, "Use PostgreSQL 18", "--supersedes", old)
+    third = record(server, "Move the orders")
+    server.ok("link", third, "--depends-on", new, "--relates-to", old)
+    server.ok("review", new, "--outcome", "success")
+    text = server.ok("graph", old)
+    assert text.splitlines()[0].startswith(f'Use "PostgreSQL" <b>9</b> & wait ({old}, superseded')
+    assert f"superseded by Use PostgreSQL 18 ({new}, success" in text
+    assert f"relates to {text.splitlines()[0]}" not in text
+    assert text.count("(see above)") == 1
+    mermaid = server.ok("graph", old, "--format", "mermaid")
+    assert mermaid.startswith("flowchart LR\n")
+    assert "#34;PostgreSQL#34; #60;b#62;9" in mermaid
+    assert mermaid.count("|supersedes|") == 1
+    svg = ElementTree.fromstring(server.ok("graph", old, "--format", "svg"))
+    assert len(svg.findall(".//{*}rect")) == 4
+    assert "Use PostgreSQL 18" in [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert [link["type"] for link in server.json("graph", old, "--depth", 1)["links"]].count("supersedes") == 1
+
+
+def test_links_are_removed(server: Server) -> None:
+    old, new = record(server, "Use PostgreSQL"), record(server, "Use PostgreSQL 18")
+    assert server.json("link", new, "--supersedes", old)["decision"]["links"]["supersedes"] == [old]
+    assert server.json("show", old)["decision"]["status"] == "superseded"
+    assert server.json("link", new, "--supersedes", old, "--remove")["decision"]["links"]["supersedes"] == []
+    assert server.json("show", old)["decision"]["status"] == "decided"
+    assert server("link", new).exit_code != 0
+
+
+def test_a_graph_says_that_there_is_more(server: Server) -> None:
+    first = record(server, "First")
+    for number in range(3):
+        record(server, f"Next {number}", "--depends-on", first)
+    assert "More decisions are linked" in server.ok("graph", first, "--max-nodes", 2)
+    assert "More decisions are linked" not in server.ok("graph", first)

@@ -21,10 +21,12 @@ from cstp_grpc.decisions.model import (
     DecisionContent,
     DecisionFilter,
     DecisionHistory,
+    DecisionLink,
     DecisionReview,
     DeletedDecision,
     FormerContent,
     Links,
+    LinkType,
     Reason,
 )
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
@@ -574,3 +576,26 @@ def test_deleted_decisions_are_known_by_id_and_key(database: Database, writer: G
     assert found == [True, False, False]
     writer.run(partial(history.remove_deleted, ids=["dec-1", "dec-2"]))
     assert writer.run(partial(history.find_deleted, ids=["dec-1"])) == {}
+
+
+@pytest.mark.contract("SqlDecisionStore.add_links", "SqlDecisionStore.remove_links", "SqlDecisionStore.touching_links")
+def test_links_are_added_removed_and_found_from_both_ends(shelf: Shelf, writer: GroupCommitWriter) -> None:
+    one, two, foreign = entry(), entry(), entry("bob")
+    shelf.add(one, two, foreign)
+    first, second, third = (item.decision.id for item in (one, two, foreign))
+    links = sorted(
+        [
+            DecisionLink(first, LinkType.SUPERSEDES, second),
+            DecisionLink(first, LinkType.RELATES_TO, third),
+            DecisionLink(third, LinkType.DEPENDS_ON, second),
+        ]
+    )
+    shelf.declare(DeclaredLinks(second, Links(), superseded_by=(first,)))
+    for _ in range(2):
+        writer.run(partial(shelf.store.add_links, links=links))
+    assert shelf.store.touching_links([first, second, third], 10) == links
+    assert shelf.store.touching_links([second], 10) == [link for link in links if link.to_id == second]
+    assert shelf.store.touching_links([first], 1) == [link for link in links if link.from_id == first][:1]
+    writer.run(partial(shelf.store.remove_links, agent="alice", links=links))
+    assert shelf.store.touching_links([second], 10) == [DecisionLink(third, LinkType.DEPENDS_ON, second)]
+    assert shelf.store.touching_links(["dec-none"], 10) == []

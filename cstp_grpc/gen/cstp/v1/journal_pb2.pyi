@@ -22,6 +22,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _LinkType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LinkTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LINK_TYPE_UNSPECIFIED: _LinkType.ValueType  # 0
+    """Never sent."""
+    LINK_TYPE_SUPERSEDES: _LinkType.ValueType  # 1
+    """It replaces the other."""
+    LINK_TYPE_DEPENDS_ON: _LinkType.ValueType  # 2
+    """It builds on the other."""
+    LINK_TYPE_RELATES_TO: _LinkType.ValueType  # 3
+    """The other is worth reading beside it."""
+
+class LinkType(_LinkType, metaclass=_LinkTypeEnumTypeWrapper):
+    """How a decision relates to another."""
+
+LINK_TYPE_UNSPECIFIED: LinkType.ValueType  # 0
+"""Never sent."""
+LINK_TYPE_SUPERSEDES: LinkType.ValueType  # 1
+"""It replaces the other."""
+LINK_TYPE_DEPENDS_ON: LinkType.ValueType  # 2
+"""It builds on the other."""
+LINK_TYPE_RELATES_TO: LinkType.ValueType  # 3
+"""The other is worth reading beside it."""
+Global___LinkType: _TypeAlias = LinkType  # noqa: Y015
+
 class _ImportAction:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -942,6 +970,214 @@ class DeleteDecisionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteDecisionResponse: _TypeAlias = DeleteDecisionResponse  # noqa: Y015
+
+@_typing.final
+class LinkDecisionsRequest(_message.Message):
+    """Links to add and to remove."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    ADD_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The identifier of the decision that the links lead from."""
+    @_builtins.property
+    def add(self) -> Global___Links:
+        """Links to add; those that exist stay."""
+
+    @_builtins.property
+    def remove(self) -> Global___Links:
+        """Links to remove, also where another decision of the caller's declared them; unknown ones are ignored. One that is in
+        `add` too stays.
+        """
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        add: Global___Links | None = ...,
+        remove: Global___Links | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "remove", b"remove"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "id", b"id", "remove", b"remove"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkDecisionsRequest: _TypeAlias = LinkDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class LinkDecisionsResponse(_message.Message):
+    """The linked decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decision(self) -> Global___Decision:
+        """As it is on disk."""
+
+    def __init__(
+        self,
+        *,
+        decision: Global___Decision | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkDecisionsResponse: _TypeAlias = LinkDecisionsResponse  # noqa: Y015
+
+@_typing.final
+class GetDecisionGraphRequest(_message.Message):
+    """A decision whose links are followed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
+    MAX_NODES_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier."""
+    depth: _builtins.int
+    """How many links away from it decisions may be; 2 when absent or 0, at most 10."""
+    max_nodes: _builtins.int
+    """How many decisions there may be; 100 when absent or 0, at most 500."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        depth: _builtins.int = ...,
+        max_nodes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "id", b"id", "max_nodes", b"max_nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDecisionGraphRequest: _TypeAlias = GetDecisionGraphRequest  # noqa: Y015
+
+@_typing.final
+class GetDecisionGraphResponse(_message.Message):
+    """Decisions and the links between them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    truncated: _builtins.bool
+    """Whether further decisions are linked and left out, because of their distance or number."""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___GraphNode]:
+        """The decision that was asked for first, then by distance, date and identifier."""
+
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___GraphLink]:
+        """All links between these decisions, in the order of those that they lead from."""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[Global___GraphNode] | None = ...,
+        links: _abc.Iterable[Global___GraphLink] | None = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["links", b"links", "nodes", b"nodes", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDecisionGraphResponse: _TypeAlias = GetDecisionGraphResponse  # noqa: Y015
+
+@_typing.final
+class GraphNode(_message.Message):
+    """A decision of a graph."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    DATE_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    DISTANCE_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier."""
+    title: _builtins.str
+    """What was decided."""
+    status: _types_pb2.DecisionStatus.ValueType
+    """Where it stands."""
+    outcome: _types_pb2.Outcome.ValueType
+    """How it turned out; absent while unknown."""
+    agent: _builtins.str
+    """The agent that recorded it."""
+    category: _builtins.str
+    """Its category."""
+    distance: _builtins.int
+    """How many links it is away from the decision that was asked for."""
+    @_builtins.property
+    def date(self) -> _timestamp_pb2.Timestamp:
+        """When it was decided."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        title: _builtins.str = ...,
+        status: _types_pb2.DecisionStatus.ValueType = ...,
+        outcome: _types_pb2.Outcome.ValueType = ...,
+        date: _timestamp_pb2.Timestamp | None = ...,
+        agent: _builtins.str = ...,
+        category: _builtins.str | None = ...,
+        distance: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "category", b"category", "date", b"date"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "agent", b"agent", "category", b"category", "date", b"date", "distance", b"distance", "id", b"id", "outcome", b"outcome", "status", b"status", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+
+Global___GraphNode: _TypeAlias = GraphNode  # noqa: Y015
+
+@_typing.final
+class GraphLink(_message.Message):
+    """A link of a graph."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_ID_FIELD_NUMBER: _builtins.int
+    TO_ID_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    from_id: _builtins.str
+    """The decision that it leads from."""
+    to_id: _builtins.str
+    """The decision that it leads to."""
+    type: Global___LinkType.ValueType
+    """How they relate."""
+    def __init__(
+        self,
+        *,
+        from_id: _builtins.str = ...,
+        to_id: _builtins.str = ...,
+        type: Global___LinkType.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_id", b"from_id", "to_id", b"to_id", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GraphLink: _TypeAlias = GraphLink  # noqa: Y015
 
 @_typing.final
 class ShareDecisionRequest(_message.Message):

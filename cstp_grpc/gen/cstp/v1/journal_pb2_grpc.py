@@ -65,6 +65,16 @@ class JournalServiceStub:
                 request_serializer=cstp_dot_v1_dot_journal__pb2.DeleteDecisionRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_journal__pb2.DeleteDecisionResponse.FromString,
                 _registered_method=True)
+        self.LinkDecisions = channel.unary_unary(
+                '/cstp.v1.JournalService/LinkDecisions',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.LinkDecisionsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.LinkDecisionsResponse.FromString,
+                _registered_method=True)
+        self.GetDecisionGraph = channel.unary_unary(
+                '/cstp.v1.JournalService/GetDecisionGraph',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphResponse.FromString,
+                _registered_method=True)
         self.ShareDecision = channel.unary_unary(
                 '/cstp.v1.JournalService/ShareDecision',
                 request_serializer=cstp_dot_v1_dot_journal__pb2.ShareDecisionRequest.SerializeToString,
@@ -137,6 +147,23 @@ class JournalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LinkDecisions(self, request, context):
+        """Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
+        superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
+        of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
+        another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDecisionGraph(self, request, context):
+        """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ShareDecision(self, request, context):
         """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
         """
@@ -193,6 +220,16 @@ def add_JournalServiceServicer_to_server(servicer, server):
                     servicer.DeleteDecision,
                     request_deserializer=cstp_dot_v1_dot_journal__pb2.DeleteDecisionRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_journal__pb2.DeleteDecisionResponse.SerializeToString,
+            ),
+            'LinkDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.LinkDecisions,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.LinkDecisionsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.LinkDecisionsResponse.SerializeToString,
+            ),
+            'GetDecisionGraph': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDecisionGraph,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphResponse.SerializeToString,
             ),
             'ShareDecision': grpc.unary_unary_rpc_method_handler(
                     servicer.ShareDecision,
@@ -373,6 +410,60 @@ class JournalService:
             '/cstp.v1.JournalService/DeleteDecision',
             cstp_dot_v1_dot_journal__pb2.DeleteDecisionRequest.SerializeToString,
             cstp_dot_v1_dot_journal__pb2.DeleteDecisionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LinkDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/LinkDecisions',
+            cstp_dot_v1_dot_journal__pb2.LinkDecisionsRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.LinkDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDecisionGraph(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/GetDecisionGraph',
+            cstp_dot_v1_dot_journal__pb2.GetDecisionGraphRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.GetDecisionGraphResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,6 +58,14 @@ class JournalServiceStub:
     Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
     for another's shared one.
     """
+    LinkDecisions: _grpc.UnaryUnaryMultiCallable[_journal_pb2.LinkDecisionsRequest, _journal_pb2.LinkDecisionsResponse]
+    """Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
+    superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
+    of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
+    another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+    """
+    GetDecisionGraph: _grpc.UnaryUnaryMultiCallable[_journal_pb2.GetDecisionGraphRequest, _journal_pb2.GetDecisionGraphResponse]
+    """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
     ShareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]
@@ -99,6 +107,14 @@ class JournalServiceAsyncStub(JournalServiceStub):
     Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
     for another's shared one.
     """
+    LinkDecisions: _aio.UnaryUnaryMultiCallable[_journal_pb2.LinkDecisionsRequest, _journal_pb2.LinkDecisionsResponse]  # type: ignore[assignment]
+    """Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
+    superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
+    of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
+    another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+    """
+    GetDecisionGraph: _aio.UnaryUnaryMultiCallable[_journal_pb2.GetDecisionGraphRequest, _journal_pb2.GetDecisionGraphResponse]  # type: ignore[assignment]
+    """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
     ShareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]  # type: ignore[assignment]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]  # type: ignore[assignment]
@@ -173,6 +189,26 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
         for another's shared one.
         """
+
+    @_abc_1.abstractmethod
+    def LinkDecisions(
+        self,
+        request: _journal_pb2.LinkDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.LinkDecisionsResponse, _abc.Awaitable[_journal_pb2.LinkDecisionsResponse]]:
+        """Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
+        superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
+        of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
+        another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+        """
+
+    @_abc_1.abstractmethod
+    def GetDecisionGraph(
+        self,
+        request: _journal_pb2.GetDecisionGraphRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.GetDecisionGraphResponse, _abc.Awaitable[_journal_pb2.GetDecisionGraphResponse]]:
+        """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def ShareDecision(

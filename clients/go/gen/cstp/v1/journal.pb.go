@@ -25,6 +25,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// How a decision relates to another.
+type LinkType int32
+
+const (
+	// Never sent.
+	LinkType_LINK_TYPE_UNSPECIFIED LinkType = 0
+	// It replaces the other.
+	LinkType_LINK_TYPE_SUPERSEDES LinkType = 1
+	// It builds on the other.
+	LinkType_LINK_TYPE_DEPENDS_ON LinkType = 2
+	// The other is worth reading beside it.
+	LinkType_LINK_TYPE_RELATES_TO LinkType = 3
+)
+
+// Enum value maps for LinkType.
+var (
+	LinkType_name = map[int32]string{
+		0: "LINK_TYPE_UNSPECIFIED",
+		1: "LINK_TYPE_SUPERSEDES",
+		2: "LINK_TYPE_DEPENDS_ON",
+		3: "LINK_TYPE_RELATES_TO",
+	}
+	LinkType_value = map[string]int32{
+		"LINK_TYPE_UNSPECIFIED": 0,
+		"LINK_TYPE_SUPERSEDES":  1,
+		"LINK_TYPE_DEPENDS_ON":  2,
+		"LINK_TYPE_RELATES_TO":  3,
+	}
+)
+
+func (x LinkType) Enum() *LinkType {
+	p := new(LinkType)
+	*p = x
+	return p
+}
+
+func (x LinkType) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LinkType) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_journal_proto_enumTypes[0].Descriptor()
+}
+
+func (LinkType) Type() protoreflect.EnumType {
+	return &file_cstp_v1_journal_proto_enumTypes[0]
+}
+
+func (x LinkType) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LinkType.Descriptor instead.
+func (LinkType) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{0}
+}
+
 // What became of an imported record.
 type ImportAction int32
 
@@ -70,11 +127,11 @@ func (x ImportAction) String() string {
 }
 
 func (ImportAction) Descriptor() protoreflect.EnumDescriptor {
-	return file_cstp_v1_journal_proto_enumTypes[0].Descriptor()
+	return file_cstp_v1_journal_proto_enumTypes[1].Descriptor()
 }
 
 func (ImportAction) Type() protoreflect.EnumType {
-	return &file_cstp_v1_journal_proto_enumTypes[0]
+	return &file_cstp_v1_journal_proto_enumTypes[1]
 }
 
 func (x ImportAction) Number() protoreflect.EnumNumber {
@@ -83,7 +140,7 @@ func (x ImportAction) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ImportAction.Descriptor instead.
 func (ImportAction) EnumDescriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{0}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{1}
 }
 
 // A reason for a decision.
@@ -1642,6 +1699,418 @@ func (x *DeleteDecisionResponse) GetJournalRevision() string {
 	return ""
 }
 
+// Links to add and to remove.
+type LinkDecisionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The identifier of the decision that the links lead from.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Links to add; those that exist stay.
+	Add *Links `protobuf:"bytes,2,opt,name=add,proto3" json:"add,omitempty"`
+	// Links to remove, also where another decision of the caller's declared them; unknown ones are ignored. One that is in
+	// `add` too stays.
+	Remove        *Links `protobuf:"bytes,3,opt,name=remove,proto3" json:"remove,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkDecisionsRequest) Reset() {
+	*x = LinkDecisionsRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkDecisionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkDecisionsRequest) ProtoMessage() {}
+
+func (x *LinkDecisionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkDecisionsRequest.ProtoReflect.Descriptor instead.
+func (*LinkDecisionsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *LinkDecisionsRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LinkDecisionsRequest) GetAdd() *Links {
+	if x != nil {
+		return x.Add
+	}
+	return nil
+}
+
+func (x *LinkDecisionsRequest) GetRemove() *Links {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
+// The linked decision.
+type LinkDecisionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it is on disk.
+	Decision      *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkDecisionsResponse) Reset() {
+	*x = LinkDecisionsResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkDecisionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkDecisionsResponse) ProtoMessage() {}
+
+func (x *LinkDecisionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkDecisionsResponse.ProtoReflect.Descriptor instead.
+func (*LinkDecisionsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *LinkDecisionsResponse) GetDecision() *Decision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+// A decision whose links are followed.
+type GetDecisionGraphRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// How many links away from it decisions may be; 2 when absent or 0, at most 10.
+	Depth int32 `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"`
+	// How many decisions there may be; 100 when absent or 0, at most 500.
+	MaxNodes      int32 `protobuf:"varint,3,opt,name=max_nodes,json=maxNodes,proto3" json:"max_nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDecisionGraphRequest) Reset() {
+	*x = GetDecisionGraphRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDecisionGraphRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDecisionGraphRequest) ProtoMessage() {}
+
+func (x *GetDecisionGraphRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDecisionGraphRequest.ProtoReflect.Descriptor instead.
+func (*GetDecisionGraphRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GetDecisionGraphRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GetDecisionGraphRequest) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+func (x *GetDecisionGraphRequest) GetMaxNodes() int32 {
+	if x != nil {
+		return x.MaxNodes
+	}
+	return 0
+}
+
+// Decisions and the links between them.
+type GetDecisionGraphResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The decision that was asked for first, then by distance, date and identifier.
+	Nodes []*GraphNode `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// All links between these decisions, in the order of those that they lead from.
+	Links []*GraphLink `protobuf:"bytes,2,rep,name=links,proto3" json:"links,omitempty"`
+	// Whether further decisions are linked and left out, because of their distance or number.
+	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDecisionGraphResponse) Reset() {
+	*x = GetDecisionGraphResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDecisionGraphResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDecisionGraphResponse) ProtoMessage() {}
+
+func (x *GetDecisionGraphResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDecisionGraphResponse.ProtoReflect.Descriptor instead.
+func (*GetDecisionGraphResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GetDecisionGraphResponse) GetNodes() []*GraphNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *GetDecisionGraphResponse) GetLinks() []*GraphLink {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+func (x *GetDecisionGraphResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+// A decision of a graph.
+type GraphNode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// What was decided.
+	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
+	// Where it stands.
+	Status DecisionStatus `protobuf:"varint,3,opt,name=status,proto3,enum=cstp.v1.DecisionStatus" json:"status,omitempty"`
+	// How it turned out; absent while unknown.
+	Outcome Outcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
+	// When it was decided.
+	Date *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=date,proto3" json:"date,omitempty"`
+	// The agent that recorded it.
+	Agent string `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
+	// Its category.
+	Category *string `protobuf:"bytes,7,opt,name=category,proto3,oneof" json:"category,omitempty"`
+	// How many links it is away from the decision that was asked for.
+	Distance      int32 `protobuf:"varint,8,opt,name=distance,proto3" json:"distance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GraphNode) Reset() {
+	*x = GraphNode{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GraphNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GraphNode) ProtoMessage() {}
+
+func (x *GraphNode) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GraphNode.ProtoReflect.Descriptor instead.
+func (*GraphNode) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GraphNode) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GraphNode) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *GraphNode) GetStatus() DecisionStatus {
+	if x != nil {
+		return x.Status
+	}
+	return DecisionStatus_DECISION_STATUS_UNSPECIFIED
+}
+
+func (x *GraphNode) GetOutcome() Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return Outcome_OUTCOME_UNSPECIFIED
+}
+
+func (x *GraphNode) GetDate() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Date
+	}
+	return nil
+}
+
+func (x *GraphNode) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *GraphNode) GetCategory() string {
+	if x != nil && x.Category != nil {
+		return *x.Category
+	}
+	return ""
+}
+
+func (x *GraphNode) GetDistance() int32 {
+	if x != nil {
+		return x.Distance
+	}
+	return 0
+}
+
+// A link of a graph.
+type GraphLink struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The decision that it leads from.
+	FromId string `protobuf:"bytes,1,opt,name=from_id,json=fromId,proto3" json:"from_id,omitempty"`
+	// The decision that it leads to.
+	ToId string `protobuf:"bytes,2,opt,name=to_id,json=toId,proto3" json:"to_id,omitempty"`
+	// How they relate.
+	Type          LinkType `protobuf:"varint,3,opt,name=type,proto3,enum=cstp.v1.LinkType" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GraphLink) Reset() {
+	*x = GraphLink{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GraphLink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GraphLink) ProtoMessage() {}
+
+func (x *GraphLink) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GraphLink.ProtoReflect.Descriptor instead.
+func (*GraphLink) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GraphLink) GetFromId() string {
+	if x != nil {
+		return x.FromId
+	}
+	return ""
+}
+
+func (x *GraphLink) GetToId() string {
+	if x != nil {
+		return x.ToId
+	}
+	return ""
+}
+
+func (x *GraphLink) GetType() LinkType {
+	if x != nil {
+		return x.Type
+	}
+	return LinkType_LINK_TYPE_UNSPECIFIED
+}
+
 // A decision to share.
 type ShareDecisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1653,7 +2122,7 @@ type ShareDecisionRequest struct {
 
 func (x *ShareDecisionRequest) Reset() {
 	*x = ShareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +2134,7 @@ func (x *ShareDecisionRequest) String() string {
 func (*ShareDecisionRequest) ProtoMessage() {}
 
 func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[20]
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +2147,7 @@ func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ShareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{20}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ShareDecisionRequest) GetId() string {
@@ -1699,7 +2168,7 @@ type ShareDecisionResponse struct {
 
 func (x *ShareDecisionResponse) Reset() {
 	*x = ShareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +2180,7 @@ func (x *ShareDecisionResponse) String() string {
 func (*ShareDecisionResponse) ProtoMessage() {}
 
 func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[21]
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +2193,7 @@ func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ShareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{21}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ShareDecisionResponse) GetDecision() *Decision {
@@ -1745,7 +2214,7 @@ type UnshareDecisionRequest struct {
 
 func (x *UnshareDecisionRequest) Reset() {
 	*x = UnshareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[22]
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +2226,7 @@ func (x *UnshareDecisionRequest) String() string {
 func (*UnshareDecisionRequest) ProtoMessage() {}
 
 func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[22]
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +2239,7 @@ func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{22}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UnshareDecisionRequest) GetId() string {
@@ -1791,7 +2260,7 @@ type UnshareDecisionResponse struct {
 
 func (x *UnshareDecisionResponse) Reset() {
 	*x = UnshareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[23]
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +2272,7 @@ func (x *UnshareDecisionResponse) String() string {
 func (*UnshareDecisionResponse) ProtoMessage() {}
 
 func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[23]
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +2285,7 @@ func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{23}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UnshareDecisionResponse) GetDecision() *Decision {
@@ -1844,7 +2313,7 @@ type ImportDecisionsRequest struct {
 
 func (x *ImportDecisionsRequest) Reset() {
 	*x = ImportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[24]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2325,7 @@ func (x *ImportDecisionsRequest) String() string {
 func (*ImportDecisionsRequest) ProtoMessage() {}
 
 func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[24]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2338,7 @@ func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{24}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ImportDecisionsRequest) GetSource() string {
@@ -1918,7 +2387,7 @@ type SourceLinks struct {
 
 func (x *SourceLinks) Reset() {
 	*x = SourceLinks{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[25]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2399,7 @@ func (x *SourceLinks) String() string {
 func (*SourceLinks) ProtoMessage() {}
 
 func (x *SourceLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[25]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2412,7 @@ func (x *SourceLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceLinks.ProtoReflect.Descriptor instead.
 func (*SourceLinks) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{25}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SourceLinks) GetSupersedes() []string {
@@ -1989,7 +2458,7 @@ type ImportResult struct {
 
 func (x *ImportResult) Reset() {
 	*x = ImportResult{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2470,7 @@ func (x *ImportResult) String() string {
 func (*ImportResult) ProtoMessage() {}
 
 func (x *ImportResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2483,7 @@ func (x *ImportResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportResult.ProtoReflect.Descriptor instead.
 func (*ImportResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ImportResult) GetSource() string {
@@ -2052,7 +2521,7 @@ type ImportDecisionsResponse struct {
 
 func (x *ImportDecisionsResponse) Reset() {
 	*x = ImportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2533,7 @@ func (x *ImportDecisionsResponse) String() string {
 func (*ImportDecisionsResponse) ProtoMessage() {}
 
 func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2546,7 @@ func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
@@ -2263,7 +2732,35 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x16DeleteDecisionResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12=\n" +
 	"\fdeleted_date\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vdeletedDate\x12)\n" +
-	"\x10journal_revision\x18\x03 \x01(\tR\x0fjournalRevision\"&\n" +
+	"\x10journal_revision\x18\x03 \x01(\tR\x0fjournalRevision\"p\n" +
+	"\x14LinkDecisionsRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
+	"\x03add\x18\x02 \x01(\v2\x0e.cstp.v1.LinksR\x03add\x12&\n" +
+	"\x06remove\x18\x03 \x01(\v2\x0e.cstp.v1.LinksR\x06remove\"F\n" +
+	"\x15LinkDecisionsResponse\x12-\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"\\\n" +
+	"\x17GetDecisionGraphRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05depth\x18\x02 \x01(\x05R\x05depth\x12\x1b\n" +
+	"\tmax_nodes\x18\x03 \x01(\x05R\bmaxNodes\"\x8c\x01\n" +
+	"\x18GetDecisionGraphResponse\x12(\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x12.cstp.v1.GraphNodeR\x05nodes\x12(\n" +
+	"\x05links\x18\x02 \x03(\v2\x12.cstp.v1.GraphLinkR\x05links\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"\x9e\x02\n" +
+	"\tGraphNode\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\x12/\n" +
+	"\x06status\x18\x03 \x01(\x0e2\x17.cstp.v1.DecisionStatusR\x06status\x12*\n" +
+	"\aoutcome\x18\x04 \x01(\x0e2\x10.cstp.v1.OutcomeR\aoutcome\x12.\n" +
+	"\x04date\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04date\x12\x14\n" +
+	"\x05agent\x18\x06 \x01(\tR\x05agent\x12\x1f\n" +
+	"\bcategory\x18\a \x01(\tH\x00R\bcategory\x88\x01\x01\x12\x1a\n" +
+	"\bdistance\x18\b \x01(\x05R\bdistanceB\v\n" +
+	"\t_category\"`\n" +
+	"\tGraphLink\x12\x17\n" +
+	"\afrom_id\x18\x01 \x01(\tR\x06fromId\x12\x13\n" +
+	"\x05to_id\x18\x02 \x01(\tR\x04toId\x12%\n" +
+	"\x04type\x18\x03 \x01(\x0e2\x11.cstp.v1.LinkTypeR\x04type\"&\n" +
 	"\x14ShareDecisionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"F\n" +
 	"\x15ShareDecisionResponse\x12-\n" +
@@ -2293,21 +2790,27 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"decisionId\"u\n" +
 	"\x17ImportDecisionsResponse\x12/\n" +
 	"\aresults\x18\x01 \x03(\v2\x15.cstp.v1.ImportResultR\aresults\x12)\n" +
-	"\x10journal_revision\x18\x02 \x01(\tR\x0fjournalRevision*\x9c\x01\n" +
+	"\x10journal_revision\x18\x02 \x01(\tR\x0fjournalRevision*s\n" +
+	"\bLinkType\x12\x19\n" +
+	"\x15LINK_TYPE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14LINK_TYPE_SUPERSEDES\x10\x01\x12\x18\n" +
+	"\x14LINK_TYPE_DEPENDS_ON\x10\x02\x12\x18\n" +
+	"\x14LINK_TYPE_RELATES_TO\x10\x03*\x9c\x01\n" +
 	"\fImportAction\x12\x1d\n" +
 	"\x19IMPORT_ACTION_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16IMPORT_ACTION_IMPORTED\x10\x01\x12\x19\n" +
 	"\x15IMPORT_ACTION_UPDATED\x10\x02\x12\x1b\n" +
 	"\x17IMPORT_ACTION_UNCHANGED\x10\x03\x12\x19\n" +
-	"\x15IMPORT_ACTION_DELETED\x10\x042\xff\n" +
-	"\n" +
+	"\x15IMPORT_ACTION_DELETED\x10\x042\xa7\r\n" +
 	"\x0eJournalService\x12\xd9\x01\n" +
 	"\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x85\x01\x88\xb5\x18\x04\x9a\xb5\x18z{\"decision\": {\"title\": \"Use PostgreSQL for the journal\", \"category\": \"architecture\", \"stakes\": \"high\", \"confidence\": 0.8}}\x90\x02\x02\x12j\n" +
 	"\vGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\" \x88\xb5\x18\x01\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x01\x12k\n" +
 	"\rListDecisions\x12\x1d.cstp.v1.ListDecisionsRequest\x1a\x1e.cstp.v1.ListDecisionsResponse\"\x1b\x88\xb5\x18\x01\x9a\xb5\x18\x10{\"pageSize\": 10}\x90\x02\x01\x12\xc8\x01\n" +
 	"\x0eReviewDecision\x12\x1e.cstp.v1.ReviewDecisionRequest\x1a\x1f.cstp.v1.ReviewDecisionResponse\"u\x88\xb5\x18\x05\x9a\xb5\x18j{\"id\": \"DECISION-ID\", \"outcome\": \"success\", \"notes\": \"No downtime; the dry run found the one slow index.\"}\x90\x02\x02\x12\xce\x01\n" +
 	"\x0eUpdateDecision\x12\x1e.cstp.v1.UpdateDecisionRequest\x1a\x1f.cstp.v1.UpdateDecisionResponse\"{\x88\xb5\x18\x04\x9a\xb5\x18p{\"id\": \"DECISION-ID\", \"changes\": {\"title\": \"Use PostgreSQL 18 for the journal\"}, \"updateMask\": \"title,category\"}\x90\x02\x02\x12s\n" +
-	"\x0eDeleteDecision\x12\x1e.cstp.v1.DeleteDecisionRequest\x1a\x1f.cstp.v1.DeleteDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12p\n" +
+	"\x0eDeleteDecision\x12\x1e.cstp.v1.DeleteDecisionRequest\x1a\x1f.cstp.v1.DeleteDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12\x9d\x01\n" +
+	"\rLinkDecisions\x12\x1d.cstp.v1.LinkDecisionsRequest\x1a\x1e.cstp.v1.LinkDecisionsResponse\"M\x88\xb5\x18\x04\x9a\xb5\x18B{\"id\": \"DECISION-ID\", \"add\": {\"dependsOn\": [\"OTHER-DECISION-ID\"]}}\x90\x02\x02\x12\x85\x01\n" +
+	"\x10GetDecisionGraph\x12 .cstp.v1.GetDecisionGraphRequest\x1a!.cstp.v1.GetDecisionGraphResponse\",\x88\xb5\x18\x01\x9a\xb5\x18!{\"id\": \"DECISION-ID\", \"depth\": 3}\x90\x02\x01\x12p\n" +
 	"\rShareDecision\x12\x1d.cstp.v1.ShareDecisionRequest\x1a\x1e.cstp.v1.ShareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12v\n" +
 	"\x0fUnshareDecision\x12\x1f.cstp.v1.UnshareDecisionRequest\x1a .cstp.v1.UnshareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12\xbc\x01\n" +
 	"\x0fImportDecisions\x12\x1f.cstp.v1.ImportDecisionsRequest\x1a .cstp.v1.ImportDecisionsResponse\"d\x88\xb5\x18\x04\x9a\xb5\x18Y{\"source\": \"docs/adr/0007-use-x.md\", \"decision\": {\"title\": \"Use X\", \"status\": \"decided\"}}\x90\x02\x02(\x01B}\n" +
@@ -2325,116 +2828,136 @@ func file_cstp_v1_journal_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_journal_proto_rawDescData
 }
 
-var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_cstp_v1_journal_proto_goTypes = []any{
-	(ImportAction)(0),               // 0: cstp.v1.ImportAction
-	(*Reason)(nil),                  // 1: cstp.v1.Reason
-	(*Links)(nil),                   // 2: cstp.v1.Links
-	(*DecisionContent)(nil),         // 3: cstp.v1.DecisionContent
-	(*Decision)(nil),                // 4: cstp.v1.Decision
-	(*DecisionHistory)(nil),         // 5: cstp.v1.DecisionHistory
-	(*FormerContent)(nil),           // 6: cstp.v1.FormerContent
-	(*DecisionReview)(nil),          // 7: cstp.v1.DecisionReview
-	(*RecordDecisionRequest)(nil),   // 8: cstp.v1.RecordDecisionRequest
-	(*RecordDecisionResponse)(nil),  // 9: cstp.v1.RecordDecisionResponse
-	(*GetDecisionRequest)(nil),      // 10: cstp.v1.GetDecisionRequest
-	(*GetDecisionResponse)(nil),     // 11: cstp.v1.GetDecisionResponse
-	(*ListDecisionsRequest)(nil),    // 12: cstp.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),   // 13: cstp.v1.ListDecisionsResponse
-	(*ReviewDecisionRequest)(nil),   // 14: cstp.v1.ReviewDecisionRequest
-	(*ReviewDecisionResponse)(nil),  // 15: cstp.v1.ReviewDecisionResponse
-	(*DecisionChanges)(nil),         // 16: cstp.v1.DecisionChanges
-	(*UpdateDecisionRequest)(nil),   // 17: cstp.v1.UpdateDecisionRequest
-	(*UpdateDecisionResponse)(nil),  // 18: cstp.v1.UpdateDecisionResponse
-	(*DeleteDecisionRequest)(nil),   // 19: cstp.v1.DeleteDecisionRequest
-	(*DeleteDecisionResponse)(nil),  // 20: cstp.v1.DeleteDecisionResponse
-	(*ShareDecisionRequest)(nil),    // 21: cstp.v1.ShareDecisionRequest
-	(*ShareDecisionResponse)(nil),   // 22: cstp.v1.ShareDecisionResponse
-	(*UnshareDecisionRequest)(nil),  // 23: cstp.v1.UnshareDecisionRequest
-	(*UnshareDecisionResponse)(nil), // 24: cstp.v1.UnshareDecisionResponse
-	(*ImportDecisionsRequest)(nil),  // 25: cstp.v1.ImportDecisionsRequest
-	(*SourceLinks)(nil),             // 26: cstp.v1.SourceLinks
-	(*ImportResult)(nil),            // 27: cstp.v1.ImportResult
-	(*ImportDecisionsResponse)(nil), // 28: cstp.v1.ImportDecisionsResponse
-	(Stakes)(0),                     // 29: cstp.v1.Stakes
-	(DecisionStatus)(0),             // 30: cstp.v1.DecisionStatus
-	(Outcome)(0),                    // 31: cstp.v1.Outcome
-	(*timestamppb.Timestamp)(nil),   // 32: google.protobuf.Timestamp
-	(Visibility)(0),                 // 33: cstp.v1.Visibility
-	(*DecisionFilters)(nil),         // 34: cstp.v1.DecisionFilters
-	(*fieldmaskpb.FieldMask)(nil),   // 35: google.protobuf.FieldMask
+	(LinkType)(0),                    // 0: cstp.v1.LinkType
+	(ImportAction)(0),                // 1: cstp.v1.ImportAction
+	(*Reason)(nil),                   // 2: cstp.v1.Reason
+	(*Links)(nil),                    // 3: cstp.v1.Links
+	(*DecisionContent)(nil),          // 4: cstp.v1.DecisionContent
+	(*Decision)(nil),                 // 5: cstp.v1.Decision
+	(*DecisionHistory)(nil),          // 6: cstp.v1.DecisionHistory
+	(*FormerContent)(nil),            // 7: cstp.v1.FormerContent
+	(*DecisionReview)(nil),           // 8: cstp.v1.DecisionReview
+	(*RecordDecisionRequest)(nil),    // 9: cstp.v1.RecordDecisionRequest
+	(*RecordDecisionResponse)(nil),   // 10: cstp.v1.RecordDecisionResponse
+	(*GetDecisionRequest)(nil),       // 11: cstp.v1.GetDecisionRequest
+	(*GetDecisionResponse)(nil),      // 12: cstp.v1.GetDecisionResponse
+	(*ListDecisionsRequest)(nil),     // 13: cstp.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),    // 14: cstp.v1.ListDecisionsResponse
+	(*ReviewDecisionRequest)(nil),    // 15: cstp.v1.ReviewDecisionRequest
+	(*ReviewDecisionResponse)(nil),   // 16: cstp.v1.ReviewDecisionResponse
+	(*DecisionChanges)(nil),          // 17: cstp.v1.DecisionChanges
+	(*UpdateDecisionRequest)(nil),    // 18: cstp.v1.UpdateDecisionRequest
+	(*UpdateDecisionResponse)(nil),   // 19: cstp.v1.UpdateDecisionResponse
+	(*DeleteDecisionRequest)(nil),    // 20: cstp.v1.DeleteDecisionRequest
+	(*DeleteDecisionResponse)(nil),   // 21: cstp.v1.DeleteDecisionResponse
+	(*LinkDecisionsRequest)(nil),     // 22: cstp.v1.LinkDecisionsRequest
+	(*LinkDecisionsResponse)(nil),    // 23: cstp.v1.LinkDecisionsResponse
+	(*GetDecisionGraphRequest)(nil),  // 24: cstp.v1.GetDecisionGraphRequest
+	(*GetDecisionGraphResponse)(nil), // 25: cstp.v1.GetDecisionGraphResponse
+	(*GraphNode)(nil),                // 26: cstp.v1.GraphNode
+	(*GraphLink)(nil),                // 27: cstp.v1.GraphLink
+	(*ShareDecisionRequest)(nil),     // 28: cstp.v1.ShareDecisionRequest
+	(*ShareDecisionResponse)(nil),    // 29: cstp.v1.ShareDecisionResponse
+	(*UnshareDecisionRequest)(nil),   // 30: cstp.v1.UnshareDecisionRequest
+	(*UnshareDecisionResponse)(nil),  // 31: cstp.v1.UnshareDecisionResponse
+	(*ImportDecisionsRequest)(nil),   // 32: cstp.v1.ImportDecisionsRequest
+	(*SourceLinks)(nil),              // 33: cstp.v1.SourceLinks
+	(*ImportResult)(nil),             // 34: cstp.v1.ImportResult
+	(*ImportDecisionsResponse)(nil),  // 35: cstp.v1.ImportDecisionsResponse
+	(Stakes)(0),                      // 36: cstp.v1.Stakes
+	(DecisionStatus)(0),              // 37: cstp.v1.DecisionStatus
+	(Outcome)(0),                     // 38: cstp.v1.Outcome
+	(*timestamppb.Timestamp)(nil),    // 39: google.protobuf.Timestamp
+	(Visibility)(0),                  // 40: cstp.v1.Visibility
+	(*DecisionFilters)(nil),          // 41: cstp.v1.DecisionFilters
+	(*fieldmaskpb.FieldMask)(nil),    // 42: google.protobuf.FieldMask
 }
 var file_cstp_v1_journal_proto_depIdxs = []int32{
-	29, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
-	30, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
-	31, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
-	32, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
-	1,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
-	33, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
-	32, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
-	29, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
-	30, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
-	31, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
-	32, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
-	32, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
-	1,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
-	33, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
-	2,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
-	32, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
-	5,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
-	7,  // 17: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
-	6,  // 18: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
-	32, // 19: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
-	3,  // 20: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
-	31, // 21: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
-	32, // 22: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
-	3,  // 23: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
-	2,  // 24: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
-	4,  // 25: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 26: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
-	34, // 27: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	4,  // 28: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
-	31, // 29: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
-	4,  // 30: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
-	29, // 31: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
-	30, // 32: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
-	32, // 33: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
-	1,  // 34: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
-	32, // 35: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
-	16, // 36: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
-	35, // 37: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	4,  // 38: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
-	32, // 39: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
-	4,  // 40: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 41: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	3,  // 42: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
-	26, // 43: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
-	0,  // 44: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
-	27, // 45: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
-	8,  // 46: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
-	10, // 47: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
-	12, // 48: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
-	14, // 49: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
-	17, // 50: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
-	19, // 51: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
-	21, // 52: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
-	23, // 53: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
-	25, // 54: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
-	9,  // 55: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
-	11, // 56: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
-	13, // 57: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
-	15, // 58: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
-	18, // 59: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
-	20, // 60: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
-	22, // 61: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
-	24, // 62: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
-	28, // 63: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
-	55, // [55:64] is the sub-list for method output_type
-	46, // [46:55] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	36, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
+	37, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
+	38, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
+	39, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
+	2,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
+	40, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
+	39, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
+	36, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
+	37, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
+	38, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
+	39, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
+	39, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
+	2,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
+	40, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
+	3,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
+	39, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
+	6,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
+	8,  // 17: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
+	7,  // 18: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
+	39, // 19: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
+	4,  // 20: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
+	38, // 21: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
+	39, // 22: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
+	4,  // 23: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
+	3,  // 24: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
+	5,  // 25: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
+	5,  // 26: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
+	41, // 27: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	5,  // 28: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
+	38, // 29: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
+	5,  // 30: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
+	36, // 31: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
+	37, // 32: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
+	39, // 33: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
+	2,  // 34: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
+	39, // 35: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
+	17, // 36: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
+	42, // 37: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	5,  // 38: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
+	39, // 39: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
+	3,  // 40: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
+	3,  // 41: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
+	5,  // 42: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	26, // 43: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
+	27, // 44: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
+	37, // 45: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
+	38, // 46: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
+	39, // 47: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
+	0,  // 48: cstp.v1.GraphLink.type:type_name -> cstp.v1.LinkType
+	5,  // 49: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	5,  // 50: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	4,  // 51: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
+	33, // 52: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
+	1,  // 53: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
+	34, // 54: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
+	9,  // 55: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
+	11, // 56: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
+	13, // 57: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
+	15, // 58: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
+	18, // 59: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
+	20, // 60: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
+	22, // 61: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
+	24, // 62: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
+	28, // 63: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
+	30, // 64: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
+	32, // 65: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
+	10, // 66: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
+	12, // 67: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
+	14, // 68: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
+	16, // 69: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
+	19, // 70: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
+	21, // 71: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
+	23, // 72: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
+	25, // 73: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
+	29, // 74: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
+	31, // 75: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
+	35, // 76: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
+	66, // [66:77] is the sub-list for method output_type
+	55, // [55:66] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_journal_proto_init() }
@@ -2452,13 +2975,14 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[13].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[15].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[16].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[24].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_journal_proto_rawDesc), len(file_cstp_v1_journal_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   28,
+			NumEnums:      2,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,15 +21,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	JournalService_RecordDecision_FullMethodName  = "/cstp.v1.JournalService/RecordDecision"
-	JournalService_GetDecision_FullMethodName     = "/cstp.v1.JournalService/GetDecision"
-	JournalService_ListDecisions_FullMethodName   = "/cstp.v1.JournalService/ListDecisions"
-	JournalService_ReviewDecision_FullMethodName  = "/cstp.v1.JournalService/ReviewDecision"
-	JournalService_UpdateDecision_FullMethodName  = "/cstp.v1.JournalService/UpdateDecision"
-	JournalService_DeleteDecision_FullMethodName  = "/cstp.v1.JournalService/DeleteDecision"
-	JournalService_ShareDecision_FullMethodName   = "/cstp.v1.JournalService/ShareDecision"
-	JournalService_UnshareDecision_FullMethodName = "/cstp.v1.JournalService/UnshareDecision"
-	JournalService_ImportDecisions_FullMethodName = "/cstp.v1.JournalService/ImportDecisions"
+	JournalService_RecordDecision_FullMethodName   = "/cstp.v1.JournalService/RecordDecision"
+	JournalService_GetDecision_FullMethodName      = "/cstp.v1.JournalService/GetDecision"
+	JournalService_ListDecisions_FullMethodName    = "/cstp.v1.JournalService/ListDecisions"
+	JournalService_ReviewDecision_FullMethodName   = "/cstp.v1.JournalService/ReviewDecision"
+	JournalService_UpdateDecision_FullMethodName   = "/cstp.v1.JournalService/UpdateDecision"
+	JournalService_DeleteDecision_FullMethodName   = "/cstp.v1.JournalService/DeleteDecision"
+	JournalService_LinkDecisions_FullMethodName    = "/cstp.v1.JournalService/LinkDecisions"
+	JournalService_GetDecisionGraph_FullMethodName = "/cstp.v1.JournalService/GetDecisionGraph"
+	JournalService_ShareDecision_FullMethodName    = "/cstp.v1.JournalService/ShareDecision"
+	JournalService_UnshareDecision_FullMethodName  = "/cstp.v1.JournalService/UnshareDecision"
+	JournalService_ImportDecisions_FullMethodName  = "/cstp.v1.JournalService/ImportDecisions"
 )
 
 // JournalServiceClient is the client API for JournalService service.
@@ -59,6 +61,13 @@ type JournalServiceClient interface {
 	// Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
 	// for another's shared one.
 	DeleteDecision(ctx context.Context, in *DeleteDecisionRequest, opts ...grpc.CallOption) (*DeleteDecisionResponse, error)
+	// Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
+	// superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
+	// of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
+	// another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+	LinkDecisions(ctx context.Context, in *LinkDecisionsRequest, opts ...grpc.CallOption) (*LinkDecisionsResponse, error)
+	// Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND.
+	GetDecisionGraph(ctx context.Context, in *GetDecisionGraphRequest, opts ...grpc.CallOption) (*GetDecisionGraphResponse, error)
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(ctx context.Context, in *ShareDecisionRequest, opts ...grpc.CallOption) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
@@ -138,6 +147,26 @@ func (c *journalServiceClient) DeleteDecision(ctx context.Context, in *DeleteDec
 	return out, nil
 }
 
+func (c *journalServiceClient) LinkDecisions(ctx context.Context, in *LinkDecisionsRequest, opts ...grpc.CallOption) (*LinkDecisionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LinkDecisionsResponse)
+	err := c.cc.Invoke(ctx, JournalService_LinkDecisions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *journalServiceClient) GetDecisionGraph(ctx context.Context, in *GetDecisionGraphRequest, opts ...grpc.CallOption) (*GetDecisionGraphResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetDecisionGraphResponse)
+	err := c.cc.Invoke(ctx, JournalService_GetDecisionGraph_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *journalServiceClient) ShareDecision(ctx context.Context, in *ShareDecisionRequest, opts ...grpc.CallOption) (*ShareDecisionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ShareDecisionResponse)
@@ -198,6 +227,13 @@ type JournalServiceServer interface {
 	// Entries of the audit trail keep its title. Deleting it again changes nothing. Errors: NOT_FOUND, PERMISSION_DENIED
 	// for another's shared one.
 	DeleteDecision(context.Context, *DeleteDecisionRequest) (*DeleteDecisionResponse, error)
+	// Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
+	// superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
+	// of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
+	// another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+	LinkDecisions(context.Context, *LinkDecisionsRequest) (*LinkDecisionsResponse, error)
+	// Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND.
+	GetDecisionGraph(context.Context, *GetDecisionGraphRequest) (*GetDecisionGraphResponse, error)
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(context.Context, *ShareDecisionRequest) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
@@ -234,6 +270,12 @@ func (UnimplementedJournalServiceServer) UpdateDecision(context.Context, *Update
 }
 func (UnimplementedJournalServiceServer) DeleteDecision(context.Context, *DeleteDecisionRequest) (*DeleteDecisionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteDecision not implemented")
+}
+func (UnimplementedJournalServiceServer) LinkDecisions(context.Context, *LinkDecisionsRequest) (*LinkDecisionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method LinkDecisions not implemented")
+}
+func (UnimplementedJournalServiceServer) GetDecisionGraph(context.Context, *GetDecisionGraphRequest) (*GetDecisionGraphResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetDecisionGraph not implemented")
 }
 func (UnimplementedJournalServiceServer) ShareDecision(context.Context, *ShareDecisionRequest) (*ShareDecisionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ShareDecision not implemented")
@@ -373,6 +415,42 @@ func _JournalService_DeleteDecision_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JournalService_LinkDecisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LinkDecisionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).LinkDecisions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_LinkDecisions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).LinkDecisions(ctx, req.(*LinkDecisionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JournalService_GetDecisionGraph_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetDecisionGraphRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).GetDecisionGraph(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_GetDecisionGraph_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).GetDecisionGraph(ctx, req.(*GetDecisionGraphRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _JournalService_ShareDecision_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ShareDecisionRequest)
 	if err := dec(in); err != nil {
@@ -446,6 +524,14 @@ var JournalService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteDecision",
 			Handler:    _JournalService_DeleteDecision_Handler,
+		},
+		{
+			MethodName: "LinkDecisions",
+			Handler:    _JournalService_LinkDecisions_Handler,
+		},
+		{
+			MethodName: "GetDecisionGraph",
+			Handler:    _JournalService_GetDecisionGraph_Handler,
 		},
 		{
 			MethodName: "ShareDecision",

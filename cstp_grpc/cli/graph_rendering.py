@@ -1,0 +1,230 @@
+"""The graph of linked decisions as a tree of text, as Mermaid and as SVG."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+from xml.etree import ElementTree
+
+from cstp_grpc.cli.decision_output import enum_word, format_date
+from cstp_grpc.cli.output import to_printable
+from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
+
+Graph = journal_pb2.GetDecisionGraphResponse
+
+PHRASES: Final[Mapping[int, tuple[str, str]]] = {
+    journal_pb2.LINK_TYPE_SUPERSEDES: ("supersedes", "superseded by"),
+    journal_pb2.LINK_TYPE_DEPENDS_ON: ("depends on", "needed by"),
+    journal_pb2.LINK_TYPE_RELATES_TO: ("relates to", "related to by"),
+}
+"""How a link reads from its beginning, and from its end."""
+
+TRUNCATED: Final = "More decisions are linked; --depth and --max-nodes show more."
+
+
+def graph_text(graph: Graph) -> str:
+    """Return the graph as a tree that begins with the first decision.
+
+    Each decision stands below one that is a link nearer to the first; its other links name what stands above.
+    """
+    nodes = {node.id: node for node in graph.nodes}
+    neighbours = neighbours_of(graph)
+    shown: set[str] = set()
+
+    def subtree(key: str, parent: str | None, indent: str) -> Iterator[str]:
+        shown.add(key)
+        # A link to what is not shown yet, and not one step farther away, is shown from its other end.
+        links = [
+            (phrase, other)
+            for phrase, other in neighbours[key]
+            if other != parent and (other in shown or nodes[other].distance > nodes[key].distance)
+        ]
+        for position, (phrase, other) in enumerate(links):
+            last = position == len(links) - 1
+            above = other in shown
+            yield f"{indent}{'└─' if last else '├─'} {phrase} {node_label(nodes[other])}{' (see above)' if above else ''}"
+            if not above:
+                yield from subtree(other, key, indent + ("   " if last else "│  "))
+
+    root = graph.nodes[0]
+    lines = [node_label(root), *subtree(root.id, None, "")]
+    return "\n".join([*lines, *([TRUNCATED] if graph.truncated else [])])
+
+
+def neighbours_of(graph: Graph) -> Mapping[str, Sequence[tuple[str, str]]]:
+    """Return for each decision how it relates to which others."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for link in graph.links:
+        forward, backward = PHRASES[link.type]
+        found[link.from_id].append((forward, link.to_id))
+        found[link.to_id].append((backward, link.from_id))
+    return found
+
+
+def node_label(node: journal_pb2.GraphNode) -> str:
+    """Return a decision on one line."""
+    return to_printable(f"{node.title} ({', '.join([node.id, *node_details(node)])})")
+
+
+def node_details(node: journal_pb2.GraphNode) -> list[str]:
+    """Return outcome or status, and the date, of a decision."""
+    state = enum_word(types_pb2.Outcome, node.outcome) or enum_word(types_pb2.DecisionStatus, node.status)
+    if node.outcome and node.status == types_pb2.DECISION_STATUS_SUPERSEDED:
+        state += ", superseded"
+    return [state, format_date(node.date)]
+
+
+MERMAID_ARROWS: Final[Mapping[int, str]] = {
+    journal_pb2.LINK_TYPE_SUPERSEDES: "==>",
+    journal_pb2.LINK_TYPE_DEPENDS_ON: "-->",
+    journal_pb2.LINK_TYPE_RELATES_TO: "-.->",
+}
+OUTCOME_COLOURS: Final[Mapping[int, str]] = {
+    types_pb2.OUTCOME_SUCCESS: "#2e7d32",
+    types_pb2.OUTCOME_FAILURE: "#c62828",
+    types_pb2.OUTCOME_PARTIAL: "#b26a00",
+    types_pb2.OUTCOME_ABANDONED: "#757575",
+}
+PLAIN_COLOUR: Final = "#455a64"
+
+
+def graph_mermaid(graph: Graph) -> str:
+    """Return the graph as a Mermaid flowchart."""
+    names = {node.id: f"d{position}" for position, node in enumerate(graph.nodes)}
+    lines = ["flowchart LR"]
+    for node in graph.nodes:
+        title = mermaid_text(f"{node.title} ({', '.join(node_details(node))})")
+        lines.append(f'    {names[node.id]}["{title}"]')
+    for link in graph.links:
+        phrase = PHRASES[link.type][0]
+        lines.append(f"    {names[link.from_id]} {MERMAID_ARROWS[link.type]}|{phrase}| {names[link.to_id]}")
+    colours = (OUTCOME_COLOURS.get(node.outcome, PLAIN_COLOUR) for node in graph.nodes)
+    styles = [f"    style {name} stroke:{colour}" for name, colour in zip(names.values(), colours, strict=True)]
+    return "\n".join([*lines, *styles])
+
+
+def mermaid_text(text: str) -> str:
+    """Return a text that Mermaid shows as it is: everything but letters, digits and spaces as character codes."""
+    return "".join(mark if mark.isalnum() or mark == " " else f"#{ord(mark)};" for mark in to_printable(text))
+
+
+BOX_WIDTH: Final = 240
+BOX_HEIGHT: Final = 58
+COLUMN_GAP: Final = 110
+ROW_GAP: Final = 22
+MARGIN: Final = 20
+TITLE_CHARACTERS: Final = 34
+"""Characters of a title on one of its two lines; more do not fit into a box."""
+TITLE_LINES: Final = 2
+
+LINK_STYLES: Final[Mapping[int, Mapping[str, str]]] = {
+    journal_pb2.LINK_TYPE_SUPERSEDES: {"stroke": "#6a1b9a", "stroke-width": "2"},
+    journal_pb2.LINK_TYPE_DEPENDS_ON: {"stroke": "#1565c0"},
+    journal_pb2.LINK_TYPE_RELATES_TO: {"stroke": "#757575", "stroke-dasharray": "5 4"},
+}
+
+
+def graph_svg(graph: Graph) -> str:
+    """Return the graph as an SVG document: a column of boxes for each distance from the first decision."""
+    columns: dict[int, list[journal_pb2.GraphNode]] = defaultdict(list)
+    for node in graph.nodes:
+        columns[node.distance].append(node)
+    places = {
+        node.id: (MARGIN + distance * (BOX_WIDTH + COLUMN_GAP), MARGIN + row * (BOX_HEIGHT + ROW_GAP))
+        for distance, column in columns.items()
+        for row, node in enumerate(column)
+    }
+    width = 2 * MARGIN + (max(columns) + 1) * (BOX_WIDTH + COLUMN_GAP) - COLUMN_GAP
+    height = 2 * MARGIN + max(map(len, columns.values())) * (BOX_HEIGHT + ROW_GAP) - ROW_GAP
+    svg = ElementTree.Element(
+        "svg",
+        {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "viewBox": f"0 0 {width} {height}",
+            "width": str(width),
+            "height": str(height),
+            "font-family": "sans-serif",
+            "font-size": "12",
+        },
+    )
+    ElementTree.SubElement(svg, "title").text = to_printable(f"Decisions linked with {graph.nodes[0].title}")
+    ElementTree.SubElement(svg, "rect", {"width": "100%", "height": "100%", "fill": "#ffffff"})
+    add_arrow_heads(svg)
+    for link in graph.links:
+        add_link(svg, link, places[link.from_id], places[link.to_id])
+    for node in graph.nodes:
+        add_box(svg, node, *places[node.id])
+    return ElementTree.tostring(svg, encoding="unicode")
+
+
+def add_arrow_heads(svg: ElementTree.Element) -> None:
+    """Add the head of an arrow of each kind of link."""
+    definitions = ElementTree.SubElement(svg, "defs")
+    for kind, style in LINK_STYLES.items():
+        marker = ElementTree.SubElement(
+            definitions,
+            "marker",
+            {
+                "id": f"head{kind}",
+                "viewBox": "0 0 10 10",
+                "refX": "10",
+                "refY": "5",
+                "markerWidth": "9",
+                "markerHeight": "9",
+                "markerUnits": "userSpaceOnUse",
+                "orient": "auto-start-reverse",
+            },
+        )
+        ElementTree.SubElement(marker, "path", {"d": "M 0 0 L 10 5 L 0 10 z", "fill": style["stroke"]})
+
+
+def add_link(
+    svg: ElementTree.Element, link: journal_pb2.GraphLink, start: tuple[int, int], end: tuple[int, int]
+) -> None:
+    """Add a link as a curve with an arrow, and what it means as its tooltip."""
+    (x1, y1), (x2, y2) = start, end
+    y1, y2 = y1 + BOX_HEIGHT // 2, y2 + BOX_HEIGHT // 2
+    if x1 == x2:
+        # Boxes of one column: around their right sides.
+        x1, x2 = x1 + BOX_WIDTH, x2 + BOX_WIDTH
+        middle, end_middle = x1 + COLUMN_GAP // 2, x2 + COLUMN_GAP // 2
+    else:
+        x1, x2 = (x1 + BOX_WIDTH, x2) if x1 < x2 else (x1, x2 + BOX_WIDTH)
+        middle = end_middle = (x1 + x2) // 2
+    path = ElementTree.SubElement(
+        svg,
+        "path",
+        {
+            "d": f"M {x1} {y1} C {middle} {y1} {end_middle} {y2} {x2} {y2}",
+            "fill": "none",
+            "marker-end": f"url(#head{link.type})",
+            **LINK_STYLES[link.type],
+        },
+    )
+    ElementTree.SubElement(path, "title").text = PHRASES[link.type][0]
+
+
+def add_box(svg: ElementTree.Element, node: journal_pb2.GraphNode, x: int, y: int) -> None:
+    """Add a decision as a box with its title, its state and its id as the tooltip."""
+    group = ElementTree.SubElement(svg, "g")
+    ElementTree.SubElement(group, "title").text = to_printable(f"{node.title} ({node.id}, {node.agent})")
+    colour = OUTCOME_COLOURS.get(node.outcome, PLAIN_COLOUR)
+    box = {"x": str(x), "y": str(y), "width": str(BOX_WIDTH), "height": str(BOX_HEIGHT), "rx": "6"}
+    width = "2.5" if node.distance == 0 else "1.2"
+    ElementTree.SubElement(group, "rect", {**box, "fill": "#fafafa", "stroke": colour, "stroke-width": width})
+    lines = textwrap.wrap(to_printable(node.title), TITLE_CHARACTERS, max_lines=TITLE_LINES, placeholder=" …")
+    for row, line in enumerate(lines):
+        place = {"x": str(x + 10), "y": str(y + 18 + 15 * row), "fill": "#212121"}
+        ElementTree.SubElement(group, "text", place).text = line
+    place = {"x": str(x + 10), "y": str(y + BOX_HEIGHT - 8), "fill": colour, "font-size": "10"}
+    ElementTree.SubElement(group, "text", place).text = ", ".join(node_details(node))
+
+
+RENDERERS: Final[Mapping[str, Callable[[Graph], str]]] = {
+    "text": graph_text,
+    "mermaid": graph_mermaid,
+    "svg": graph_svg,
+}
+"""The forms in which `cstp graph` prints a graph."""
