@@ -43,8 +43,8 @@ def graph_text(graph: Graph) -> str:
         ]
         for position, (phrase, other) in enumerate(links):
             last = position == len(links) - 1
-            above = other in shown
-            yield f"{indent}{'└─' if last else '├─'} {phrase} {node_label(nodes[other])}{' (see above)' if above else ''}"
+            above = " (see above)" if other in shown else ""
+            yield f"{indent}{'└─' if last else '├─'} {phrase} {node_label(nodes[other])}{above}"
             if not above:
                 yield from subtree(other, key, indent + ("   " if last else "│  "))
 
