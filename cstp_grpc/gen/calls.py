@@ -369,6 +369,26 @@ def delete_decision(id: str) -> UnaryCall[journal_pb2.DeleteDecisionResponse]:
     return UnaryCall("cstp.deleteDecision", {"id": id})
 
 
+def link_decisions(
+    id: str,
+    *,
+    add: journal_pb2.Links | None = None,
+    remove: journal_pb2.Links | None = None,
+) -> UnaryCall[journal_pb2.Decision]:
+    """Describe linkDecisions of cstp.v1.JournalService."""
+    return UnaryCall("cstp.linkDecisions", {"id": id, "add": add, "remove": remove}, "decision")
+
+
+def get_decision_graph(
+    id: str,
+    *,
+    depth: int = 0,
+    max_nodes: int = 0,
+) -> UnaryCall[journal_pb2.GetDecisionGraphResponse]:
+    """Describe getDecisionGraph of cstp.v1.JournalService."""
+    return UnaryCall("cstp.getDecisionGraph", {"id": id, "depth": depth, "max_nodes": max_nodes})
+
+
 def share_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
     """Describe shareDecision of cstp.v1.JournalService."""
     return UnaryCall("cstp.shareDecision", {"id": id}, "decision")

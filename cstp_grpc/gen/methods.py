@@ -88,7 +88,7 @@ class Cstp:
                 learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
                 session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
                 push_notification_sent, session_deleted, calls_refused, intent_closed, decision_updated,
-                decision_deleted.
+                decision_linked, decision_deleted.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked or warned.
@@ -572,6 +572,52 @@ class Cstp:
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.delete_decision(id)
+        return self._caller.make(call, timeout=timeout)
+
+    def link_decisions(
+        self,
+        id: str,
+        *,
+        add: journal_pb2.Links | None = None,
+        remove: journal_pb2.Links | None = None,
+        timeout: float | None = None,
+    ) -> journal_pb2.Decision:
+        """Adds and removes links from a decision of the caller's to others.
+
+        Those of the caller that it supersedes become superseded, and the others of the links that are removed count
+        again. An import of a changed source replaces the links of its decision. Errors: NOT_FOUND, also for a decision
+        to link to that the caller may not read; PERMISSION_DENIED for another's shared one; INVALID_ARGUMENT for a link
+        to itself, or more than 100 links of a kind.
+
+        Args:
+            id: The identifier of the decision that the links lead from.
+            add: Links to add; those that exist stay.
+            remove: Links to remove, also where another decision of the caller's declared them; unknown ones are
+                ignored. One that is in `add` too stays.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.link_decisions(id, add=add, remove=remove)
+        return self._caller.make(call, timeout=timeout)
+
+    def get_decision_graph(
+        self,
+        id: str,
+        *,
+        depth: int = 0,
+        max_nodes: int = 0,
+        timeout: float | None = None,
+    ) -> journal_pb2.GetDecisionGraphResponse:
+        """Follows the links from and to a decision, as far as the caller may read the decisions at both ends.
+
+        Errors: NOT_FOUND.
+
+        Args:
+            id: Its identifier.
+            depth: How many links away from it decisions may be; 2 when absent or 0, at most 10.
+            max_nodes: How many decisions there may be; 100 when absent or 0, at most 500.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_decision_graph(id, depth=depth, max_nodes=max_nodes)
         return self._caller.make(call, timeout=timeout)
 
     def share_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:

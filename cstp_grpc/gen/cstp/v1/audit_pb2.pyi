@@ -86,6 +86,8 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """An announced intent was closed by its agent."""
     AUDIT_EVENT_DECISION_UPDATED: _AuditEvent.ValueType  # 25
     """The content of a decision was changed."""
+    AUDIT_EVENT_DECISION_LINKED: _AuditEvent.ValueType  # 27
+    """Links of a decision were added or removed."""
     AUDIT_EVENT_DECISION_DELETED: _AuditEvent.ValueType  # 26
     """A decision was deleted."""
 
@@ -149,6 +151,8 @@ AUDIT_EVENT_INTENT_CLOSED: AuditEvent.ValueType  # 24
 """An announced intent was closed by its agent."""
 AUDIT_EVENT_DECISION_UPDATED: AuditEvent.ValueType  # 25
 """The content of a decision was changed."""
+AUDIT_EVENT_DECISION_LINKED: AuditEvent.ValueType  # 27
+"""Links of a decision were added or removed."""
 AUDIT_EVENT_DECISION_DELETED: AuditEvent.ValueType  # 26
 """A decision was deleted."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015

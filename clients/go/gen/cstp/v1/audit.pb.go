@@ -84,6 +84,8 @@ const (
 	AuditEvent_AUDIT_EVENT_INTENT_CLOSED AuditEvent = 24
 	// The content of a decision was changed.
 	AuditEvent_AUDIT_EVENT_DECISION_UPDATED AuditEvent = 25
+	// Links of a decision were added or removed.
+	AuditEvent_AUDIT_EVENT_DECISION_LINKED AuditEvent = 27
 	// A decision was deleted.
 	AuditEvent_AUDIT_EVENT_DECISION_DELETED AuditEvent = 26
 )
@@ -117,6 +119,7 @@ var (
 		23: "AUDIT_EVENT_CALLS_REFUSED",
 		24: "AUDIT_EVENT_INTENT_CLOSED",
 		25: "AUDIT_EVENT_DECISION_UPDATED",
+		27: "AUDIT_EVENT_DECISION_LINKED",
 		26: "AUDIT_EVENT_DECISION_DELETED",
 	}
 	AuditEvent_value = map[string]int32{
@@ -146,6 +149,7 @@ var (
 		"AUDIT_EVENT_CALLS_REFUSED":           23,
 		"AUDIT_EVENT_INTENT_CLOSED":           24,
 		"AUDIT_EVENT_DECISION_UPDATED":        25,
+		"AUDIT_EVENT_DECISION_LINKED":         27,
 		"AUDIT_EVENT_DECISION_DELETED":        26,
 	}
 )
@@ -1138,7 +1142,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\a_closed\"n\n" +
 	"\x13ListIntentsResponse\x12/\n" +
 	"\aintents\x18\x01 \x03(\v2\x15.cstp.v1.IntentRecordR\aintents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\x92\a\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xb3\a\n" +
 	"\n" +
 	"AuditEvent\x12\x1b\n" +
 	"\x17AUDIT_EVENT_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1167,7 +1171,8 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x1bAUDIT_EVENT_SESSION_DELETED\x10\x16\x12\x1d\n" +
 	"\x19AUDIT_EVENT_CALLS_REFUSED\x10\x17\x12\x1d\n" +
 	"\x19AUDIT_EVENT_INTENT_CLOSED\x10\x18\x12 \n" +
-	"\x1cAUDIT_EVENT_DECISION_UPDATED\x10\x19\x12 \n" +
+	"\x1cAUDIT_EVENT_DECISION_UPDATED\x10\x19\x12\x1f\n" +
+	"\x1bAUDIT_EVENT_DECISION_LINKED\x10\x1b\x12 \n" +
 	"\x1cAUDIT_EVENT_DECISION_DELETED\x10\x1a2\x9f\x02\n" +
 	"\fAuditService\x12\x86\x01\n" +
 	"\x10ListAuditEntries\x12 .cstp.v1.ListAuditEntriesRequest\x1a!.cstp.v1.ListAuditEntriesResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"allowed\": false, \"pageSize\": 20}\x90\x02\x01\x12\x85\x01\n" +
