@@ -14,7 +14,7 @@ from typing import Any
 import click
 import protovalidate
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from cstp_grpc import config
@@ -194,6 +194,9 @@ class ImportReport:
         counts = [f"{total[action]} {action}" for action in ACTIONS if total[action] or action not in OPTIONAL_ACTIONS]
         errors = sum(skipped.error for skipped in self.skipped)
         counts.append(f"{len(self.skipped)} skipped" + (f", {errors} of them for an error" if errors else ""))
+        # What is stored is found by its source and not embedded again.
+        if not self.dry_run and (left := len(self.parsed) - len(self.results)):
+            return Text(f"{', '.join(counts)}, {left} not sent. The same command goes on with them.", style="bold")
         return Text(f"{', '.join(counts)}.", style="bold")
 
 
@@ -218,6 +221,11 @@ def skipped_line(item: SkippedRecord) -> Text:
 
 
 ImportRequest = journal_pb2.ImportDecisionsRequest
+
+SENT_TOGETHER = 32
+"""Records of a request, all of which are stored when it is answered. Chosen: about a second of embedding, so that the
+progress is seen, and that an interruption loses no more.
+"""
 
 
 @click.command(name="import")
@@ -248,8 +256,9 @@ def import_command(
     """Import the decision records in the files and folders at PATHS.
 
     It reads architecture decision records in Markdown, and decisions in YAML and JSON Lines. Importing again changes
-    only what has changed, and nothing that was deleted. Without --agent the decisions go to this machine's server, or
-    straight into its store where none runs. Exit code 1 means that something was skipped for an error.
+    only what has changed, nothing that was deleted, and goes on with what was interrupted. Without --agent the
+    decisions go to this machine's server, or straight into its store where none runs. Exit code 1 means that something
+    was skipped for an error.
 
     \b
     Examples:
@@ -333,7 +342,7 @@ def send_records(
     with startup_errors_as_failures(), choose_import_server(choice, identity) as endpoint:
         current_state().endpoint = endpoint
         with endpoint.connect(timeout) as client, progress_bar(out, "Importing", len(requests)) as advance:
-            for result in client.import_decisions(requests):
+            for result in client.import_decisions(requests, batch=SENT_TOGETHER):
                 report.results.append(result)
                 advance()
 
@@ -372,7 +381,7 @@ def is_locked(data_dir: Path) -> bool:
 @contextmanager
 def progress_bar(out: Output, what: str, total: int) -> Iterator[Callable[[], None]]:
     """Show a progress bar on a terminal and yield the function that advances it by one."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=out.notes, transient=True, disable=not out.notes.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)

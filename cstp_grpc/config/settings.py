@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -221,16 +222,46 @@ class IndexSettings(SettingsSection):
 class EmbeddingSettings(SettingsSection):
     """Texts to vectors."""
 
-    provider: Literal["minilm", "lexical"] = "minilm"
-    """`minilm` is all-MiniLM-L6-v2; `lexical` compares words only and needs no weights."""
+    provider: Literal["minilm", "lexical", "onnx", "openai"] = "minilm"
+    """`minilm` is all-MiniLM-L6-v2; `lexical` compares words only and needs no weights; `onnx` is the
+    sentence-transformer in the folder `model_path`; `openai` asks an endpoint with the embeddings API of OpenAI."""
     model_path: Path | None = None
-    """A folder with model.safetensors and tokenizer.json, or model.onnx and tokenizer.json; tried before any other."""
+    """For `minilm` a folder with model.safetensors and tokenizer.json, or model.onnx and tokenizer.json, tried before
+    any other. For `onnx` one with tokenizer.json, model.onnx (or onnx/model.onnx) and 1_Pooling/config.json."""
     download: bool = True
-    """Whether the weights may be downloaded where they are found nowhere."""
+    """Whether the weights of `minilm` may be downloaded where they are found nowhere."""
     threads: int = Field(default=1, ge=1, le=64)
-    """Threads for one text."""
+    """Threads for one batch of texts, such as a query. For `minilm` and `onnx`, as is the next."""
+    batch_threads: int = Field(default=2, ge=1, le=64)
+    """How many batches of texts are embedded at once, as imports do. More than the cores make it no faster."""
     cache_size: int = Field(default=4096, ge=0)
     """How many query texts keep their vectors in memory."""
+    url: str | None = Field(default=None, pattern=URL)
+    """Where `openai` asks, without `/embeddings`: `https://api.openai.com/v1`, `http://localhost:11434/v1`."""
+    model: str | None = Field(default=None, min_length=1, max_length=200)
+    """The model that `openai` asks for. Vectors of different models are never compared."""
+    api_key: SecretStr | None = Field(default=None, min_length=1)
+    """What `openai` authenticates with, best given by the environment: `CSTP_EMBEDDING__API_KEY`. It is sent to
+    `https` addresses and to this machine only."""
+    dimensions: int | None = Field(default=None, ge=1, le=65_536)
+    """The length of the vectors, needed for `openai`. Other vectors are errors."""
+    timeout_seconds: float = Field(default=10.0, gt=0, le=600)
+    """How long `openai` may take for a batch of texts, with retries."""
+    batch: int = Field(default=64, ge=1, le=2048)
+    """How many texts `openai` is sent at a time."""
+    retries: int = Field(default=2, ge=0, le=10)
+    """How often a request of `openai` that failed for a transient reason is repeated."""
+
+    @model_validator(mode="after")
+    def check_provider(self) -> EmbeddingSettings:
+        """Require what the provider needs."""
+        needed = {"onnx": ("model_path",), "openai": ("url", "model", "dimensions")}.get(self.provider, ())
+        if missing := [name for name in needed if getattr(self, name) is None]:
+            raise ValueError(f"{' and '.join(missing)} must be given where the provider is {self.provider}")
+        parts = urlsplit(self.url or "")
+        if self.api_key is not None and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            raise ValueError("api_key would be sent unencrypted: url must begin with https, or name this machine")
+        return self
 
 
 class RateLimitSettings(SettingsSection):

@@ -1,4 +1,4 @@
-"""Builds the embedder that the settings select."""
+"""Builds the embedders whose models are known, and the cache in front of any."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from pathlib import Path
 from cstp_grpc.embedding.embedder import CachedEmbedder, Embedder
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.embedding.model_files import WeightsMissing, default_locations, find_model_files
+from cstp_grpc.embedding.text_batches import EmbeddingThreads
 
 CONVERTED_FOLDER = "models"
 """The folder of converted weights in the data folder."""
 
 
 def build_embedder(
-    provider: str, model_path: Path | None, download: bool, threads: int, cache_size: int, data_dir: Path
+    provider: str,
+    model_path: Path | None,
+    download: bool,
+    threads: int,
+    cache_size: int,
+    data_dir: Path,
+    batch_threads: int = 1,
 ) -> Embedder:
     """Return the embedder of a provider, `minilm` or `lexical`, with a cache for `cache_size` texts.
 
@@ -23,13 +30,18 @@ def build_embedder(
     if provider == "lexical":
         embedder = LexicalEmbedder()
     elif provider == "minilm":
-        embedder = load_minilm(model_path, download, threads, data_dir)
+        embedder = load_minilm(model_path, download, EmbeddingThreads(threads, batch_threads), data_dir)
     else:
         raise ValueError(f"embedding.provider: {provider!r} is neither minilm nor lexical")
-    return CachedEmbedder(embedder, cache_size) if cache_size else embedder
+    return with_cache(embedder, cache_size)
 
 
-def load_minilm(model_path: Path | None, download: bool, threads: int, data_dir: Path) -> Embedder:
+def with_cache(embedder: Embedder, size: int) -> Embedder:
+    """Return an embedder with a cache for `size` texts in front of it, or the embedder itself for 0."""
+    return CachedEmbedder(embedder, size) if size else embedder
+
+
+def load_minilm(model_path: Path | None, download: bool, threads: EmbeddingThreads, data_dir: Path) -> Embedder:
     """Load the embedder all-MiniLM-L6-v2. Raises WeightsMissing."""
     weights = find_model_files(model_path, download)
     # ONNX Runtime takes long to import, and the lexical provider does without it.

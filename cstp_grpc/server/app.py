@@ -19,7 +19,7 @@ from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.addresses import is_public
 from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_port
 from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
-from cstp_grpc.embedding.factory import build_embedder
+from cstp_grpc.embedding.module import build_configured_embedder
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
 from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.guardrails.rulebook import load_rule_set
@@ -193,7 +193,7 @@ def open_shared_parts(
         opened.enter_context(DataDirLock(settings.data_dir))
     pools = CallPools()
     opened.callback(pools.close)
-    embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
+    embedder = build_configured_embedder(settings.embedding, settings.data_dir)
     database = open_database(settings.storage_url, settings.storage.pool_size)
     opened.callback(database.close)
     turn = deployment.write_turn(database)

@@ -66,7 +66,7 @@ def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--provider", default="minilm", help="the embedding: minilm or lexical (minilm)")
     parser.add_argument("--quick", action="store_true", help="few calls, rounds and decisions, to see that it works")
     parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="corpora of the section retrieval: peps.jsonl and adr/"
+        "--data", type=Path, metavar="FOLDER", help="corpora of retrieval and embedding: peps.jsonl and adr/"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"where the JSON goes (a new file in {OUTPUT})")
     parser.add_argument(

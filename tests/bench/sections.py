@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tests.bench.checks import measure_checks
 from tests.bench.contention import measure_contention
+from tests.bench.embedding import measure_embedding
 from tests.bench.federation import measure_federation
 from tests.bench.intent_layer import measure_project
 from tests.bench.liaison import measure_liaison
@@ -38,6 +39,7 @@ SECTIONS: Mapping[str, Section] = {
     "start": Section("ready after kill -9, memory when idle, CPU of commands", measure_start),
     "federation": Section("checks that ask peers", measure_federation),
     "project": Section("the Intent Layer on a large project", measure_project),
+    "embedding": Section("texts of many records, embedded in batches; --data names real ones", measure_embedding),
     "retrieval": Section(
         "whether searches find what was meant; --data names the corpora", measure_retrieval, is_usual=False
     ),

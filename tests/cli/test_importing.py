@@ -13,6 +13,7 @@ from cstp_grpc.cli.import_command import run_temporary_server
 from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
 from tests.cli.conftest import Invoke, Server
+from tests.decisions.embedding.endpoints import embedding_server
 from tests.harness import TOKENS, running, settings
 
 ADR = """\
@@ -215,3 +216,22 @@ def test_json_rpc_carries_no_import_and_says_so(invoke: Invoke, adrs: Path) -> N
     result = invoke("import", adrs, "--agent", "http://127.0.0.1:1", "--token", "any-token")
     assert result.exit_code == 1
     assert "grpc://" in result.stderr
+
+
+def test_an_interrupted_import_goes_on_where_it_stopped(invoke: Invoke, home: Path) -> None:
+    titles = [f"Decision number {number}" for number in range(70)]
+    lines = [json.dumps({"id": title, "title": title, "date": "2026-01-01"}) for title in titles]
+    (home / "records.jsonl").write_text("\n".join(lines))
+    with embedding_server() as endpoint:
+        embedding = {"PROVIDER": "openai", "URL": endpoint.url, "MODEL": "small", "DIMENSIONS": "1024"}
+        env = {"CSTP_INDEX__MODE": "off", **{f"CSTP_EMBEDDING__{key}": value for key, value in embedding.items()}}
+        first = endpoint.reply
+        endpoint.reply = lambda texts: first(texts) if titles[0] in texts else (400, {})
+        interrupted = invoke("import", "records.jsonl", env=env)
+        assert interrupted.exit_code == 1
+        assert "32 imported, 0 updated, 0 unchanged, 0 skipped, 38 not sent." in interrupted.stdout
+        endpoint.reply = first
+        endpoint.requests.clear()
+        resumed = invoke("import", "records.jsonl", env=env)
+        assert "38 imported, 0 updated, 32 unchanged, 0 skipped." in resumed.stdout
+        assert [text for request in endpoint.requests for text in request["input"]] == titles[32:]

@@ -36,4 +36,4 @@ def cache() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def minilm(published: ModelFiles, cache: Path) -> MiniLmEmbedder:
-    return MiniLmEmbedder(published, cache, threads=1)
+    return MiniLmEmbedder(published, cache)

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from cstp_grpc.embedding.minilm_embedder import BATCH_TEXTS, BATCH_TOKENS, PROBES, MiniLmEmbedder, batch_by_length
+from cstp_grpc.embedding.minilm_embedder import PROBES, MiniLmEmbedder
 from cstp_grpc.embedding.model_files import ModelFiles, WeightsMissing
 from cstp_grpc.embedding.onnx_conversion import prepare_onnx_model
+from cstp_grpc.embedding.text_batches import EmbeddingThreads
 from cstp_grpc.errors import QueryFailed
 from tests.decisions.embedding.reference import random_tensors, sentence_vector, write_graph
 
@@ -87,7 +86,7 @@ def test_a_text_that_cannot_be_embedded_fails_plainly(minilm: MiniLmEmbedder, ca
 
 def test_the_onnx_export_of_others_works_too(minilm: MiniLmEmbedder, published: ModelFiles, cache: Path) -> None:
     exported = ModelFiles(prepare_onnx_model(published, cache), published.tokenizer)
-    embedder = MiniLmEmbedder(exported, cache / "unused", threads=2)
+    embedder = MiniLmEmbedder(exported, cache / "unused", EmbeddingThreads(2, 2))
     assert embedder.model == minilm.model
     np.testing.assert_allclose(embedder.embed(TEXTS), minilm.embed(TEXTS), atol=1e-5)
 
@@ -95,20 +94,20 @@ def test_the_onnx_export_of_others_works_too(minilm: MiniLmEmbedder, published: 
 def test_an_onnx_model_that_computes_something_else_is_refused(published: ModelFiles, folder: Path) -> None:
     model = write_graph(folder / "model.onnx", random_tensors(30522))
     with pytest.raises(WeightsMissing, match=r"model\.onnx with .*: is not all-MiniLM-L6-v2"):
-        MiniLmEmbedder(ModelFiles(model, published.tokenizer), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(model, published.tokenizer), folder)
 
 
 def test_an_onnx_model_with_fewer_words_is_refused(published: ModelFiles, folder: Path) -> None:
     model = write_graph(folder / "model.onnx", random_tensors(100))
     with pytest.raises(WeightsMissing, match=r"model\.onnx: cannot be run as all-MiniLM-L6-v2"):
-        MiniLmEmbedder(ModelFiles(model, published.tokenizer), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(model, published.tokenizer), folder)
 
 
 def test_a_file_that_is_no_onnx_model_is_refused(published: ModelFiles, folder: Path) -> None:
     model = folder / "model.onnx"
     model.write_bytes(b"half an archive")
     with pytest.raises(WeightsMissing, match=r"model\.onnx: is not an ONNX model"):
-        MiniLmEmbedder(ModelFiles(model, published.tokenizer), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(model, published.tokenizer), folder)
 
 
 def test_a_tokenizer_that_splits_otherwise_is_refused(published: ModelFiles, cache: Path, folder: Path) -> None:
@@ -116,19 +115,16 @@ def test_a_tokenizer_that_splits_otherwise_is_refused(published: ModelFiles, cac
     shutil.copy(published.tokenizer, cased)
     cased.write_text(cased.read_text(encoding="utf-8").replace('"lowercase":true', '"lowercase":false'), "utf-8")
     with pytest.raises(WeightsMissing, match=r"with .*tokenizer\.json: is not all-MiniLM-L6-v2"):
-        MiniLmEmbedder(ModelFiles(prepare_onnx_model(published, cache), cased), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(prepare_onnx_model(published, cache), cased), folder)
 
 
 def test_a_file_that_is_no_tokenizer_is_refused(published: ModelFiles, cache: Path, folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(WeightsMissing, match=r"tokenizer\.json: is not a tokenizer"):
-        MiniLmEmbedder(ModelFiles(prepare_onnx_model(published, cache), folder / "tokenizer.json"), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(prepare_onnx_model(published, cache), folder / "tokenizer.json"), folder)
 
 
-@given(st.lists(st.integers(2, 256), max_size=200))
-def test_batches_hold_every_text_once_within_the_bounds(lengths: list[int]) -> None:
-    made = list(batch_by_length(lengths))
-    assert sorted(index for batch in made for index in batch) == list(range(len(lengths)))
-    for batch in made:
-        assert 0 < len(batch) <= BATCH_TEXTS
-        assert len(batch) * max(lengths[index] for index in batch) <= BATCH_TOKENS
+def test_several_threads_make_the_same_vectors(minilm: MiniLmEmbedder, published: ModelFiles, cache: Path) -> None:
+    texts = [f"{number} reasons to " + "measure before deciding " * (number * 7 % 60) for number in range(40)]
+    shared = MiniLmEmbedder(published, cache, EmbeddingThreads(1, 3))
+    np.testing.assert_allclose(shared.embed(texts), minilm.embed(texts), atol=1e-5)

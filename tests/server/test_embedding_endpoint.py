@@ -1,0 +1,67 @@
+"""A server whose texts are embedded by an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cstp_grpc.client.cstp_client import CstpClient
+from cstp_grpc.embedding.lexical_embedder import DIMENSIONS
+from cstp_grpc.errors import QueryFailed
+from cstp_grpc.server.app import App
+from tests.decisions.embedding.endpoints import EmbeddingServer, embedding_server
+from tests.harness import TOKENS, running, settings
+
+
+@pytest.fixture
+def endpoint() -> Iterator[EmbeddingServer]:
+    with embedding_server() as started:
+        yield started
+
+
+def configured(data_dir: Path, endpoint: EmbeddingServer, **more: Any) -> Any:
+    embedding = {"provider": "openai", "url": endpoint.url, "model": "small", "dimensions": DIMENSIONS, "retries": 0}
+    return settings(data_dir, embedding={**embedding, **more})
+
+
+@contextmanager
+def client_of(app: App) -> Iterator[CstpClient]:
+    with CstpClient(f"grpc://{app.target}", TOKENS["alice"]) as client:
+        yield client
+
+
+def test_decisions_are_found_by_the_vectors_of_the_endpoint(tmp_path: Path, endpoint: EmbeddingServer) -> None:
+    with running(configured(tmp_path, endpoint)) as app, client_of(app) as client:
+        client.record_decision("Use a queue for mail")
+        client.record_decision("Encrypt the backups")
+        found = client.query_decisions("a queue for the mail")
+        assert [each.title for each in found.decisions][:1] == ["Use a queue for mail"]
+
+
+def test_what_cannot_be_embedded_is_an_error_and_never_an_empty_answer(
+    tmp_path: Path, endpoint: EmbeddingServer
+) -> None:
+    with running(configured(tmp_path, endpoint)) as app, client_of(app) as client:
+        client.record_decision("Use a queue for mail")
+        endpoint.reply = lambda _: (500, {})
+        reason = "could not be turned into a vector: the endpoint answers with HTTP 500"
+        with pytest.raises(QueryFailed, match=reason):
+            client.announce_intent("Move mail to a queue", correlation_id="c-1")
+        with pytest.raises(QueryFailed, match=reason):
+            client.query_decisions("mail queue")
+        with pytest.raises(QueryFailed, match=reason):
+            client.record_decision("Use another queue")
+        assert [each.title for each in client.list_decisions()] == ["Use a queue for mail"]
+
+
+def test_a_server_whose_endpoint_fails_serves_what_it_has_embedded(tmp_path: Path, endpoint: EmbeddingServer) -> None:
+    with running(configured(tmp_path, endpoint)) as app, client_of(app) as client:
+        client.record_decision("Use a queue for mail")
+    asked = len(endpoint.requests)
+    with running(configured(tmp_path, endpoint)) as app, client_of(app) as client:
+        assert len(endpoint.requests) == asked
+        assert client.query_decisions("a queue for mail").decisions
