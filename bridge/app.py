@@ -55,6 +55,7 @@ def create_app(
     if a2a:
         a2a.install_routes(app)
         paths |= a2a.http_paths
+    # Preflight routes come before the fallback below, whose routes take every method and so OPTIONS too.
     if server.cors_origins:
         Cors(server.cors_origins).install(app, paths)
     if a2a:
@@ -70,6 +71,7 @@ class HealthEndpoint:
 
     async def respond(self, _: web.Request) -> web.Response:
         """Report the health of the gRPC server and of its index; without the index the server is only slower."""
+        # The empty name asks for the server as a whole (gRPC health checking protocol).
         server, index = await asyncio.gather(self._state(""), self._state(INDEX_SERVICE))
         details = {"index": index} if index else {}
         return web.json_response(
@@ -83,6 +85,8 @@ class HealthEndpoint:
         try:
             answer = await self._health.Check(health_pb2.HealthCheckRequest(service=service), timeout=HEALTH_TIMEOUT)
         except grpc.aio.AioRpcError as error:
+            # The health service answers NOT_FOUND for a name that was never registered, as the index is with
+            # `index.mode: off`.
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return None
             logger.info("the gRPC server does not answer: %s", error.details())

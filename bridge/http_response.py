@@ -17,6 +17,7 @@ def challenge_headers(status: int, failure: CstpError) -> dict[str, str]:
     """Return the headers that tell a refused caller to authenticate or to wait."""
     if status == 401:
         return {hdrs.WWW_AUTHENTICATE: 'Bearer realm="cstp"'}
+    # RFC 9110, section 10.2.3, defines Retry-After for 503, and RFC 6585, section 4, for 429.
     if status in (429, 503) and (wait := retry_seconds(failure)):
         return {hdrs.RETRY_AFTER: str(wait)}
     return {}
@@ -44,6 +45,8 @@ class AcceptHeader:
 
     def _rate(self, media_type: str) -> tuple[float, int]:
         """Return the quality of the most specific range that covers a media type, and the rank of that range."""
+        # In rising order of precedence (RFC 9110, section 12.5.1): the most specific range decides, even if it has the
+        # lower weight.
         covering = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
         found = [(covering.index(name), quality) for name, quality in self.ranges if name in covering]
         specific, quality = max(found, default=(0, 0.0))
@@ -98,6 +101,8 @@ class Cors:
         return answer
 
     async def _mark(self, request: web.Request, response: web.StreamResponse) -> None:
+        # The answer then depends on the Origin header, also for requests without one: a shared cache must not mix them
+        # up.
         if not self._any:
             response.headers.add("Vary", "Origin")
         origin = request.headers.get("Origin")

@@ -94,7 +94,9 @@ def parse_request(document: object) -> JsonRpcRequest | MalformedJsonRpcRequest:
     if not isinstance(document, dict):
         return MalformedJsonRpcRequest("null", invalid_request("a call must be an object"))
     call_id = document.get("id")
+    # To Python a bool is an int, so it must be named here.
     if isinstance(call_id, (bool, dict, list)):
+        # JSON-RPC 2.0, section 5: the id of an error is null where that of the request cannot be determined.
         return MalformedJsonRpcRequest("null", invalid_request("id must be a string, a number or null"))
     text = encode_id(call_id)
     if document.get("jsonrpc") != "2.0":
@@ -105,6 +107,8 @@ def parse_request(document: object) -> JsonRpcRequest | MalformedJsonRpcRequest:
     params = document.get("params", {})
     if not isinstance(params, (dict, list)):
         return MalformedJsonRpcRequest(text, invalid_request("params must be an object where it is present"))
+    # The member decides and not its value: `"id": null` is a call, and only without an id is it a notification (section
+    # 4.1).
     return JsonRpcRequest(text if "id" in document else None, method, params)
 
 
@@ -180,6 +184,7 @@ def reject_constant(text: str) -> object:
     raise parse_failure(f"{text} is not JSON")
 
 
+# Bodies are decoded on the event loop; BodyReader has bounded their bytes and values before.
 DECODER: Final = json.JSONDecoder(
     parse_int=parse_integer,
     parse_float=SpelledNumber.parse,
@@ -212,8 +217,11 @@ async def respond_to_body(
     """Execute the calls of a body with `answer` and return the HTTP response with `extra_headers`."""
     if body.is_batch:
         outcomes = await answer_batch(body.calls, answer)
+        # JSON-RPC 2.0, section 6: notifications have no place in the answer to a batch, and an empty array is never
+        # sent.
         responses = [outcome.response for outcome in outcomes if outcome.response is not None]
         if responses:
+            # The failures of calls stay within their responses: one HTTP status cannot stand for several outcomes.
             return json_response(encode_utf8(f"[{','.join(responses)}]"), request_id, extra_headers=extra_headers)
         return respond_without_body(outcomes, request_id, extra_headers)
     outcome = await answer(body.calls[0])
@@ -237,6 +245,7 @@ def respond_without_body(
     outcomes: Sequence[JsonRpcOutcome], request_id: str, extra_headers: Mapping[str, str] | None
 ) -> web.Response:
     """Respond to notifications without a body, with HTTP 401 if the server does not know the caller."""
+    # A notification may not be answered (section 4.1), so that the HTTP status is all that tells a caller of its token.
     strangers = [found.failure for found in outcomes if found.failure and error_codes(found.failure).http_status == 401]
     return json_response(None, request_id, strangers[0] if strangers else None, extra_headers)
 
@@ -253,6 +262,7 @@ def json_response(
     """
     status = error_codes(failure).http_status if failure else 200
     headers = {REQUEST_ID_HEADER: request_id, **(extra_headers or {})}
+    # Accept-Post (W3C Linked Data Platform 1.0, section 7.1) names the media types that a POST may have.
     if status == 415:
         headers["Accept-Post"] = APPLICATION_JSON
     elif failure:

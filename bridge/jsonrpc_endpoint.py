@@ -46,6 +46,7 @@ class JsonRpcEndpoint:
             body = jsonrpc.parse_body(await self._bodies.read(request, metadata), self._max_batch)
         except CstpError as failure:
             return body_error_response(failure, request_id)
+        # The caller is not known here yet: each call is authenticated by the server, also within a batch.
         return await jsonrpc.respond_to_body(body, functools.partial(self._answer, metadata, request_id), request_id)
 
     async def _answer(self, metadata: Metadata, request_id: str, call: JsonRpcEntry) -> JsonRpcOutcome:
@@ -54,8 +55,10 @@ class JsonRpcEndpoint:
             return JsonRpcOutcome(jsonrpc.encode_failure(call.id, call.failure, request_id), call.failure)
         try:
             value = await self._forwarder.call(call.method, call.params, metadata)
+            # A notification's result is never encoded: nobody gets it, and JSON may not be able to express it.
             return JsonRpcOutcome(None if call.id is None else jsonrpc.encode_result(call.id, value))
         except CstpError as caught:
+            # Errors that the bridge found itself, such as an unknown method, would tell strangers what exists here.
             failure = await self._gate.visible_failure(caught, metadata)
         except Exception:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
@@ -77,4 +80,6 @@ def body_error_response(failure: CstpError, request_id: str) -> web.Response:
 def read_target_pillar(params: dict[str, object] | list[object]) -> str | None:
     """Return the pillar that a call names, or None if it names none that could be one."""
     pillar = params.get(TARGET_PILLAR) if isinstance(params, dict) else None
+    # It is echoed in the error, so that its length is bounded here: the server has refused the call and checked
+    # nothing.
     return pillar if isinstance(pillar, str) and len(pillar) <= MAX_PILLAR_LENGTH else None

@@ -51,9 +51,11 @@ class LiaisonEventEndpoint:
         except CstpError as failure:
             error = await self._gate.visible_failure(failure, metadata)
             return failure_response(error, request_id)
+        # Outermost, so that the call of the server is cancelled however the response ends.
         async with aclosing(events):
             headers = {http_request.REQUEST_ID_HEADER: request_id}
             response = await sse.start_event_stream(request, headers, sse.PING_SECONDS)
+            # Without it, an open stream would hold up the shutdown of the application until its drain time is over.
             self._open.add(response)
             async with response:
                 await sse.run_while_connected(request, response, send_events(response, params["after"], events))
@@ -74,6 +76,8 @@ class LiaisonEventEndpoint:
             # A browser that reconnects sends this header with the original URL, whose `after` is older.
             params["after"] = parse_sequence(LAST_EVENT_ID, seen)
         if "after" not in params:
+            # The present end of the log, so that a client which is cut off before its first event has a place to resume
+            # from.
             listed = await self._forwarder.call(LIST_METHOD, {"page_size": 1}, metadata)
             params["after"] = listed["newest"]
         return params
@@ -91,6 +95,8 @@ async def send_events(
     A client that is disconnected before the first event resumes from `start` when it reconnects.
     """
     try:
+        # An event with an id and no data is not dispatched, but sets the client's last event id (HTML, server-sent
+        # events).
         await response.write(f"id: {start}\r\n\r\n".encode())
         async for result in events:
             event = result["event"]
@@ -105,6 +111,7 @@ async def send_events(
 
 def parse_sequence(name: str, text: str) -> int:
     """Parse the sequence number of an event. Raises CstpError, which names the parameter or header."""
+    # `isdecimal` alone accepts the digits of every script. Ten digits hold every sequence of the contract.
     if not text.isascii() or not text.isdecimal() or len(text) > 10:
         raise invalid_parameter(name, "must be the sequence of an event")
     return int(text)

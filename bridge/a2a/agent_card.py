@@ -89,6 +89,8 @@ class AgentCardBuilder:
         self._signer = None if signing_key is None else build_signer(signing_key)
         # An A2A message cannot call streaming methods.
         callable_methods = [method for method in methods if method.public and not method.streaming]
+        # False sorts before True, and the sort is stable: the methods of the protocol come first, all others in
+        # contract order.
         self._methods = sorted(callable_methods, key=lambda method: method.service != CORE_SERVICE)
 
     @property
@@ -119,6 +121,7 @@ class AgentCardBuilder:
         )
         bearer = a2a_pb2.HTTPAuthSecurityScheme(description=TOKEN_DESCRIPTION, scheme="Bearer")
         card.security_schemes[BEARER_SCHEME].http_auth_security_scheme.CopyFrom(bearer)
+        # An empty list of scopes, which must be present all the same: its key names the scheme.
         card.security_requirements.add().schemes[BEARER_SCHEME].SetInParent()
         if self._agent.provider is not None:
             card.provider.organization = self._agent.provider.organization
@@ -130,7 +133,9 @@ class AgentCardBuilder:
 
         `access` is the JSON result of `cstp.getAccess`.
         """
+        # Only what this caller may call: the public card shows the ordinary skills, whoever reads it.
         card = self._build_card(address, {ANY_PERMISSION, *access["permissions"]})
+        # Before the card is signed, as everything that changes it must be.
         card.capabilities.extensions[0].params.update({"access": access_summary(access)})
         if self._signer is not None:
             self._signer.sign_for_both(card)
@@ -148,6 +153,8 @@ class AgentCardBuilder:
         new, old = self.build_v1_0(address), self._build_card_v0_3(address)
         merged = merge_members(new, old)
         if self._signer is not None:
+            # Added, not merged: a client of either version drops what it does not know and finds its signature among
+            # them.
             merged[SIGNATURES] += self._signer.signatures_v0_3(old)
         return merged
 
@@ -174,6 +181,7 @@ class AgentCardBuilder:
         card.additional_interfaces = [main, *others]
         found: dict[str, Any] = card.model_dump(mode="json", by_alias=True, exclude_none=True)
         names = [method.name for method in self._methods if method.service == CORE_SERVICE]
+        # Members of the CSTP design that the type of A2A 0.3 does not have, and would drop.
         found["capabilities"]["cstp"] = {"version": CSTP_VERSION, "methods": names}
         found["authentication"] = {"schemes": [BEARER_SCHEME]}
         if self._agent.contact is not None:
@@ -228,12 +236,14 @@ def card_to_json(card: a2a_pb2.AgentCard) -> dict[str, Any]:
     """Return a card as JSON in which every extension states whether it is required, even if it is not."""
     found: dict[str, Any] = json_format.MessageToDict(card)
     for extension, content in zip(card.capabilities.extensions, found["capabilities"]["extensions"], strict=True):
+        # Protobuf's printer leaves out false, and clients would have to guess that an absent member means it.
         content["required"] = extension.required
     return found
 
 
 def merge_members(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two objects recursively; for other values that both have, the first wins."""
+    # The order of the operands is the precedence: members of `first` overwrite those of `second`.
     merged = {**second, **first}
     for name in first.keys() & second.keys():
         if isinstance(first[name], dict) and isinstance(second[name], dict):
@@ -323,6 +333,7 @@ class AgentCardEndpoint:
     async def agent_card(self, request: web.Request) -> web.Response:
         """Answer with the card of the requested A2A version, or with one that clients of both can read."""
         version = requested_version(request)
+        # Every other card has members of 0.3, the merged one too.
         if version != V1_0:
             await load_sdk_v0_3()
         build = self._by_version.get(version, self._merged)
@@ -341,6 +352,7 @@ class AgentCardEndpoint:
             hdrs.CACHE_CONTROL: PUBLIC_CACHE_CONTROL if self._address.is_configured else PRIVATE_CACHE_CONTROL,
             hdrs.VARY: ", ".join(vary),
         }
+        # RFC 9110, section 13.1.2: If-None-Match compares weakly, so that the opaque parts alone count.
         if any(known.value in (found.tag, "*") for known in request.if_none_match or ()):
             return web.Response(status=304, headers=headers)
         response = web.Response(body=found.body, content_type="application/json", headers=headers)
@@ -356,6 +368,7 @@ def accepts_gzip(values: Iterable[str]) -> bool:
         coding, _, parameter = element.partition(";")
         weights[coding.strip().lower()] = parse_quality(parameter.strip())
     named = [weight for coding, weight in weights.items() if coding in GZIP_CODINGS]
+    # RFC 9110, section 12.5.3: `*` stands for the codings that are not named; a named one with q=0 is refused.
     return max(named, default=weights.get("*", 0.0)) > 0
 
 

@@ -95,6 +95,7 @@ def parse_version(text: str) -> str:
 
     Raises VersionNotSupportedError for any version but 1.0 and 0.3.
     """
+    # A2A 1.0, versioning: a request without a version is one of 0.3, the last version that had no such header.
     if not text:
         return V0_3
     match = VERSION_FORM.fullmatch(text.strip())
@@ -133,6 +134,8 @@ class A2aHttpCall:
     def version(self) -> str:
         """The requested A2A version, from a header or else a URL parameter; empty if none."""
         request = self.request
+        # Repeated values are joined and not chosen from, so that contradicting ones are refused as a version that is
+        # not spoken.
         return ", ".join(request.headers.getall(VERSION_HEADER, [])) or ", ".join(
             request.query.getall(VERSION_HEADER, [])
         )
@@ -145,6 +148,7 @@ class A2aHttpCall:
             uri.strip() for values in sent.values() for value in values for uri in value.split(",")
         }:
             return {}
+        # The header of 1.0 always, that of 0.3 only to those who sent it.
         return {name: EXTENSION_URI for name, values in sent.items() if values or name == EXTENSIONS_HEADER}
 
     def build_context(self) -> A2aCallContext:
@@ -167,6 +171,7 @@ class A2aHttpCall:
 
     async def _visible_failure(self, failure: CstpError) -> A2AError:
         """Return the error for a failure, hidden from unknown callers if the bridge itself raised it."""
+        # An error with such a cause is the server's own, and the server has authenticated the caller before it.
         if not isinstance(failure.__cause__, grpc.aio.AioRpcError):
             verdict = await self.peer.gate.visible_error(InvalidParamsError(), self.metadata)
             if isinstance(verdict, UpstreamError):
@@ -196,6 +201,7 @@ _imported: set[str] = set()
 async def load_sdk_v0_3() -> None:
     """Import the SDK modules for A2A 0.3 in a thread, so that other requests are not blocked."""
     for name in SDK_MODULES_V0_3:
+        # A set of our own and not sys.modules, where a module is listed before its import has ended in another thread.
         if name not in _imported:
             await asyncio.to_thread(importlib.import_module, name)
             _imported.add(name)

@@ -24,6 +24,7 @@ class CardSigner:
 
     def sign_v1_0(self, card: a2a_pb2.AgentCard) -> None:
         """Add the signatures that clients of 1.0 verify."""
+        # The forms are built before the first signature is added, and leave signatures out.
         self._add(card, canonical_card_forms(card))
 
     def sign_for_both(self, card: a2a_pb2.AgentCard) -> None:

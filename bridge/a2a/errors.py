@@ -142,6 +142,7 @@ MOVED_CONFIG_FIELDS: Final[Mapping[str, str]] = {
 
 def push_error(failure: CstpError, place: str = "") -> A2AError:
     """Return the A2A error for a failure about a push configuration, which the request holds at `place`."""
+    # The server answers so if `a2a.push.enabled` is off there, even if this bridge is configured otherwise.
     if failure.reason == "METHOD_NOT_FOUND":
         return PushNotificationNotSupportedError()
     if failure.reason == "NOT_FOUND":

@@ -88,6 +88,7 @@ class OpenStreamLimit:
     @asynccontextmanager
     async def hold(self, context: Context) -> AsyncIterator[None]:
         """Hold a place for the length of a block, or abort the call with RESOURCE_EXHAUSTED if none is free."""
+        # No lock: it runs on one event loop, and nothing is awaited between the test and the count.
         if not self._free:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many such streams are open; try again later")
         self._free -= 1
@@ -108,6 +109,8 @@ class StreamLimitedHealth(health.aio.HealthServicer):  # type: ignore[misc]
         """Return a handler for every rpc of the service."""
         encode = health_pb2.HealthCheckResponse.SerializeToString
         rpcs: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            # A stream of requests on our side only, so that the wait for the one request can be bounded; clients see a
+            # unary call.
             "Check": grpc.stream_unary_rpc_method_handler(self._check, response_serializer=encode),
             "Watch": grpc.stream_stream_rpc_method_handler(self._watch, response_serializer=encode),
         }
@@ -135,6 +138,7 @@ class StreamLimitedReflection(reflection.aio.ReflectionServicer):  # type: ignor
         self, requests: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: Context
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
         """Answer reflection requests."""
+        # Closed explicitly: the garbage collector would finish an abandoned generator at some time only.
         async with (
             self._places.hold(context),
             aclosing(super().ServerReflectionInfo(requests, context)) as answers,
@@ -223,6 +227,8 @@ class A2aGrpcServer:
         )
         self._open_streams = OpenStreamLimit(OPEN_STREAMS)
         self._health = StreamLimitedHealth(self._open_streams)
+        # Bound here and started later: the agent card names the port, and must be built before the first call is
+        # answered.
         address = join_host_port(settings.a2a.grpc_host, settings.a2a.grpc_port)
         try:
             if certificate:
@@ -244,6 +250,7 @@ class A2aGrpcServer:
         shown = StreamLimitedReflection([*names, health.SERVICE_NAME, *SERVICE_NAMES], self._open_streams)
         self._server.add_generic_rpc_handlers(build_reflection_handlers(shown))
         await self._server.start()
+        # After the start: whoever sees SERVING can call.
         for name in (health.OVERALL_HEALTH, *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
@@ -292,6 +299,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Return the handler of a call, or None if the call is not for this service."""
         path = handler_call_details.method
+        # None lets gRPC ask the next generic handler, that of the other version or of health.
         return self._handlers.get(path) or (self._unknown if path.startswith(self._prefix) else None)
 
     def _handler(self, rpc: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
@@ -327,6 +335,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
     def _open_call(self, rpc: str, context: Context) -> A2aGrpcCall:
         """Return the call with its metadata and A2A context."""
         request_id = http_request.request_id_or_new(next(iter(metadata_values(context, REQUEST_ID_KEY)), ""))
+        # Set before anything can fail, so that the id is in the answer whatever happens.
         context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
         metadata = http_request.forwarded_metadata(lambda name: metadata_values(context, name), request_id)
         extensions = [*metadata_values(context, EXTENSIONS_HEADER), *metadata_values(context, EXTENSIONS_HEADER_V0_3)]
@@ -345,6 +354,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
                 for name in (EXTENSIONS_HEADER, EXTENSIONS_HEADER_V0_3)
                 if name == EXTENSIONS_HEADER or metadata_values(call.context, name)
             ]
+            # gRPC sends initial metadata once and before the first message, hence here and not with the response.
             await call.context.send_initial_metadata([(name.lower(), EXTENSION_URI) for name in names])
         require_version(
             ", ".join(metadata_values(call.context, VERSION_HEADER)),
@@ -360,6 +370,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         """
         reader = RequestReader(call.context)
         data = await reader.read_within(ANONYMOUS_READ_SECONDS)
+        # Only slow requests cost a look-up of the caller; the others are authenticated by the call that they lead to.
         if data is None:
             await self._peer.gate.fetch_access(call.metadata)
             data = await reader.read_within(self._timeout)
@@ -384,6 +395,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
                 failure = await self._peer.gate.visible_error(error, call.metadata)
             else:
                 return
+        # Also what the check of the caller raised above; CancelledError is none of these and passes.
         except Exception:
             logger.exception("%s %s failed in the bridge", call.request_id, call.rpc)
             failure = unexpected_error()
@@ -404,6 +416,7 @@ def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tupl
 
 def metadata_values(context: Context, name: str) -> Sequence[str]:
     """Return the text values of a metadata key."""
+    # gRPC delivers keys in lower case; binary values, under `-bin` keys, are bytes.
     sent = context.invocation_metadata() or ()
     return [value for key, value in sent if key == name.lower() and isinstance(value, str)]
 
@@ -422,6 +435,7 @@ def truncate_status(status: status_pb2.Status) -> status_pb2.Status:
     text = status.message.encode()
     if len(text) > MAX_ERROR_TEXT_BYTES:
         status.message = text[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore") + "…"
+    # The first detail is ErrorInfo, with the reason and the request id: it always stays.
     while status.ByteSize() > MAX_STATUS_BYTES and len(status.details) > 1:
         del status.details[-1]
     return status

@@ -82,6 +82,8 @@ class A2aJsonRpcEndpoint:
         if (
             not body.is_batch
             and isinstance(first, jsonrpc.JsonRpcRequest)
+            # A notification has None as its id; a stream needs an id, since each of its events is a response to the
+            # call.
             and first.id
             and first.method in self._streaming
         ):
@@ -103,6 +105,7 @@ class A2aJsonRpcEndpoint:
                 value = await known.answers[call.method](call.params, context)
             else:
                 self._require_extension(call.method, context)
+                # Methods of CSTP belong to no version of A2A, and go to the server as from the endpoint /cstp.
                 value = await self._peer.forwarder.call(call.method, call.params, http_call.metadata)
             return JsonRpcOutcome(None if call.id is None else jsonrpc.encode_result(call.id, value))
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
@@ -159,6 +162,8 @@ class A2aJsonRpcEndpoint:
             self._require_version(call.method, http_call)
             known = await self._load_operations(self._versions[call.method])
             events = known.streams[call.method](call.params, context)
+            # Nothing is sent before the first event: until then an error can still be answered with its own HTTP
+            # status.
             first = await anext(events)
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
             outcome = await failed_outcome(call_id, error, http_call, call.method)
@@ -191,5 +196,6 @@ async def body_error_response(
     """Respond to a body that cannot be read; `failure` sets the HTTP status for known callers."""
     visible = await http_call.visible_error(error, "a body")
     content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", jsonrpc_error(visible, http_call.request_id)))
+    # The server's refusal of the caller takes the place of what is wrong with the body.
     shown = visible.failure if isinstance(visible, UpstreamError) else failure
     return jsonrpc.json_response(content, http_call.request_id, shown, http_call.response_headers)

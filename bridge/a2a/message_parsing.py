@@ -132,6 +132,7 @@ def parse_message(message: Message) -> ParsedMessage:
             raise field_error(place, "must hold text or data")
     params = read_announcement_params(message.metadata)
     call = find_call(data, bool(texts), bool(params))
+    # A later data part overwrites members of an earlier one, as the parts stand in the message.
     values = {} if call else {key: value for _, item in data for key, value in item.items()}
     return ParsedMessage("\n".join(texts), values, () if call else tuple(place for place, _ in data), call, params)
 
@@ -197,6 +198,7 @@ def announced_params(task: Task) -> Params | None:
     """Return the params of a task's announcement, or None if the task is not about one."""
     if EXTENSION_URI not in task.metadata.fields:
         return None
+    # Checked as if it were foreign: a token holder can store a task without a bridge.
     kept = render_value(task.metadata.fields[EXTENSION_URI])
     params = kept.get("params") if isinstance(kept, dict) and kept.get("method") == ANNOUNCE_METHOD else None
     return params if isinstance(params, dict) else None
@@ -299,6 +301,7 @@ def read_struct(struct: Struct, place: str) -> dict[str, Any]:
 
 def nesting_depth(value: object) -> int:
     """Return the nesting depth of a JSON value, counting the outermost object or list."""
+    # Level by level and not recursively: the depth is another party's choice, and Python's stack is limited.
     depth, level = 0, [value]
     while containers := [item for item in level if isinstance(item, (dict, list))]:
         depth += 1
@@ -334,6 +337,7 @@ def check_required_fields(message: ProtobufMessage) -> None:
 
     The SDK's own check also walks through free-form data, which takes seconds for what fits into one message.
     """
+    # The generator stops after the last violation that is reported, however many there are.
     found = list(islice(find_wrong_fields(message, ""), MAX_VIOLATIONS))
     if found:
         raise violations_error(found)

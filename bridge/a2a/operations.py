@@ -118,6 +118,8 @@ def render_task_page(request: a2a_pb2.ListTasksRequest, page: a2a_pb2.ListTasksR
     """Return a page of tasks, whose own members are all required; artifacts are included only on request."""
     tasks = [to_proto_json(task) for task in page.tasks]
     for task in tasks:
+        # A2A has both an absent list and an empty one, and protobuf only the latter: absent means that it was not asked
+        # for.
         if not request.include_artifacts:
             task.pop("artifacts", None)
         else:
@@ -161,6 +163,8 @@ def streaming_json_operation(kind: type[Message], perform: StreamingMessageOpera
     async def stream(given: object, context: A2aCallContext) -> AsyncGenerator[object, None]:
         try:
             request = from_json(given, kind, PROTO_JSON)
+            # Closed when the client leaves: the generators below end what they follow, up to the polling of the stored
+            # task.
             async with aclosing(perform(request, context)) as responses:
                 async for response in responses:
                     yield to_proto_json(response)

@@ -93,6 +93,7 @@ class PushConfigOperations:
         """Return the push configuration in a message that has one. Raises A2AError."""
         self._required_push()
         given = params.configuration.task_push_notification_config
+        # A message that starts a task cannot know the task's id; one that continues it may repeat that.
         if given.task_id not in ("", params.message.task_id):
             raise violations_error([FieldViolation(f"{INLINE_CONFIG_PATH}.taskId", "must be empty in a message")])
         return to_stored_config(given, context)
@@ -102,6 +103,7 @@ class PushConfigOperations:
     ) -> None:
         """Store the configuration of a repeated message, unless its task has it. Raises A2AError."""
         push = self._required_push()
+        # Page size 0 means all, of which a task has ten at the most.
         kept = (await push.list(task_id, 0, "", metadata)).push_configs
         if any(is_same_config(config, each) for each in kept):
             return
@@ -127,6 +129,7 @@ class PushConfigOperations:
         """Return a configuration of a task; a request of 0.3 may omit its id."""
         await self._check_access(context, params)
         push = self._required_push()
+        # In 0.3 the id is optional, and without it the server returns the configuration that was set last.
         if call_version(context) != V0_3:
             check_required_fields(params)
         return to_a2a_config(params.task_id, await push.get(params.task_id, params.id, call_metadata(context)))
@@ -185,6 +188,7 @@ def with_config_id(config: tasks_pb2.PushConfig, config_id: str) -> tasks_pb2.Pu
 def to_a2a_config(task_id: str, kept: tasks_pb2.PushConfig) -> TaskPushNotificationConfig:
     """Convert a stored configuration to A2A."""
     shown = TaskPushNotificationConfig(task_id=task_id, id=kept.id, url=kept.url, token=kept.token)
+    # Assigning even empty text would make `authentication` present.
     if kept.scheme:
         shown.authentication.scheme = kept.scheme
         shown.authentication.credentials = kept.credentials

@@ -100,6 +100,7 @@ class A2aRequestHandler:
 
     async def on_message_send(self, params: SendMessageRequest, context: A2aCallContext) -> Task:
         """Return the finished task of a message, or the submitted task if the caller does not wait."""
+        # The shape comes first, as it costs no call of the server.
         check_required_fields(params)
         await self.check_access(context, params)
         metadata = call_metadata(context)
@@ -109,6 +110,7 @@ class A2aRequestHandler:
             task = await self._start(params, context, self._worker.run)
         if isinstance(task, StoredTask):
             waiting = not params.configuration.return_immediately
+            # The same message again: whoever runs its task, this caller waits for the same end.
             task = (await self._wait_for_end(task, metadata) if waiting else task).task
         return apply_history_length(task, params.configuration)
 
@@ -182,6 +184,7 @@ class A2aRequestHandler:
         metadata = call_metadata(context)
         stored = await self._store.get(params.id, metadata)
         while True:
+            # Saved with the version that was read, so that a task which starts meanwhile is never overwritten.
             while stored.task.status.state in CANCELABLE_STATES:
                 try:
                     ended = task_results.with_result(stored.task, task_results.canceled_result())
@@ -194,6 +197,7 @@ class A2aRequestHandler:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_SECONDS):
                     stored = await self._wait_for_end(stored, metadata, CANCEL_POLL_SECONDS)
+            # It may have come to wait for input, and can be canceled after all: around again.
             if stored.task.status.state not in CANCELABLE_STATES:
                 raise not_cancelable_error(stored.task)
 
@@ -206,6 +210,7 @@ class A2aRequestHandler:
         metadata = call_metadata(context)
         stored = await self._store.get(params.id, metadata)
         task = stored.task
+        # A2A 1.0, SubscribeToTask: a task in a terminal state is refused, as it has no more events.
         if has_ended(task):
             raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
         yield task
@@ -276,6 +281,7 @@ class A2aRequestHandler:
 
     async def _check_tenant(self, context: A2aCallContext, params: Message) -> None:
         """Raise UpstreamError if the path or the params name another tenant than the caller's."""
+        # Wherever a tenant can be named it must be the caller's own: the server knows the tenant from the token alone.
         named = [context.tenant, getattr(params, "tenant", "")]
         if isinstance(params, SendMessageRequest):
             named.append(params.configuration.task_push_notification_config.tenant)

@@ -54,6 +54,7 @@ def read_http_routes() -> dict[str, dict[str, str]]:
     """
     found: dict[str, dict[str, str]] = {}
     for rpc in A2A_SERVICE.methods:
+        # Routes come from the proto itself, so that a new binding of an rpc needs no edit here.
         options = rpc.GetOptions().Extensions[annotations_pb2.http]
         for rule in (options, *options.additional_bindings):
             method = rule.WhichOneof("pattern") or ""
@@ -168,6 +169,8 @@ async def allowed_methods(request: web.Request) -> set[str]:
 
 def own_http_status(failure: CstpError) -> int | None:
     """Return the HTTP status of a failure that HTTP itself defines, or None if A2A defines it."""
+    # Only statuses of HTTP itself, such as 413 and 415; 200, with which JSON-RPC carries its errors, means nothing
+    # here.
     status = error_codes(failure).http_status
     return status if status >= 400 else None
 
@@ -177,6 +180,7 @@ def request_params(request: web.Request, body: object) -> dict[str, object]:
     if not isinstance(body, dict):
         raise invalid_params("The body must be an object")
     params = dict(body) if request.method == hdrs.METH_POST else query_params(request)
+    # The path wins: what the route names cannot be overwritten by the body.
     return params | {name: value for name, value in request.match_info.items() if name != TENANT}
 
 
@@ -214,8 +218,10 @@ async def respond_with_error(
     """Answer with an error; `status` is a more specific HTTP status for known callers."""
     visible = await http_call.visible_error(error, what)
     usual, body = rest_error(visible, http_call.request_id)
+    # The more specific status is about the body, and unknown callers learn nothing about that.
     if status is None or visible is not error:
         status = usual
+    # google.rpc.Status in HTTP+JSON repeats the HTTP status, whichever was chosen.
     body["error"]["code"] = status
     answer = build_response(status, body, http_call)
     if isinstance(visible, UpstreamError):

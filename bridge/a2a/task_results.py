@@ -144,6 +144,7 @@ def format_count(number: int, noun: str) -> str:
 
 def escape_line(text: str) -> str:
     """Return user text on one line, truncated and with Markdown characters escaped."""
+    # Line breaks of foreign text could otherwise begin a heading, a list or a new verdict.
     line = " ".join(text.split())
     line = line if len(line) <= MAX_LINE_CHARACTERS else line[:MAX_LINE_CHARACTERS] + "…"
     return MARKUP.sub(lambda sign: f"\\{sign[0]}", line)
@@ -191,6 +192,8 @@ def find_required_inputs(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     missing = [violation.get("missingInputs", []) for violation in verdict["violations"]]
     found = {each["name"]: dict(each) for inputs in missing for each in inputs}
+    # `all`: one guardrail that no input can satisfy blocks in any case, and asking for the inputs of others would be in
+    # vain.
     return [found[name] for name in sorted(found)] if all(missing) else []
 
 
@@ -215,6 +218,7 @@ def canceled_result() -> TaskResult:
 def with_result(task: Task, answer: TaskResult) -> Task:
     """Return a copy of the task in its final state, with the result's status message and artifact."""
     ended = copy_task(task)
+    # A result without an artifact, such as a cancellation, leaves those of the announcement before.
     if answer.artifact:
         del ended.artifacts[:]
     ended.status.Clear()

@@ -85,11 +85,13 @@ class PendingTaskBuilder:
         validate_history_length(configuration)
         media_types = message_parsing.select_output_types(configuration.accepted_output_modes)
         content = message_parsing.parse_message(params.message)
+        # A message to a task is recognised by that task's history, one that begins a task by its key.
         if params.message.task_id:
             return await self._continue(params.message, content, media_types, metadata)
         task_id, kept = await self._store.find(message_key(params.message), metadata)
         if kept is not None:
             return require_same_message(params.message, kept)
+        # Only now: a repeated message costs one look-up and none of its references.
         conversation = await self._resolve_context(params.message, content, metadata)
         task = new_task(params.message, task_id, conversation.context_id)
         request = with_correlation_id(task, message_parsing.build_request(content, conversation.earlier))
@@ -172,6 +174,7 @@ def message_key(message: Message) -> str:
     identified by its content, since senders count their messages from the beginning in each.
     """
     content = None if message.context_id else to_proto_json(message)
+    # Hashed as JSON, whose quotes keep the parts apart: ids hold whatever senders choose.
     text = json.dumps([message.context_id, message.message_id, content], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -179,6 +182,7 @@ def message_key(message: Message) -> str:
 def require_same_message(message: Message, kept: StoredTask) -> StoredTask:
     """Return the task of a repeated message. Raises InvalidParamsError if the message is another one."""
     sent = to_history_message(kept.task, message)
+    # Compared as a whole: the same id with other content is another message, and must not get this task's answer.
     if sent not in kept.task.history:
         raise message_parsing.field_error(
             "message.messageId",
@@ -276,6 +280,7 @@ class TaskRunner:
     async def aclose(self) -> None:
         """Wait for the tasks in progress."""
         while self._work:
+            # A copy, since work that ends removes itself; and a loop, since calls in progress may start more.
             await asyncio.wait(set(self._work))
 
     async def run(self, pending: PendingTask, metadata: Metadata) -> Task:
@@ -319,6 +324,7 @@ class TaskRunner:
     async def _save_started(self, pending: PendingTask, state: TaskState, metadata: Metadata) -> StoredTask:
         """Store a task in its first state. Raises A2AError, also if the caller lacks the permission."""
         name = pending.request.name
+        # An unknown method has no permission that could be checked; calling it gives the task its error.
         method = name if name in self._forwarder.names else ""
         task = with_state(pending.task, state)
         return await self._store.save(task, pending.version, metadata, self.seconds, method, pending.push_config)
@@ -328,6 +334,7 @@ class TaskRunner:
     ) -> AsyncGenerator[StoredTask, None]:
         """Yield a task whenever it has changed, until it has ended or waits for input. Raises UpstreamError."""
         task_id = stored.task.id
+        # Polled, because any bridge may run the task: there is no channel between them but the stored task.
         for pause in backoff_delays(first_pause):
             if has_ended(stored.task):
                 return
@@ -397,6 +404,7 @@ class TaskRunner:
             answer = failure_result(pending, failure, metadata)
         task = finish_task(pending, answer, metadata)
         try:
+            # `seconds` covers the call too: one timeout is spent, and the rest remains for storing.
             return await self._save_ended(task, started.version, metadata, self.seconds - self._timeout)
         except UpstreamError as refused:
             logger.warning("%s task %s lost its answer: %s", metadata_request_id(metadata), task.id, refused)
@@ -452,6 +460,7 @@ async def retry_upstream(attempt: Callable[[], Awaitable[ResultT]], seconds: flo
         except UpstreamError as refused:
             is_away = refused.failure.reason == "UNAVAILABLE"
             pause = retry_seconds(refused.failure) or (next(pauses) if is_away else None)
+            # Not after a pause that would end beyond the limit: the caller gets the last error now instead of later.
             if pause is None or clock.time() + pause > end:
                 raise
         await asyncio.sleep(pause)

@@ -162,6 +162,7 @@ class GrpcTaskStore:
         will be called for it, for which the server checks the caller's permission. Raises TaskVersionConflict, and with
         a push configuration the errors of `push_error`.
         """
+        # A copy, because the caller's task is the one that it sends next, if this attempt fails.
         content = copy_task(task)
         # The server sets the time of a change, and returns it.
         content.status.ClearField("timestamp")
@@ -180,12 +181,15 @@ class GrpcTaskStore:
         try:
             saved = await invoke_rpc(self._service.SaveTask, request, metadata, self._timeout)
         except CstpError as failure:
+            # Before the errors of push configurations: a lost race for the version is not the fault of the
+            # configuration.
             if failure.reason == "CONFLICT":
                 raise TaskVersionConflict(task.id) from failure
             if push_config is not None:
                 raise push_error(failure, INLINE_CONFIG_PATH) from failure
             raise UpstreamError(failure) from failure
         content.status.timestamp.CopyFrom(saved.updated_at)
+        # The content is what was sent, with the server's time: reading it back would cost another call.
         return StoredTask(content, saved.version)
 
     async def get(self, task_id: str, metadata: Metadata) -> StoredTask:

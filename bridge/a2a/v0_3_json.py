@@ -200,6 +200,7 @@ def to_json_value(result: object) -> object:
 
 def parse_request(params: object, model: type[ModelT]) -> ModelT:
     """Parse the request from params. Raises InvalidParamsError."""
+    # Before pydantic, which takes free-form data as it is: NaN, lone surrogates and any nesting.
     check_values(params)
     check_list_lengths(params, "")
     check_part_kinds(params)
@@ -216,6 +217,7 @@ def check_values(params: object) -> None:
     """
     problems = ViolationCollector()
     try:
+        # Starts at a negative depth, so that the levels around the free-form data of a part do not count.
         json_values.set_struct(struct_pb2.Struct(), params, "", problems, 1 - ENVELOPE_DEPTH)
     except InvalidValue as refusal:
         problems.add("", f"params {refusal}")
@@ -255,6 +257,7 @@ def to_v1_0(request: ModelT, convert: Callable[[ModelT], CoreT]) -> CoreT:
     """Convert a request to A2A 1.0. Raises InvalidParamsError if 1.0 cannot represent it."""
     try:
         return convert(request)
+    # What the SDK's conversions raise, which document no exceptions: for instance for a part without content.
     except (ValueError, KeyError, TypeError, json_format.ParseError) as error:
         raise violations_error([FieldViolation("", "params hold a value that the operation cannot take")]) from error
 
