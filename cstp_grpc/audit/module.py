@@ -25,6 +25,8 @@ def build_audit_module(shared: SharedParts, refusals: RefusalCounter, list_inten
     trail = SqlAuditTrail(shared.database, shared.writer)
     servicers = [(audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(trail, list_intents))]
     if not shared.settings.audit.enabled:
+        # The servicer stays: what was recorded before can still be listed. Only refused calls are not recorded any
+        # more.
         return AuditParts(Module(servicers=servicers), NullAuditSink())
     recorder = RefusalRecorder(refusals, trail, shared.clock)
     return AuditParts(Module(servicers=servicers, background=[recorder]), trail)

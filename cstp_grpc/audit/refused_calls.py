@@ -58,6 +58,7 @@ class RefusalCounter:
     def take(self) -> list[RefusalCount]:
         """Return the counts since the last call, and reset them."""
         with self._lock:
+            # Swapped under the lock and returned without it: callers that are refused wait only for the swap.
             counts, self._counts = self._counts, {}
         return list(counts.values())
 
@@ -69,6 +70,8 @@ class RefusalCounter:
 
     def _merge(self, added: RefusalCount) -> None:
         key = (added.agent, added.method, added.reason)
+        # Callers choose the method names that they send, so that their number is bounded; reasons are those of the
+        # contract.
         if key not in self._counts and len(self._counts) >= self._most:
             key = (None, OTHER_METHODS, added.reason)
         known = self._counts.get(key)
@@ -76,6 +79,7 @@ class RefusalCounter:
             agent, method, reason = key
             self._counts[key] = RefusalCount(agent, method, reason, added.count, added.first_at, added.last_at)
             return
+        # Minimum and maximum and not the later call: counts that were put back are older than those counted since.
         known.count = min(known.count + added.count, MAX_COUNT)
         known.first_at = min(known.first_at, added.first_at)
         known.last_at = max(known.last_at, added.last_at)
@@ -107,6 +111,7 @@ class RefusalRecorder:
 
     def stop(self) -> None:
         """Stop, and write the remaining counts; log how many are lost if that fails."""
+        # First, so that no two threads write the same counts.
         self._periodic.stop()
         try:
             self.write()
@@ -123,6 +128,7 @@ class RefusalRecorder:
                 self._trail.submit(*map(self._entry, left[:BATCH])).result()
                 left = left[BATCH:]
         finally:
+            # `left` still has the batch that failed, and none that is stored.
             self._counts.put_back(left)
 
     def _write_regularly(self) -> float:
@@ -133,6 +139,7 @@ class RefusalRecorder:
         return AuditEntry(
             timestamp=self._clock(),
             event=AuditEvent.CALLS_REFUSED,
+            # Empty for strangers: the contract's field has no absent value.
             requesting_agent=refused.agent or "",
             request_id="",
             action=refused.method,

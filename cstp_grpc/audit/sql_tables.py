@@ -33,6 +33,8 @@ audit_entries = Table(
     Column("count", Integer),
     Column("first_at", UtcDateTime),
     Column("last_at", UtcDateTime),
+    # Nearly all end in the instant and the id, the order of every listing, so that filters need no sort; the few
+    # entries of one request are sorted.
     Index(None, "timestamp", "id"),
     Index(None, "requesting_agent", "timestamp", "id"),
     Index(None, "request_id"),

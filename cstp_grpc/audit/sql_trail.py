@@ -47,6 +47,7 @@ class SqlAuditTrail:
         columns = [column.name for column in audit_entries.c if column.name != "id"]
         # What only counts have costs the entries of all other calls nothing.
         common = [name for name in columns if name not in COUNT_COLUMNS]
+        # `inline` keeps SQLAlchemy from fetching the new id, which only entries with guardrails need.
         entry = insert(audit_entries).inline().values(bind_parameters(common))
         guardrail = insert(audit_guardrails).values(bind_parameters(audit_guardrails.c.keys()))
         self._entries = CompiledStatement(entry, dialect)
@@ -79,6 +80,7 @@ class SqlAuditTrail:
         """
         if entry.count is not None:
             counts = {name: getattr(entry, name) for name in COUNT_COLUMNS}
+            # Three kinds of insertion, so that the writer can execute consecutive ones of a kind as one statement.
             return RowInsertion(self._counts, self._counts.prepare(entry_to_row(entry) | counts))
         if entry.violations or entry.warnings:
             return RowInsertion(self._entries_with_guardrails, self._entries_with_guardrails.prepare(entry))
@@ -94,6 +96,7 @@ class SqlAuditTrail:
         with self._database.read_snapshot() as unit_of_work:
             entries = [entry_from_row(row) for row in unit_of_work.execute(query).mappings()]
         items = tuple(entries[: request.limit])
+        # Cut again by bytes: a page of long actions would exceed the largest message.
         items = items[: count_within_budget(items, estimate_entry_size)]
         return Page(items, next_page_token(items[-1], conditions) if len(entries) > len(items) else "")
 
@@ -108,6 +111,7 @@ class GuardrailEntryInserter:
     def prepare(self, entry: AuditEntry) -> PreparedEntry:
         """Convert an entry to the driver's types."""
         guardrails = sorted({*entry.violations, *entry.warnings})
+        # The id of the entry is not known before it is inserted; `insert_rows` fills it in.
         rows = [{"guardrail_id": name, "timestamp": entry.timestamp, "entry_id": 0} for name in guardrails]
         return PreparedEntry(
             self._insert_returning_id.prepare(entry_to_row(entry)),
@@ -118,6 +122,7 @@ class GuardrailEntryInserter:
         """Insert entries within a transaction, in their order."""
         guardrails = []
         for row in rows:
+            # One by one, because each id is needed for the rows below; those go in together.
             ((entry_id,),) = self._insert_returning_id.all_prepared(unit_of_work, row.entry)
             for guardrail in row.guardrails:
                 self._insert_guardrail.fill_in(guardrail, "entry_id", entry_id)
@@ -145,6 +150,7 @@ def page_query(conditions: AuditFilter, request: PageRequest) -> Select[tuple[ob
         query = query.join_from(audit_guardrails, audit_entries, guardrails.entry_id == table.id)
         query = query.where(guardrails.guardrail_id == replace_unstorable(conditions.guardrail_id))
         timestamp, identity = guardrails.timestamp, guardrails.entry_id
+    # On the column that the chosen index is ordered by, which is not always that of the entries.
     if conditions.after is not None:
         query = query.where(timestamp >= conditions.after)
     if conditions.before is not None:
@@ -173,6 +179,7 @@ def filter_clauses(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | Te
         if conditions.event != AuditEvent.GUARDRAIL_CHECK:
             yield text(NOT_A_CHECK)  # implied, and what lets the partial index be used
     if conditions.allowed is not None:
+        # As the partial index is written: the planner compares conditions, not their meaning.
         yield table.allowed.is_(True) if conditions.allowed else text(BLOCKED)
 
 

@@ -53,6 +53,7 @@ def build_callbacks_module(
     notifications = WebhookOutbox(
         store,
         CallbackBuilder(store, decisions, allowed, settings.agent.name),
+        # The URL is judged by the allow list when the request is built; here only where its host leads.
         HttpWebhookClient(lambda _, ip: is_permitted_ip(ip)),
         sink,
         clock,

@@ -119,6 +119,7 @@ class CallbackOutbox:
         Raises nothing: an answer that cannot be stored is dropped, as if the peer had not answered.
         """
         about = f"the late answer of {response.get('agent')} to {agent} on {correlation_id}"
+        # Bounded before the transaction; the JSON is ASCII, so that its characters are its bytes.
         if len(json.dumps(dict(response))) > MAX_RESPONSE:
             logger.warning("%s is too large to be passed on", about)
             return
@@ -136,6 +137,7 @@ class CallbackOutbox:
         )
         try:
             self._writer.run(lambda unit_of_work: self._add(unit_of_work, [notification]))
+        # The announcement was answered long ago: nobody waits for this who could be told.
         except CstpError as error:
             logger.warning("%s is not passed on: %s", about, error)
 
@@ -191,6 +193,7 @@ class CallbackBuilder:
             # The decision may fail again, which is then reported.
             self._store.release_citation(unit_of_work, item)
             return None
+        # Encoded when it is sent, outside the writer's transaction.
         return WebhookRequest(address, lambda: self._build_message(item, content), {"content-type": "application/json"})
 
     def audit_entry(self, item: Notification, at: datetime, error: str | None) -> AuditEntry:
@@ -209,6 +212,8 @@ class CallbackBuilder:
     def recipient_of(self, item: Notification) -> str:
         """Return the origin that a notification is sent to; the allow list bounds their number."""
         address = self._allowed.address(item.url)
+        # Nothing is sent for an address that is not allowed any more, but such a notification must have a queue to be
+        # given up in.
         return address.origin if address else "nowhere"
 
     def _build_content(self, unit_of_work: UnitOfWork, item: Notification) -> Mapping[str, Any] | None:
@@ -218,6 +223,7 @@ class CallbackBuilder:
             return {"revision": item.intent_revision or 1, "response": item.response}
         assert item.decision_id is not None, "which decision failed is known"
         entry = self._decisions.load(unit_of_work, [item.decision_id]).get(item.decision_id)
+        # Judged when it is sent: visibility and outcome may have changed since the notice was queued.
         if entry is None or not has_failed(entry) or not self._decisions.may_read(entry.decision, item.agent):
             return None
         return failed_decision_json(entry.decision, item.caused_at)

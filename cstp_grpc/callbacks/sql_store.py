@@ -27,6 +27,7 @@ class SqlCallbackStore:
     def __init__(self, database: Database) -> None:
         insertion = postgresql.insert if database.dialect.name == "postgresql" else sqlite.insert
         added = insertion(citations)
+        # `told_at` is not among the changed columns: a repeated announcement is not told of the same failure twice.
         self._cite = added.on_conflict_do_update(
             index_elements=KEY, set_={"url": added.excluded.url, "expires_at": added.excluded.expires_at}
         )

@@ -9,6 +9,7 @@ DIAL_HOST_OF_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - th
 
 def is_loopback(host: str) -> bool:
     """Return whether a server on this address is reachable from this machine only."""
+    # Not resolved: what a name leads to may change after the check.
     if host == "localhost":
         return True
     try:

@@ -131,6 +131,7 @@ class LiaisonSettings(SettingsSection):
         for pillar, settings in self.pillars.items():
             if settings.fallback is not None and GUIDE in self.pillars:
                 raise ValueError(f"no pillar may be called {GUIDE} where there are fallbacks, since it names the guide")
+            # Each chain is followed to its end, so that the message can name the whole cycle.
             passed = [pillar]
             target = settings.fallback
             while target is not None and target != GUIDE:

@@ -41,6 +41,7 @@ def suggest_key(model: type[BaseModel], location: Sequence[int | str]) -> str | 
     """Return the known key closest to the last one of a location, or None."""
     kinds: list[Any] = [model]
     for part in location[:-1]:
+        # All alternatives of a union are followed: which of them the file meant is not known.
         kinds = [inner for kind in kinds for inner in child_types(kind, part)]
     keys = [key for kind in kinds if is_settings_model(kind) for key in kind.model_fields]
     return next(iter(difflib.get_close_matches(str(location[-1]), keys, n=1)), None)
@@ -78,6 +79,8 @@ def resolve_paths(content: Mapping[str, Any], model: type[BaseModel], folder: Pa
 def resolve_value_paths(value: Any, annotation: Any, folder: Path) -> Any:
     """Return a setting's value with relative paths joined to a folder; values of a wrong type are unchanged."""
     for kind in allowed_types(annotation):
+        # The types decide and not the names of keys, so that a new setting of type Path is resolved without an edit
+        # here.
         if kind is Path and isinstance(value, str) and value:
             return str(folder / value)
         if kind is SqliteFile and isinstance(value, str):
@@ -94,6 +97,7 @@ def resolve_value_paths(value: Any, annotation: Any, folder: Path) -> Any:
 def resolve_sqlite_url(url: str, folder: Path) -> str:
     """Return a database URL with the relative path of a SQLite file joined to a folder."""
     path = url.removeprefix(SQLITE_PREFIX)
+    # Other databases, and SQLite in memory (`:memory:`, `file:`), have no file of ours.
     if path == url or not path or path.startswith((":", "file:")):
         return url
     return f"{SQLITE_PREFIX}{folder / path}"
@@ -140,8 +144,11 @@ def build_settings_from_content(content: dict[str, Any], path: Path | None, over
     """Build settings from a file's content, the environment and `overrides`. Raises ConfigError."""
     if path:
         content = resolve_file_paths(content, path.parent)
+    # The only reader of the environment: Settings itself uses the merged values alone (settings_customise_sources).
     from_environment = EnvSettingsSource(Settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
     try:
+        # The environment overrides the file, and `overrides` both. Validation sees the merged values, so that a section
+        # may be written half here and half there.
         return Settings(**deep_merge(deep_merge(content, from_environment()), overrides))
     except SettingsError as error:
         raise ConfigError(f"the environment: {error}") from error
@@ -162,6 +169,7 @@ def deep_merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         present = merged.get(key)
+        # Lists are replaced as a whole: there is no telling which items would correspond.
         merged[key] = deep_merge(present, value) if isinstance(present, dict) and isinstance(value, Mapping) else value
     return merged
 

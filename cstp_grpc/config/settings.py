@@ -120,6 +120,7 @@ class AuthSettings(SettingsSection):
                     f"no agent may be called {LIAISON_SUPERVISOR}, which takes sessions from liaison agents"
                 )
             text = token.token.get_secret_value()
+            # Also under one name: the two could have different permissions, and which ones a call has would be a guess.
             if text in names:
                 raise ValueError(f"{names[text]} and {token.name} have the same token")
             names[text] = token.name
@@ -410,6 +411,7 @@ class Settings(BaseSettings):
     def check_auth(self) -> Settings:
         """Reject disabled authentication on addresses other than loopback."""
         if not self.auth.enabled:
+            # Every listener counts: an open bridge would let strangers in to a server on loopback.
             hosts = {"server.host": self.server.host, "grpc.host": self.grpc.host, "a2a.grpc_host": self.a2a.grpc_host}
             for key, host in hosts.items():
                 if not is_loopback(host):
@@ -464,4 +466,5 @@ class Settings(BaseSettings):
     def storage_url(self) -> str:
         """The journal's database as SQLAlchemy writes it."""
         url = self.storage.url or f"sqlite:///{self.data_dir / 'journal.db'}"
+        # To SQLAlchemy, `postgresql://` means psycopg2, which is not a dependency, and `postgres://` nothing.
         return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)

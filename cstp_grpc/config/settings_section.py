@@ -27,9 +27,11 @@ def add_setting_descriptions(schema: dict[str, Any], model: type[BaseModel]) -> 
 
     Pydantic can do this itself (use_attribute_docstrings), but then parses the source of every class at every start.
     """
+    # From base to subclass, so that the description of an overridden setting wins.
     for described in reversed(model.__mro__):
         if not issubclass(described, BaseModel) or not described.__module__.startswith(__package__ or ""):
             continue
+        # Python keeps no docstrings of attributes: they are in the source alone.
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(described))).body
         assert isinstance(body, ast.ClassDef)
         for setting, comment in pairwise(body.body):

@@ -54,6 +54,7 @@ def content_with_peer(content: Mapping[str, Any], entry: Mapping[str, Any]) -> d
 
 def replace_file(path: Path, text: str) -> None:
     """Replace the content of a file atomically, keeping its owner and mode. Raises ConfigError."""
+    # A symbolic link stays one: the file behind it is replaced.
     target = path.resolve()
     try:
         status = target.stat()
@@ -67,6 +68,8 @@ def replace_file(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(descriptor)
+            # After the fsync: a rename that reaches the disk before the content would leave an empty file after a power
+            # failure.
             Path(name).replace(target)
         except BaseException:
             with suppress(OSError):
@@ -79,6 +82,7 @@ def replace_file(path: Path, text: str) -> None:
 def insert_peer_text(text: str, root: yaml.Node | None, entry: dict[str, Any]) -> str:
     """Insert a peer into the text of a file, at the existing peers or where they belong. Raises ConfigError."""
     if isinstance(root, yaml.MappingNode) and root.flow_style and not root.value:
+        # `{}` alone: there is no layout to follow, so its own style is kept.
         before, after = split_around(text, root)
         return before + dump_flow({FEDERATION: {PEERS: [entry]}}) + after
     if not isinstance(root, yaml.MappingNode):
@@ -123,9 +127,11 @@ def append_keys(text: str, content: dict[str, Any]) -> str:
 def extend_collection(text: str, node: yaml.CollectionNode, content: Any) -> str:
     """Add content to a collection that is not empty."""
     if node.flow_style:
+        # The closing brace or bracket, which the end mark is behind.
         at = node.end_mark.index - 1
         before = text[:at].rstrip()
         return f"{before}{'' if before.endswith(',') else ','} {dump_flow(content)[1:-1]}{text[at:]}"
+    # After a comment on the last line, which belongs to that line.
     at = find_line_end(text, find_content_end(text, node))
     return insert_lines(text, at, dump_block(content, node.start_mark.column))
 

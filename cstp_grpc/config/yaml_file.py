@@ -106,6 +106,7 @@ def expand_value(value: Any, environment: Mapping[str, str], missing: set[str]) 
         return value
     # An empty variable counts as unset: an empty token would be accepted or sent as one.
     missing.update(name for name in REFERENCE.findall(value) if not environment.get(name))
+    # One pass: what a variable holds is not expanded again.
     return REFERENCE.sub(lambda match: environment.get(match[1], ""), value)
 
 
@@ -120,6 +121,7 @@ def read_data_dir(path: Path | None) -> Path | None:
     """
     # Names of environment variables are compared without regard to case, as pydantic-settings does.
     named = {name.upper(): value for name, value in os.environ.items()}.get(f"{ENV_PREFIX}{DATA_DIR_KEY}".upper())
+    # An empty variable counts here as given, as for pydantic: the working directory.
     if named is not None:
         return Path(named)
     content = {} if path is None else parse_yaml(path)

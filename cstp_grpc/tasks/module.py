@@ -93,6 +93,7 @@ def build_push_notifications(
         DeliveryRetryPolicy(timedelta(hours=settings.a2a.push.delivery_hours)),
         authorized_agent_names(settings).__contains__,
         # The next notification of a configuration is due once the one before it is settled.
+        # A lambda, because the sender is built from the outbox and does not exist yet.
         settled=lambda: sender.wake(),
     )
     sender = DeliveryDispatcher(

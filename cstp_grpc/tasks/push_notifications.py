@@ -49,6 +49,7 @@ class PushUrlPolicy:
     def address(self, url: str) -> WebhookUrl | None:
         """Parse a URL; return None if the URL alone shows that nothing may be sent to it."""
         address = parse_webhook_url(url)
+        # The operator's list comes first: it may name http and the own network, which are refused to everyone else.
         if address is None or self._allowed.includes(address):
             return address
         host = address.host
@@ -56,6 +57,7 @@ class PushUrlPolicy:
             return address if self.permits(address, host) else None
         if host == LOCAL_NAMES[0] or host.endswith(LOCAL_NAMES[1]):
             return address if self._loopback else None
+        # A name is not resolved here: where it leads is judged by `permits`, for each connection.
         return address if address.scheme == "https" or self._loopback else None
 
     def permits(self, address: WebhookUrl, ip: str) -> bool:
@@ -119,6 +121,7 @@ class PushNotifications:
 
         def job(unit_of_work: UnitOfWork) -> PushConfig:
             self._store.hold(unit_of_work)
+            # Locked, so that no version can be stored between reading this one and queuing the notification about it.
             stored = self._require_task(unit_of_work, agent, task_id, observed, lock=True)
             stored_config = self._put_config(unit_of_work, agent, task_id, config, observed.now)
             self._queue_notifications(unit_of_work, agent, [stored_config], stored, observed.now, is_new=False)
@@ -137,6 +140,7 @@ class PushNotifications:
 
     def page(self, agent: str, task_id: str, request: PageRequest, observed: ObservationTime) -> Page[PushConfig]:
         """Return a page of the configurations of a task by rising id. Raises NotFound and InvalidArgument."""
+        # The token is bound to them, so that one of another agent or task is refused.
         conditions = ("push_configs", agent, task_id)
         after = str(decode_page_token(request.token, conditions, (str,))[0]) if request.token else ""
         with self._store.read_snapshot() as unit_of_work:
@@ -190,6 +194,8 @@ class PushNotifications:
         self, unit_of_work: UnitOfWork, agent: str, task_id: str, config: PushConfig, now: datetime
     ) -> PushConfig:
         """Store a configuration and return it with its id. Raises InvalidArgument."""
+        # Judged when it is stored, so that its owner hears of it, and again at each attempt, since the settings may
+        # change.
         if self._addresses.address(config.url) is None:
             raise InvalidArgument.field("push_config.url", "is not an address that is notified here")
         stored_config = replace(config, id=config.id or new_config_id(config.format))
@@ -215,6 +221,8 @@ class PushNotifications:
         notifications: list[TaskNotification] = []
         if is_new or task.state not in QUIET_STATES:
             notifications += [new_notification(agent, task.id, each.id, task.version, now) for each in configs]
+            # Those about the end of a task's time are not bounded: each task at work has one for each configuration,
+            # and most are replaced before they are due.
             notifications = self._drop_over_limit(unit_of_work, agent, notifications, now)
         if can_lapse:
             # Nothing is stored when a task's time runs out, so that the notification about that is queued now, for
@@ -308,6 +316,7 @@ class TaskNotificationBuilder:
         address = self._addresses.address(config.url)
         if address is None:
             raise WebhookAbandoned("its address is not notified any more")
+        # Rendered when it is sent, outside the writer's transaction.
         return WebhookRequest(address, lambda: self._render(task, config.format), notification_headers(config))
 
     def audit_entry(self, item: TaskNotification, at: datetime, error: str | None) -> AuditEntry:
@@ -316,6 +325,8 @@ class TaskNotificationBuilder:
 
     def recipient_of(self, item: TaskNotification) -> str:
         """Return the queue of a notification: one of a few of its agent, chosen by its task."""
+        # The notifications about a task share a queue and stay in order. crc32 and not hash(), which differs from
+        # process to process.
         return f"{item.agent}/{zlib.crc32(item.task_id.encode()) % QUEUES_PER_AGENT}"
 
     def _render(self, task: Task, push_format: PushFormat) -> bytes:
@@ -337,10 +348,13 @@ class TaskNotificationBuilder:
         task = stored.task
         if task.version == item.version:
             return task
+        # A version that is neither stored nor the lapse of the stored one was replaced without a snapshot: nothing is
+        # known of it.
         if task.version + 1 != item.version or task.state not in STATE_AFTER_TIMEOUT:
             self._withdraw(unit_of_work, item)
             return None
         if stored.settles_at > now:
+            # The time of the task was prolonged after this was queued.
             self._store.postpone(unit_of_work, item, stored.settles_at, item.attempts)
             return None
         return replace(task, state=STATE_AFTER_TIMEOUT[task.state], updated_at=stored.settles_at)

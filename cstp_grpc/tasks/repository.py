@@ -142,6 +142,8 @@ class TaskRepository:
 
         Raises QueryFailed.
         """
+        # With the agent in the name, so that equal keys of two agents are two tasks; as JSON, so that the parts cannot
+        # run together.
         task_id = str(uuid.uuid5(TASK_ID_NAMESPACE, json.dumps([agent, key])))
         return task_id, self._store.get(agent, task_id, self._observation_time())
 
@@ -183,6 +185,7 @@ class TaskRepository:
         removed = self._writer.run(
             lambda unit_of_work: self._store.remove_expired(unit_of_work, self._observation_time(), REMOVAL_BATCH)
         )
+        # A full batch: more may wait, and the caller asks again at once.
         return removed == REMOVAL_BATCH
 
     def _require_push(self) -> PushNotifications:

@@ -31,6 +31,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     def __init__(self, repository: TaskRepository, required: Mapping[str, Permission | None], pool: WorkPool) -> None:
         self._repository = repository
         self._required = required
+        # SQLite answers within microseconds on the calling thread; PostgreSQL is waited for on a thread of the pool.
         self._read = pool.run_short if repository.reads_are_short else pool.run
 
     async def SaveTask(
@@ -39,6 +40,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         """Store a task, or a new state of one."""
         caller = current_caller.get()
         permission = self._required.get(request.method)
+        # Checked when the task is stored, before its method is called: a task that can only fail is not begun.
         if permission is not None and permission not in caller.permissions:
             raise missing_permission_error(request.method, permission, caller.agent)
         config = parse_push_config(request.push_config) if request.HasField("push_config") else None

@@ -202,12 +202,14 @@ def notification_condition(notification: TaskNotification) -> ColumnElement[bool
 def first_in_line_condition() -> ColumnElement[bool]:
     """Return the condition that a notification is the first of its configuration's queue."""
     earlier = task_notifications.alias("earlier")
+    # All parts of the key but the version: agent, task and configuration.
     same = (earlier.c[column.name] == column for column in KEY[:-1])
     return ~exists(select(1).where(*same, earlier.c.version < notification_columns.version))
 
 
 def config_from_row(row: Sequence[Any]) -> PushConfig:
     """Convert a row of `push_configs` to a configuration."""
+    # By position, in the order of the columns of the table: rows of compiled statements are plain tuples.
     _agent, _task_id, config_id, _set_at, push_format, url, token, scheme, credentials = row
     return PushConfig(config_id, PushFormat(push_format), url, token, scheme, credentials)
 

@@ -69,6 +69,8 @@ class SqlTaskStore:
             insertion.on_conflict_do_nothing(index_elements=[task_columns.agent, task_columns.id]), dialect
         )
         self._remove_expired = CompiledStatement(EXPIRED_TASK, dialect)
+        # One statement for each state, because the states before it are part of the condition: a change that is not
+        # allowed matches no row.
         self._replace = {state: CompiledStatement(replace_statement(state), dialect) for state in TaskState}
         self._load = CompiledStatement(TASK, dialect)
         self._load_locked = CompiledStatement(TASK.with_for_update(), dialect)
@@ -128,6 +130,7 @@ class SqlTaskStore:
         parts = listing_branches(conditions, observed)
         query = page_query(parts, conditions, request)
         with self._database.read_snapshot() as unit_of_work:
+            # One snapshot for the page and the count, so that they agree.
             rows = unit_of_work.execute(query).all()
             total = unit_of_work.execute(count_query(parts)).scalar_one()
         items = tuple(task_from_row(row, observed) for row in rows)
@@ -186,6 +189,8 @@ def stored_states(states: Iterable[TaskState]) -> list[str]:
     """Return the states in which settled tasks of `states` may be stored, since some have lapsed."""
     requested = set(states)
     lapsed = {before for before, after in STATE_AFTER_TIMEOUT.items() if after in requested}
+    # A settled task stored in a state that could still change is shown in the one after its timeout, so the former
+    # never matches by itself.
     return sorted(requested - STATE_AFTER_TIMEOUT.keys() | lapsed)
 
 
@@ -222,6 +227,7 @@ def branch_query(part: ListingBranch, conditions: TaskFilter, request: PageReque
     if request.token:
         microseconds, last_id = decode_page_token(request.token, conditions, (int, str))
         last = tuple_(from_microseconds(int(microseconds)), last_id)
+        # A row value, which both databases compare along the index; in falling order, what follows is smaller.
         query = query.where(tuple_(part.changed_at, task_columns.id) < last)
     return query.order_by(desc(part.changed_at), desc(task_columns.id)).limit(request.limit + 1)
 
