@@ -71,6 +71,8 @@ class ConfidenceRecords:
         """The number of the latest change by agent."""
         self._all_changed = 0
         """The number of the latest change of which the agent is not known."""
+        self._reading = 0
+        """How many records are being read."""
         self._revision = store.newest_revision()
         """The journal revision up to which changes of other processes are known."""
 
@@ -106,6 +108,10 @@ class ConfidenceRecords:
 
     def read_foreign_changes(self) -> None:
         """Note what other processes have changed since the last call. Raises QueryFailed."""
+        with self._lock:
+            if not self._records and not self._reading:
+                # Nothing can be outdated. What is skipped is noted with the next changes, since the revision stays.
+                return
         agents, revision = self._store.find_changed_agents(self._revision)
         self.note_changes(agents)
         # After the changes are noted: if reading fails, the next call reads the same again. Called by one thread only.
@@ -121,9 +127,15 @@ class ConfidenceRecords:
         # Counted before reading: a change in between makes the record outdated at once, and it is read again.
         with self._lock:
             changes = self._changes
-        record = AgentRecord(summarize_buckets(self._store.read_confidences(agent, RECENT_DECISIONS)), changes)
-        with self._lock:
-            self._records[agent] = record
+            self._reading += 1
+        try:
+            buckets = summarize_buckets(self._store.read_confidences(agent, RECENT_DECISIONS))
+            record = AgentRecord(buckets, changes)
+            with self._lock:
+                self._records[agent] = record
+        finally:
+            with self._lock:
+                self._reading -= 1
         return record
 
 

@@ -20,6 +20,7 @@ class CountedReviews:
     def __init__(self, *found: StatedConfidence) -> None:
         self.found = list(found)
         self.reads = 0
+        self.looks = 0
         self.changed: frozenset[str] = frozenset()
 
     def read_latest(self, caller: str, filters: DecisionFilter, limit: int) -> list[ReviewedDecision]:
@@ -30,6 +31,7 @@ class CountedReviews:
         return self.found[:limit] if agent == "alice" else []
 
     def find_changed_agents(self, after_revision: int) -> tuple[frozenset[str], int]:
+        self.looks += 1
         return self.changed, after_revision + 1
 
     def newest_revision(self) -> int:
@@ -115,6 +117,29 @@ def test_changes_of_other_processes_are_noticed() -> None:
     assert records.is_current("alice")
     store.changed = frozenset({"alice"})
     records.read_foreign_changes()
+    assert not records.is_current("alice")
+
+
+def test_without_a_record_in_memory_the_changes_of_others_are_not_looked_for() -> None:
+    store = CountedReviews(*outcomes(0.9, 24, 17))
+    records = ConfidenceRecords(store)
+    records.read_foreign_changes()
+    assert store.looks == 0
+    assert records.find_warning("alice", None, 0.9)
+    records.read_foreign_changes()
+    assert store.looks == 1
+
+
+def test_a_foreign_change_while_the_store_is_read_is_not_missed() -> None:
+    class Committing(CountedReviews):
+        def read_confidences(self, agent: str, limit: int) -> list[StatedConfidence]:
+            before = super().read_confidences(agent, limit)
+            self.changed = frozenset({agent})
+            records.read_foreign_changes()
+            return before
+
+    records = ConfidenceRecords(Committing(*outcomes(0.9, 24, 17)))
+    records.find_warning("alice", None, 0.9)
     assert not records.is_current("alice")
 
 
