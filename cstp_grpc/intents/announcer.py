@@ -122,6 +122,16 @@ class CitationRecorder(Protocol):
         """Record within a transaction the decisions in an answer; `url` is the callback URL of the agent."""
 
 
+class ConfidenceHistory(Protocol):
+    """Tells agents whose stated confidences have been far from how their decisions turned out."""
+
+    def is_current(self, agent: str) -> bool:
+        """Return True if `find_warning` for this agent does not block."""
+
+    def find_warning(self, agent: str, category: str | None, confidence: float) -> str | None:
+        """Return a warning with its figures, or None if there is nothing to warn of. Raises QueryFailed."""
+
+
 class Announcer:
     """Answers announcements.
 
@@ -148,6 +158,7 @@ class Announcer:
         stores_content: bool = True,
         responds: bool = True,
         citations: CitationRecorder | None = None,
+        confidences: ConfidenceHistory | None = None,
     ) -> None:
         self._search = search
         self._judge = judge
@@ -162,6 +173,7 @@ class Announcer:
         self._stores_content = stores_content
         self._responds = responds
         self._citations = citations
+        self._confidences = confidences
 
     async def announce(
         self, announcement: Announcement, caller: str, request_id: str, reader: str | None = None
@@ -211,7 +223,8 @@ class Announcer:
         facts = await self._read_intent_facts(announcement, caller, reader)
         verdict = self._judge.judge(action_from_announcement(announcement, code, facts))
         similar = await self._find_similar(announcement, reader)
-        suggestions = build_suggestions(similar, verdict, unconfirmed_checks(announcement, code))
+        warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
+        suggestions = build_suggestions(similar, verdict, unconfirmed_checks(announcement, code), warning)
         return Feedback(received_at, tuple(similar), verdict, tuple(suggestions), code)
 
     async def _read_intent_facts(self, announcement: Announcement, caller: str, reader: str) -> IntentFacts:
@@ -240,6 +253,15 @@ class Announcer:
         preferences = preferred_decisions(announcement.category)
         run = self._pool.run_short if self._search.is_short(text, preferences, MAX_SIMILAR) else self._pool.run
         return await run(self._search.search_by_preference, text, preferences, reader, MAX_SIMILAR, self._min_score)
+
+    async def _find_confidence_warning(self, announcement: Announcement, caller: str) -> str | None:
+        """Return a warning if the confidence of an announcement has been far from the record of its agent."""
+        confidence, history = announcement.confidence, self._confidences
+        if confidence is None or history is None:
+            return None
+        if history.is_current(caller):
+            return history.find_warning(caller, announcement.category, confidence)
+        return await self._pool.run(history.find_warning, caller, announcement.category, confidence)
 
     async def _store_intent(
         self,

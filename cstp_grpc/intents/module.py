@@ -10,7 +10,7 @@ from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
 from cstp_grpc.guardrails.model import RuleSet
-from cstp_grpc.intents.announcer import Announcer, CitationRecorder
+from cstp_grpc.intents.announcer import Announcer, CitationRecorder, ConfidenceHistory
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
 from cstp_grpc.intents.model import CodeContextReader, IntentStore
 from cstp_grpc.intents.recent_intents import RecentIntents
@@ -44,8 +44,12 @@ def build_intents_module(
     sink: AuditSink,
     citations: CitationRecorder | None,
     read_policy: ReadPolicy,
+    confidences: ConfidenceHistory,
 ) -> IntentParts:
-    """Build guardrail checks and announcements; `citations` records which decisions an agent was given."""
+    """Build guardrail checks and announcements.
+
+    `citations` records which decisions an agent was given; `confidences` warns it of its own.
+    """
     settings, pools = shared.settings, shared.pools
     recent = build_recent_intents(shared)
     related = RelatedIntents(
@@ -72,6 +76,7 @@ def build_intents_module(
         stores_content=settings.cstp.intent.store_received,
         responds=settings.cstp.intent.auto_respond,
         citations=citations,
+        confidences=confidences,
     )
     limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
     sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))

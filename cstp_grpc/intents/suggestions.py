@@ -22,23 +22,29 @@ OUTCOME_SENTENCES = {
 }
 
 
-def build_suggestions(similar: Sequence[Match], verdict: Verdict, checks: Sequence[str] = ()) -> list[str]:
+def build_suggestions(
+    similar: Sequence[Match], verdict: Verdict, checks: Sequence[str] = (), warning: str | None = None
+) -> list[str]:
     """Return at most five suggestions, the most useful first and without duplicates.
 
-    The order: how to satisfy guardrails that block; the first two of the `checks` not made yet; lessons of failures and
-    partial successes; how to satisfy guardrails that warn; failures and partial successes without a lesson; the other
-    checks; other lessons; successes. Each group keeps the order of the verdict, of `checks` or of `similar` (most
-    similar first).
+    The order: how to satisfy guardrails that block; the `warning` about the confidence; the first two of the `checks`
+    not made yet; lessons of failures and partial successes; how to satisfy guardrails that warn; failures and partial
+    successes without a lesson; the other checks; other lessons; successes. Each group keeps the order of the verdict,
+    of `checks` or of `similar` (most similar first).
     """
-    return take_distinct(rank_suggestions(similar, verdict, checks), MAX_SUGGESTIONS)
+    return take_distinct(rank_suggestions(similar, verdict, checks, warning), MAX_SUGGESTIONS)
 
 
-def rank_suggestions(similar: Sequence[Match], verdict: Verdict, checks: Sequence[str]) -> Iterator[str]:
+def rank_suggestions(
+    similar: Sequence[Match], verdict: Verdict, checks: Sequence[str], warning: str | None
+) -> Iterator[str]:
     """Yield every suggestion, the most useful first."""
     troubled = [match for match in similar if match.decision.outcome in (Outcome.FAILURE, Outcome.PARTIAL)]
     others = [match for match in similar if match.decision.outcome in (Outcome.SUCCESS, Outcome.ABANDONED)]
     due = [f"Check: {truncate_line(check)}" for check in checks if check.strip()]
     yield from (v.suggestion for v in verdict.violations if v.suggestion)
+    if warning is not None:
+        yield warning
     yield from due[:FIRST_CHECKS]
     yield from (outcome_sentence(match) for match in troubled if lesson_text(match))
     yield from (v.suggestion for v in verdict.warnings if v.suggestion)

@@ -240,6 +240,7 @@ def build_modules(
         audit.sink,
         outbox,
         read_policy,
+        calibration.records,
     )
     modules.append(intents.module)
     if inputs.peers:
