@@ -16,6 +16,7 @@ from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.model import Match
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.enums import Stakes, Visibility
 from cstp_grpc.gen.cstp.v1 import (
     audit_pb2,
@@ -89,12 +90,11 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> None:
         self._name = name
         self._announcer = announcer
-        self._search = search
+        self._searches = SearchScheduler(search, queries)
         self._checks = checks
         self._limits = limits
         self._read_policy = read_policy
         self._sharing = sharing
-        self._queries = queries
 
     async def AnnounceIntent(
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
@@ -128,13 +128,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         started = time.perf_counter()
         filters = messages.parse_decision_filter(request.filters)
         limit = query_limit(request, self._limits)
-        pool = self._queries
-        # To come to a revision takes a while if much was written elsewhere.
-        settled = not request.HasField("min_journal_revision")
-        short = settled and self._search.is_short(request.query, (filters,), limit)
-        run = pool.run_short if short else pool.run
-        matches = await run(
-            self._search.search,
+        matches = await self._searches.search(
             request.query,
             filters,
             current_caller.get().reader,

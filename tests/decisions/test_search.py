@@ -298,7 +298,7 @@ def test_what_waits_or_takes_long_is_not_short(kit: JournalKit, monkeypatch: pyt
     assert not is_short(kit, index=MemoryIndex(), exact_limit=1)
     with monkeypatch.context() as changed:
         # From so many on, the rows are divided with a thread that would be waited for.
-        changed.setattr(search_module, "MIN_ROWS_TO_SPLIT", 2)
+        changed.setattr(search_module, "MIN_CODES_TO_SPLIT", 2)
         assert not is_short(kit)
     monkeypatch.setattr(search_module, "MAX_SHORT_WORK", 3 * search_module.WORK_PER_RESULT + 4)
     assert is_short(kit, limit=3, preferences=(ANY, ANY))

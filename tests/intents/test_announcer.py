@@ -66,6 +66,9 @@ class Memory(DecisionSearch):
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
         return self.short
 
+    def is_cached(self, text: str) -> bool:
+        return self.short
+
     def search_by_preference(
         self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
     ) -> list[Match]:

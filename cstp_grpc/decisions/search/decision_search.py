@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.decisions.revision_tokens import REJECT_REVISIONS, RevisionGate
 from cstp_grpc.decisions.search.ann_index import AnnIndex, IndexUnavailable
-from cstp_grpc.decisions.search.row_vectors import MIN_ROWS_TO_SPLIT
+from cstp_grpc.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
 from cstp_grpc.decisions.search.vector_matrix import SCORE_TOLERANCE, CandidateRows, ScoredDecision, VectorMatrix
 from cstp_grpc.decisions.store import DecisionStore, Vector
 from cstp_grpc.embedding.embedder import Embedder
@@ -131,9 +132,21 @@ class DecisionSearch:
         work = WORK_PER_RESULT * limit
         for filters in preferences:
             work += size * (1 + len(filters.tags))
-        # From MIN_ROWS_TO_SPLIT rows, scoring waits for another thread. A query of the index is an HTTP request.
-        exact = size < MIN_ROWS_TO_SPLIT and (self._index is None or size <= self._exact_limit)
-        return work <= MAX_SHORT_WORK and exact and self._reads_are_short and self._embedder.is_cached(text)
+        # From MIN_CODES_TO_SPLIT rows, scoring waits for another thread. A query of the index is an HTTP request.
+        exact = size < MIN_CODES_TO_SPLIT and (self._index is None or size <= self._exact_limit)
+        return work <= MAX_SHORT_WORK and exact and self._reads_are_short and self.is_cached(text)
+
+    def is_cached(self, text: str) -> bool:
+        """Return True if a text was embedded before, so that a search for it computes no vector."""
+        return self._embedder.is_cached(text)
+
+    def expect_texts(self, texts: Iterable[str]) -> AbstractContextManager[None]:
+        """Scan for all of the texts when a search for one of them needs it, until the end of the block.
+
+        Raises QueryFailed if the embedder fails.
+        """
+        # One by one, since only vectors of single texts are cached.
+        return self._matrix.expect_queries([self._embedder.embed([text])[0] for text in texts])
 
     def rank(self, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> list[ScoredDecision]:
         """Return the top candidates, by the data of the matrix."""

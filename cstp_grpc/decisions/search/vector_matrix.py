@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.decisions.search.int8_codes import QuantizedVectors, select_best
+from cstp_grpc.decisions.search.int8_codes import select_best
 from cstp_grpc.decisions.search.matrix_columns import Mask, MatrixColumns, Selector, StringInterner, TagColumns
 from cstp_grpc.decisions.search.row_vectors import (
     LocalVectors,
@@ -27,6 +28,7 @@ from cstp_grpc.decisions.search.row_vectors import (
     SharedVectors,
     dot_products,
 )
+from cstp_grpc.decisions.search.shared_scans import SharedScans
 from cstp_grpc.decisions.store import ErasedRow, IndexRow, Vector
 
 INITIAL_CAPACITY = 256
@@ -88,10 +90,11 @@ class MatrixSnapshot:
 class CandidateRows:
     """Rows that pass a filter, ready to be scored."""
 
-    def __init__(self, snapshot: MatrixSnapshot, rows: Rows, scorer: ParallelDotProduct) -> None:
+    def __init__(self, snapshot: MatrixSnapshot, rows: Rows, scorer: ParallelDotProduct, scans: SharedScans) -> None:
         self._snapshot = snapshot
         self._rows = rows
         self._scorer = scorer
+        self._scans = scans
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -121,9 +124,8 @@ class CandidateRows:
 
     def _promising_rows(self, query: Vector, limit: int, min_score: float) -> Rows:
         """Return the rows whose estimated score is good enough for the true one to be among the best."""
-        vectors, size = self._snapshot.columns.vectors, self._snapshot.size
-        rounded = QuantizedVectors.of(query[np.newaxis])
-        (estimates,), (error,) = vectors.estimates(size, rounded, self._scorer), vectors.error_bounds(rounded)
+        size = self._snapshot.size
+        estimates, error = self._scans.estimates(self._snapshot.columns.vectors, size, query)
         # The score that counts is rounded, too.
         error += SCORE_TOLERANCE
         if len(self._rows) == size:
@@ -163,6 +165,7 @@ class VectorMatrix:
         # All other readers take `_snapshot` or `_recent` once, which is atomic, and never wait.
         self._lock = threading.Lock()
         self._scorer = ParallelDotProduct()
+        self._scans = SharedScans(self._scorer)
         self._interner = StringInterner()
         self._position_of: dict[str, int] = {}
         """The row of each decision; read and written under the lock only, because builders change it in place."""
@@ -216,7 +219,11 @@ class VectorMatrix:
             rows = np.flatnonzero(mask)
             if len(recent.rows) < MAX_CACHED_FILTERS and len(rows) <= MAX_CACHED_ROWS:
                 recent.rows[caller, filters] = rows
-        return CandidateRows(snapshot, rows, self._scorer)
+        return CandidateRows(snapshot, rows, self._scorer, self._scans)
+
+    def expect_queries(self, queries: Sequence[Vector]) -> AbstractContextManager[None]:
+        """Scan for all of the queries when one of them needs it, until the end of the block."""
+        return self._scans.expect(queries)
 
     def candidates_among(
         self, ids: Iterable[str], after_revision: int, caller: str, filters: DecisionFilter
@@ -229,7 +236,8 @@ class VectorMatrix:
         if snapshot.dead:
             newer &= snapshot.alive[: snapshot.size]
         rows = np.union1d(np.array(positions, np.intp), np.flatnonzero(newer))
-        return CandidateRows(snapshot, rows[self._matching_mask(snapshot, rows, caller, filters)], self._scorer)
+        passing = rows[self._matching_mask(snapshot, rows, caller, filters)]
+        return CandidateRows(snapshot, passing, self._scorer, self._scans)
 
     def similarity(self, decision_id: str, query: Vector) -> float | None:
         """Return the cosine similarity of a decision to a query; None if the decision does not exist."""

@@ -1,0 +1,132 @@
+"""Where searches run: short ones on the event loop, others on threads, those that wait together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cstp_grpc.decisions.model import DecisionFilter, Match
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.storage.background_work import WorkPool
+
+MAX_BATCH: Final = 16
+"""Searches of one batch. Chosen: more would share the scan at little gain, and the first would wait longer."""
+
+MAX_BATCHES: Final = 2
+"""Batches at a time. While one reads from the journal, the other scans."""
+
+Matches = list[Match]
+
+
+@dataclass(slots=True, eq=False)
+class PendingSearch:
+    """A search whose caller awaits `future`, and its result: matches, or the error that it raised."""
+
+    text: str
+    run: Callable[[], Matches]
+    context: contextvars.Context
+    future: asyncio.Future[Matches]
+    result: Matches | Exception | None = None
+
+    def settle(self) -> None:
+        """Pass the result to the caller, unless it was cancelled."""
+        if self.future.done():
+            return
+        if self.result is None:
+            # This runner was cancelled, as all tasks are when a server stops.
+            self.future.cancel()
+        elif isinstance(self.result, Exception):
+            self.future.set_exception(self.result)
+        else:
+            self.future.set_result(self.result)
+
+
+class SearchScheduler:
+    """Runs searches of one kind of calls. For one event loop at a time.
+
+    A long search whose text was embedded before runs in a batch: what arrives while batches run is the next batch. Its
+    searches share one scan, and change threads once for all. Embedding takes longer than any scan, so a search that
+    embeds its text has a thread of its own.
+    """
+
+    def __init__(self, search: DecisionSearch, pool: WorkPool) -> None:
+        self._search = search
+        self._pool = pool
+        # All of this is used on the event loop alone, between two awaits.
+        self._waiting: deque[PendingSearch] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+
+    async def search(
+        self,
+        text: str,
+        filters: DecisionFilter,
+        caller: str,
+        limit: int,
+        min_score: float,
+        min_revision: str | None = None,
+    ) -> Matches:
+        """Return what `DecisionSearch.search` returns. Raises what it raises."""
+
+        def search() -> Matches:
+            return self._search.search(text, filters, caller, limit, min_score, min_revision)
+
+        if min_revision is not None:
+            # To come to a revision takes a while if much was written elsewhere.
+            return await self._pool.run(search)
+        return await self._run(text, (filters,), limit, search)
+
+    async def search_by_preference(
+        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
+    ) -> Matches:
+        """Return what `DecisionSearch.search_by_preference` returns. Raises what it raises."""
+
+        def search_by_preference() -> Matches:
+            return self._search.search_by_preference(text, preferences, caller, limit, min_score)
+
+        return await self._run(text, preferences, limit, search_by_preference)
+
+    async def _run(
+        self, text: str, preferences: Sequence[DecisionFilter], limit: int, search: Callable[[], Matches]
+    ) -> Matches:
+        if self._search.is_short(text, preferences, limit):
+            return await self._pool.run_short(search)
+        if not self._search.is_cached(text):
+            return await self._pool.run(search)
+        loop = asyncio.get_running_loop()
+        pending = PendingSearch(text, search, contextvars.copy_context(), loop.create_future())
+        self._waiting.append(pending)
+        if len(self._runners) < MAX_BATCHES:
+            runner = loop.create_task(self._run_batches())
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
+        return await pending.future
+
+    async def _run_batches(self) -> None:
+        """Run what waits, batch by batch, until nothing does."""
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+            # A caller that was cancelled wants no result.
+            batch = [pending for pending in batch if not pending.future.done()]
+            try:
+                await self._pool.run(self._run_batch, batch)
+            except Exception as error:  # noqa: BLE001 - the callers get it
+                for pending in batch:
+                    if pending.result is None:
+                        pending.result = error
+            finally:
+                for pending in batch:
+                    pending.settle()
+
+    def _run_batch(self, batch: Sequence[PendingSearch]) -> None:
+        """Run the searches of a batch one after the other, and keep their results."""
+        with self._search.expect_texts([pending.text for pending in batch]):
+            for pending in batch:
+                try:
+                    # In its caller's context, above all for the request id in logs.
+                    pending.result = pending.context.run(pending.run)
+                except Exception as error:  # noqa: BLE001 - its caller gets it, and the others their results
+                    pending.result = error
