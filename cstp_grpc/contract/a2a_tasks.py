@@ -46,6 +46,7 @@ def decode_stored_task(
         return None
     if (task.id, task.context_id) != (task_id, context_id):
         return None
+    # The content is as the bridge stored it; a state that the server alone changed is one whose time ran out.
     if state != task.status.state and task.status.state in EXPIRED_TASK_TEXTS:
         mark_interrupted(task, EXPIRED_TASK_TEXTS[task.status.state])
     task.status.state = state
@@ -58,6 +59,7 @@ def mark_interrupted(task: Task, text: str) -> None:
     task.ClearField("artifacts")
     message = task.status.message
     message.Clear()
+    # Derived from the task, so that every reading of it gives the same message.
     message.message_id = f"{task.id}-interrupted"
     message.task_id = task.id
     message.context_id = task.context_id

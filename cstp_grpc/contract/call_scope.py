@@ -15,6 +15,7 @@ def asks_peers(scope: types_pb2.Scope.ValueType, agents: Sequence[str]) -> bool 
     """
     if scope == types_pb2.SCOPE_LOCAL and agents:
         raise InvalidArgument.field("agents", "are asked where the scope is federated, and it is local")
+    # SCOPE_UNSPECIFIED is 0: without agents it leaves the choice to the settings.
     return scope != types_pb2.SCOPE_LOCAL if scope or agents else None
 
 

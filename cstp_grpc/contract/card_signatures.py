@@ -29,6 +29,7 @@ def canonical_card_forms(card: AgentCard) -> list[bytes]:
     The specification omits default values; the official SDKs also omit empty objects and lists.
     """
     content = MessageToDict(card)
+    # Signatures cannot cover themselves.
     content.pop(SIGNATURES_KEY, None)
     return deduplicate_forms(rfc8785.dumps(content), rfc8785.dumps(remove_empty(content)))
 
@@ -39,6 +40,7 @@ def canonical_card_forms_v0_3(content: Mapping[str, Any]) -> list[bytes]:
     0.3 does not define them; its official SDK omits defaults and empty values, and escapes non-ASCII characters.
     Raises ValueError if the content is not a 0.3 card.
     """
+    # Through the SDK's model, which drops members that 0.3 does not have: the signers of 0.3 never saw them.
     card = types.AgentCard.model_validate(content)
     members = card.model_dump(
         mode="json", by_alias=True, exclude={SIGNATURES_KEY}, exclude_defaults=True, exclude_none=True
@@ -56,6 +58,7 @@ def verify_card(content: Mapping[str, Any], keys: Sequence[PublicKey]) -> tuple[
     signatures = content.get(SIGNATURES_KEY)
     if not isinstance(signatures, list):
         return None
+    # Built once, for all signatures and keys.
     forms = list(signable_forms(content))
     for signature in signatures[:MAX_SIGNATURES]:
         if not isinstance(signature, dict):
@@ -63,6 +66,7 @@ def verify_card(content: Mapping[str, Any], keys: Sequence[PublicKey]) -> tuple[
         for key in keys:
             for form in forms:
                 if key.verifies(signature.get("protected"), form, signature.get("signature")):
+                    # Parsed from the signed bytes, so that nothing which they do not cover can be returned.
                     return json.loads(form), key
     return None
 

@@ -57,6 +57,8 @@ ERROR_CLASSES: Final[Mapping[str, type[CstpError]]] = {
 
 def codes_for_error(error: CstpError) -> ReasonCodes:
     """Return the codes of an exception: those of its own reason, or of the nearest base class that the contract has."""
+    # In the order of the MRO, so that a subclass without codes of its own is answered like the nearest class that has
+    # some.
     bases = (kind for kind in type(error).__mro__ if issubclass(kind, CstpError) and hasattr(kind, "reason"))
     known = (REASON_CODES[kind.reason] for kind in bases if kind.reason in REASON_CODES)
     return next(known, REASON_CODES[INTERNAL])

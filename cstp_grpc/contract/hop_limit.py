@@ -77,6 +77,7 @@ def quote_name(text: str) -> str:
 def unquote_name(text: str) -> str:
     """Decode a percent-encoded text. Raises ValueError if it is not printable UTF-8."""
     found = unquote(text, errors="strict")
+    # The names are passed on, and may end up in logs of other agents.
     if not found.isprintable():
         raise ValueError("it holds control characters")
     return found

@@ -131,6 +131,7 @@ def to_proto_json(message: Message) -> dict[str, Any]:
     pending: list[tuple[Message, dict[str, Any]]] = [(message, rendered)]
     for each, members in pending:
         codecs = object_codec(each.DESCRIPTOR, PROTO_JSON).by_number
+        # ListFields has the set fields alone, which is what ProtoJSON prints.
         for field, value in each.ListFields():
             codec = codecs[field.number]
             render = codec.render_item
@@ -158,6 +159,7 @@ def from_json(data: object, message_class: type[MessageT], profile: JsonProfile 
     message = message_class()
     problems = ViolationCollector()
     message_codec(message_class.DESCRIPTOR, profile).fill(message, data, "", problems)
+    # Only now: every violation is reported at once, and the half-filled message is dropped.
     if problems.found:
         raise CodecError(problems.found)
     return message
@@ -228,6 +230,7 @@ class ObjectCodec:
         return tuple(
             tuple(self.by_number[field.number] for field in oneof.fields)
             for oneof in self._descriptor.oneofs
+            # Proto3's `optional` is a synthetic oneof of one field.
             if len(oneof.fields) > 1
         )
 
@@ -235,6 +238,7 @@ class ObjectCodec:
         """Return a message as a JSON object, as the contract is written."""
         rendered: dict[str, object] = {}
         for name, key, has_presence, render in self._rows:
+            # HasField raises ValueError for fields without presence, hence the flag.
             if has_presence and not message.HasField(name):
                 continue
             value = getattr(message, name)
@@ -286,6 +290,7 @@ class ObjectCodec:
     def _check_choices(self, value: dict[str, object], prefix: str, problems: ViolationCollector) -> None:
         """Report each further member of a oneof."""
         for fields in self._choices:
+            # By the JSON and not by the message, in which the last member of a oneof has silently cleared the others.
             given = [field.json_name for field in fields if any(field.is_given(value, name) for name in field.names)]
             for other in given[1:]:
                 problems.add(prefix + other, f'cannot be set beside "{given[0]}"')
@@ -361,6 +366,7 @@ class FieldCodec:
             place = f"{path}.{printable_key(key)}"
             try:
                 if self.codec:
+                    # Reading a missing key of a map of messages creates the entry.
                     self.codec.fill(container[parse_text(key)], item, place, problems)
                 elif self._scalar:
                     container[parse_text(key)] = self._scalar.parse(item)
@@ -389,5 +395,6 @@ def render_values(render: RenderValue, values: Sequence[object]) -> list[object]
 
 def render_map(render: RenderValue | None, values: Any) -> dict[str, object]:
     """Render the entries of a map in key order, without the omitted ones."""
+    # Sorted, since a protobuf map has no order, and equal messages must give equal JSON.
     entries = ((key, render(values[key]) if render else values[key]) for key in sorted(values))
     return {key: item for key, item in entries if item is not OMITTED}

@@ -67,6 +67,7 @@ def printable_key(key: object) -> str:
     """Return a caller's key for use in a path: valid Unicode, truncated to MAX_KEY_CHARACTERS."""
     text = str(key)
     text = text if len(text) <= MAX_KEY_CHARACTERS else text[:MAX_KEY_CHARACTERS] + "…"
+    # A lone surrogate cannot be put into a protobuf string, nor into an HTTP body.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -74,6 +75,7 @@ def parse_text(value: object) -> str:
     """Return a string if it is valid Unicode."""
     if not isinstance(value, str):
         raise InvalidValue("must be a string")
+    # Most texts are ASCII, which needs no trial encoding; protobuf itself would raise a ValueError without a path.
     if not value.isascii():
         try:
             value.encode("utf-8")
@@ -95,6 +97,7 @@ def parse_double(value: object) -> float:
         raise InvalidValue("must be a number")
     try:
         number = float(value)
+    # float() raises it for an integer beyond the range of a double.
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
@@ -290,6 +293,7 @@ class TimestampCodec:
             return
         if sign:
             offset = int(hours) * 3600 + int(minutes) * 60
+            # Local time is UTC plus the offset, so that UTC is local time minus it.
             seconds += offset if sign == "-" else -offset
         if not MIN_TIMESTAMP_SECONDS <= seconds <= MAX_TIMESTAMP_SECONDS:
             problems.add(path, "must be an instant of the years 1 to 9999")
@@ -409,6 +413,7 @@ def item_path(path: str, key: object, *, is_object: bool) -> str:
 def open_container(target: Value, value: object) -> Struct | ListValue:
     """Make a Value an object or a list, as a JSON value is one, and return it empty."""
     container = target.struct_value if isinstance(value, Mapping) else target.list_value
+    # Without it an empty object would leave the Value unset, which is null.
     container.SetInParent()
     return container
 

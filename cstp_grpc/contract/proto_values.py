@@ -100,6 +100,7 @@ def value_to_json(value: struct_pb2.Value) -> Any:
     """Convert a Value to a JSON value."""
     kind = value.WhichOneof("kind")
     if kind == "number_value":
+        # A Struct holds doubles alone: 3 arrives as 3.0, and rules and JSON expect 3.
         number = value.number_value
         return int(number) if number.is_integer() else number
     if kind == "struct_value":
@@ -181,6 +182,7 @@ def set_fields(message: Message, values: Mapping[str, Any]) -> None:
 
 def set_message_field(field: FieldDescriptor, message: Message, value: Any) -> None:
     """Set a message field."""
+    # An empty mapping makes the field present, as one that is not given does not.
     message.SetInParent()
     if isinstance(value, Message):
         message.CopyFrom(value)
@@ -218,6 +220,7 @@ def set_json_object(message: struct_pb2.Struct, content: Mapping[str, Json], fie
     Raises InvalidArgument if it is not one, or if it has an integer that a double would round.
     """
     try:
+        # Before `update`, which would store the rounded number without a word.
         rounded = find_rounded_integer(content, field)
         if rounded is not None:
             raise InvalidArgument.field(rounded, ROUNDED_INTEGER_TEXT)

@@ -43,6 +43,7 @@ def service_config() -> ServiceConfig:
     assert generated is not None, "it is part of the package"
     content = json.loads(generated)
     methods = content.pop("methodConfig")
+    # All methods that are retried have the same policy; unpacking fails if the contract ever gives two.
     (policy,) = [method["retryPolicy"] for method in methods if "retryPolicy" in method]
     return ServiceConfig(
         backoff=BackoffConfig(

@@ -25,4 +25,6 @@ def append_reason(what: str, why: str) -> str:
 
 def to_single_line(text: str) -> str:
     """Return a text without line breaks, control characters and direction marks."""
+    # str.isprintable is false for control characters, line separators and direction marks (categories Other and
+    # Separator), but for the space.
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
