@@ -90,7 +90,11 @@ class A2aClient:
             trust_env=False,
         )
         config = ClientConfig(
-            streaming=False, polling=True, httpx_client=self._http, supported_protocol_bindings=SUPPORTED_BINDINGS
+            # `polling` makes the SDK return the task at once, as `return_immediately` asks the agent for.
+            streaming=False,
+            polling=True,
+            httpx_client=self._http,
+            supported_protocol_bindings=SUPPORTED_BINDINGS,
         )
         self._clients = ClientFactory(config)
         self._card: AgentCard | None = None
@@ -127,6 +131,7 @@ class A2aClient:
     async def _read_card(self) -> AgentCard:
         """Fetch the agent's card and keep only its usable interfaces."""
         answer = await self._http.get(self._address, headers={"accept": "application/json"})
+        # Transient: an agent that is being deployed has no card for a while.
         if answer.status_code in {404, 410}:
             raise A2aTransientError("no agent card")
         answer.raise_for_status()
@@ -156,12 +161,15 @@ class A2aClient:
             url = httpx.URL(interface.url)
         except httpx.InvalidURL:
             return False
+        # Never from https down to http.
         schemes = {"https", self._address.scheme}
         return url.host == self._address.host and url.scheme in schemes and not url.userinfo
 
     async def _send(self, request: SendMessageRequest) -> str | None:
+        # No lock: two first calls at once both read the card, and the later result replaces an equal one.
         card = self._card or await self._read_card()
         try:
+            # Read to the end, so that the SDK closes its response; without streaming there is one.
             answers = [answer async for answer in self._clients.create(card).send_message(request)]
             return accepted_task_id(answers[0])
         except Exception:
@@ -188,10 +196,12 @@ class A2aEventLoopThread:
         """
         with self._lock:
             if self._closed:
+                # A coroutine that is never awaited would warn when it is collected.
                 work.close()
                 raise A2aTransientError("not called any more")
             ending = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, seconds), self._loop)
         try:
+            # The coroutine has its own timeout in the loop; this one is for a loop that hangs.
             return ending.result(seconds + TIMEOUT_GRACE_SECONDS)
         except concurrent.futures.CancelledError:
             raise A2aTransientError("not called any more") from None
@@ -217,6 +227,7 @@ async def shut_down_loop(last: Callable[[], Coroutine[Any, Any, None]]) -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for other in others:
         other.cancel()
+    # Until they have ended: `last` closes the connections that they use.
     await asyncio.gather(*others, return_exceptions=True)
     await last()
     await asyncio.get_running_loop().shutdown_asyncgens()
@@ -235,6 +246,7 @@ async def limit_body_size(response: httpx.Response) -> None:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise A2aResponseTooLarge("the answer is compressed, though that was not asked for")
     assert isinstance(response.stream, httpx.AsyncByteStream), "it comes from the network"
+    # In a response hook: httpx has read the headers by then, and nothing of the body.
     response.stream = SizeLimitedStream(response.stream)
 
 
@@ -294,6 +306,7 @@ def status_text(task: Task) -> str:
 
 def send_error_for(error: Exception) -> A2aSendError:
     """Return the error to raise for a failure of the SDK or of the libraries below it."""
+    # The SDK wraps what happened below it; the cause tells a refused connection from a refusal by the agent.
     cause = error.__cause__ if isinstance(error, A2AClientError | MethodNotFoundError) and error.__cause__ else error
     if isinstance(cause, httpx.HTTPStatusError):
         return send_error_for_status(cause.response.status_code)

@@ -34,6 +34,7 @@ def is_public(address: str) -> bool:
         found = ipaddress.ip_address(address)
     except ValueError:
         return False
+    # Judged by the address that the packets finally reach: `::ffff:127.0.0.1` is loopback.
     inner = embedded_ipv4(found)
     return is_public(str(inner)) if inner is not None else is_globally_routable(found)
 
@@ -75,8 +76,11 @@ class PinnedAddressDialer:
     def __call__(self, address: tuple[str, int], seconds: float) -> socket.socket:
         """Return a connection within `seconds`, excluding name resolution. Raises AddressNotAllowed and OSError."""
         host, port = address
+        # getaddrinfo has no timeout of its own; the resolver's configuration bounds it.
         found = self._resolve(host, port, type=socket.SOCK_STREAM)
         for *_, place in found:
+            # All addresses must be permitted, not just the one that is dialled: a name with one internal address is not
+            # trusted at all.
             if not self._permitted(place[0]):
                 raise AddressNotAllowed(f"{host} is at {place[0]}, where nothing is sent")
         deadline = time.monotonic() + seconds
@@ -93,6 +97,7 @@ def connect_socket(family: int, kind: int, protocol: int, place: Any, seconds: f
     """Connect a socket to an address. Raises OSError."""
     connection = socket.socket(family, kind, protocol)
     try:
+        # Zero would make the socket non-blocking, and a negative value raises ValueError.
         connection.settimeout(max(seconds, MIN_CONNECT_SECONDS))
         connection.connect(place)
     except BaseException:

@@ -76,6 +76,8 @@ class AsyncResponseStream:
         except grpc.RpcError as error:
             raise error_from_rpc(error, self._target) from error
         except asyncio.CancelledError:
+            # grpc.aio raises CancelledError for a call that was cancelled, as for a task that was; only the latter is
+            # meant for the caller's task.
             if not self._call.cancelled() or is_current_task_cancelled():
                 raise
             if not self._closed:

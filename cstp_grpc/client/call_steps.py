@@ -130,7 +130,9 @@ class WatchCursor:
     def take_item(self, answer: Message) -> Any:
         """Return the item of a response and move the position behind it."""
         item = response_field(answer, self._watch.item)
+        # Moved before the caller gets the item: a failure afterwards resumes behind it.
         self.request.after = item.sequence
+        # An item shows that the server works: the next failure begins with short delays again.
         self._failures = 0
         return item
 

@@ -82,6 +82,7 @@ class TransportCallExecutor:
             try:
                 if not progress.is_positioned:
                     progress.start_after(self.make(progress.newest_call, left()))
+                # The request has the position after the last item, so that a new stream repeats and misses nothing.
                 with self.stream(method_of_call(watch), progress.request, left()) as answers:
                     for answer in answers:
                         yield progress.take_item(answer)
@@ -102,6 +103,7 @@ class TransportCallExecutor:
         method = method_of_call(upload)
         limit = call_timeout(method, timeout, self._timeout)
         remaining = iter(cast(Iterable[Message], requests))
+        # A list and no generator: a retry sends the same batch again.
         while sent := list(itertools.islice(remaining, batch)):
             attempt = functools.partial(self._transport.send, method, sent)
             answer = self._retrier.run(attempt, limit, repeatable=method.idempotent)

@@ -115,6 +115,7 @@ class GrpcTransport:
         the call, the first response raises the error.
         """
         call = self._begin(self._channel.unary_stream, method, request, timeout)
+        # Blocks until the server has admitted the call, or the call has failed.
         call.initial_metadata()
         return ResponseStream(call, self._target)
 

@@ -158,6 +158,7 @@ class GuardPlan:
     """Builds the calls of a guard and checks the responses. Raises TypeError for unknown options."""
 
     def __init__(self, intent: str | Callable[..., str], options: GuardOptions) -> None:
+        # A misspelled option, such as `stake`, would announce less than was meant.
         if unknown := sorted(options.keys() - GuardOptions.__annotations__.keys()):
             raise TypeError(f"guard() has no option {unknown[0]!r}")
         remaining = cast(dict[str, Any], {**options})
@@ -177,6 +178,7 @@ class GuardPlan:
         return calls.announce_intent(
             resolve_value(self._intent, arguments),
             metadata=resolve_value(self._metadata, arguments),
+            # Chosen here and not by the server: a retried announcement is then the same intent.
             correlation_id=str(uuid.uuid4()),
             **self._announced_values,
         )
@@ -192,6 +194,7 @@ class GuardPlan:
         """Return the call that records the action; its idempotency key is derived from that of the announcement."""
         announced = announcement.values
         intent, context = announced["intent"], announced["context"]
+        # Nothing of a long intent is lost: the title is cut, and the whole opens the context.
         if len(intent) > MAX_TITLE_CHARACTERS:
             context = "\n\n".join(filter(None, [intent, context]))
         return calls.record_decision(
@@ -217,6 +220,7 @@ def review_call(decision: journal_pb2.Decision, error: BaseException | None) -> 
     """Return the call that reviews a decision after its action ended."""
     if error is None:
         return calls.review_decision(decision.id, Outcome.SUCCESS)
+    # KeyboardInterrupt, SystemExit and CancelledError are no Exceptions: the action was stopped, and did not fail.
     outcome = Outcome.FAILURE if isinstance(error, Exception) else Outcome.ABANDONED
     return calls.review_decision(decision.id, outcome, notes=append_reason(type(error).__name__, str(error)))
 
@@ -387,6 +391,7 @@ def require_guardable(function: Callable[..., Any]) -> None:
 
 def require_finished(result: T) -> T:
     """Return the result of a function. Raises TypeError for a coroutine or generator that has not started."""
+    # An undecorated function may return work that has not run yet: it would then run unguarded, after the review.
     if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
         result.close()
         raise TypeError("a coroutine runs after it was called: guard the async function, with an AsyncCstpClient")
@@ -400,6 +405,7 @@ def require_finished(result: T) -> T:
 def run_without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the result of a coroutine that never suspends. Raises RuntimeError if it does."""
     try:
+        # Runs to the end in one step, as nothing in it suspends with a synchronous client.
         coroutine.send(None)
     except StopIteration as end:
         return cast(T, end.value)

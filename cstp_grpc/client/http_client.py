@@ -72,6 +72,7 @@ class HttpClient:
             received = bytearray()
             for chunk in response.iter_stream():
                 received += chunk
+                # Counted as the chunks arrive: a declared length may be wrong or missing.
                 if len(received) > self._max_bytes:
                     raise ResponseTooLarge(f"more than {self._max_bytes} bytes")
             names = {name.decode("ascii").lower(): value.decode("latin-1") for name, value in response.headers}
@@ -79,6 +80,7 @@ class HttpClient:
 
     def post(self, url: SplitResult, headers: Mapping[str, str], body: bytes, seconds: float) -> int:
         """Post a body and return the status; the rest of the response is not read. Raises as `fetch` does."""
+        # The body is not read, so that the connection could not be used again anyway.
         with self._exchange("POST", url, {"connection": "close", **headers}, body, seconds) as response:
             return response.status
 
@@ -100,6 +102,8 @@ class HttpClient:
             sent = [(name.encode("ascii"), value.strip(" ").encode("latin-1")) for name, value in named.items()]
             target = request_target(url).encode("ascii")
             address = httpcore.URL(scheme=url.scheme, host=host, port=url.port, target=target)
+            # Dialled here and handed over: httpcore would resolve the name again, and connect to an address that nobody
+            # has judged.
             stream = cast("httpcore.NetworkStream", self._connect(url, deadline))
             with (
                 httpcore.HTTP11Connection(address.origin, stream) as connection,
@@ -140,12 +144,14 @@ class DeadlineStream:
     def start_tls(self, tls: ssl.SSLContext, host: str) -> None:
         """Encrypt what follows. Raises TimeoutError after the deadline, and other OSErrors."""
         self._apply_deadline()
+        # By the name and not by the address that was dialled: the name is what the certificate must be for.
         self._raw = tls.wrap_socket(self._raw, server_hostname=host)
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 - the deadline counts
         """Return the available bytes, at least one unless at the end. Raises TimeoutError after the deadline."""
         self._apply_deadline()
         data = self._raw.recv(max_bytes)
+        # To h11 an early end is a protocol error, but a server that closes before it answers is not reachable.
         if not data and not self._answered:
             raise ConnectionResetError("the server closed the connection without a response")
         self._answered = True

@@ -99,6 +99,7 @@ def drop_unknown_fields(value: Any, descriptor: Descriptor) -> Any:
 
     Servers of a newer contract may send more than this client knows; protobuf ignores such fields likewise.
     """
+    # Well-known types have JSON forms of their own, which are not objects of their fields.
     if not isinstance(value, dict) or descriptor.file.package == "google.protobuf":
         return value
     found = {}
@@ -150,6 +151,8 @@ def read_result(answer: HttpResponse, call_id: int, where: str) -> dict[str, Any
         content = None
     if not isinstance(content, dict) or content.get("jsonrpc") != "2.0":
         raise error_from_http(answer, where)
+    # Before the id is compared: the id of an error is null where the server could not read that of the request
+    # (JSON-RPC 2.0, section 5).
     if isinstance(content.get("error"), dict):
         raise error_from_jsonrpc(content["error"], parse_retry_after(answer))
     result = content.get("result")
@@ -172,6 +175,7 @@ def error_from_http(answer: HttpResponse, where: str) -> CstpError:
 def parse_retry_after(answer: HttpResponse) -> float | None:
     """Return the seconds of the Retry-After header, or None if it is missing or not a number."""
     seconds = answer.headers.get("retry-after", "")
+    # The other form of the header, a date (RFC 9110, section 10.2.3), is ignored: the clocks may differ.
     return retry_wait_seconds(float(seconds) * 1000) if seconds.isdecimal() else None
 
 

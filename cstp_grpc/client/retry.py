@@ -61,6 +61,7 @@ class RetryTimer:
 
     def retry_delay(self, error: BaseException | None, failures: int) -> float:
         """Return the delay in seconds after `failures` failures in a row; `error` is the last one."""
+        # Exactly as long, without jitter: an earlier attempt would be refused.
         if isinstance(error, CstpError) and error.retry_after is not None:
             return error.retry_after
         bound = self._policy.base * self._policy.multiplier ** min(failures - 1, MAX_BACKOFF_STEPS)
