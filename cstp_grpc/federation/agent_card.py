@@ -137,6 +137,7 @@ def is_callable_url(address: SplitResult) -> bool:
 
 def read_card_content(answer: HttpResponse) -> Mapping[str, Any]:
     """Return the JSON object in a response. Raises the error for its HTTP status, and InvalidAgentCard."""
+    # Redirects too: followed, they could lead the token to another host.
     if answer.status != 200:
         error_class = error_class_for_http_status(answer.status) or InvalidAgentCard
         raise error_class(f"HTTP {answer.status} instead of an agent card")
@@ -155,6 +156,7 @@ def parse_card(content: Mapping[str, Any], address: SplitResult) -> PeerCard:
     stated = capabilities if isinstance(capabilities, dict) else {}
     params = extension_params(stated)
     grpc_target, jsonrpc_url = params.get("grpcTarget"), params.get("endpoint")
+    # The card of the CSTP design: `url` is the address, and `capabilities.cstp` says what is spoken there.
     if not params and isinstance(stated.get("cstp"), dict):
         jsonrpc_url = content.get("url")
     skills = content.get("skills")

@@ -17,6 +17,7 @@ def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
     peers = []
     for number, configured in enumerate(settings.peers):
         peer = open_configured_peer(configured, settings, f"federation.peers.{number}")
+        # At once, so that an error of a later peer closes those that are open.
         opened.callback(peer.close)
         peers.append(peer)
     return peers

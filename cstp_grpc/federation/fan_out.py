@@ -62,6 +62,7 @@ def start_peer_calls(
 
     `awaits` returns for a peer that is late, by name, whether its reply is still wanted.
     """
+    # Sorted, so that the merged response does not depend on the order of the settings.
     pending = PendingReplies(sorted(peers, key=lambda peer: peer.name), seconds, clock, late, awaits)
     pending.begin(method, request, metadata, late_seconds)
     return pending
@@ -89,6 +90,7 @@ class PendingReplies:
         self._late = late
         self._awaits = awaits
         self._started = clock()
+        # The condition's lock is an RLock, which `replies` holds while `_keep_waiting` takes it again.
         self._changed = threading.Condition()
         self._replies: list[PeerReply | None] = [None] * len(peers)
         self._is_over = False
@@ -102,6 +104,7 @@ class PendingReplies:
         for index, (peer, limit) in enumerate(zip(self._peers, self._limits, strict=True)):
             # A call whose late answer is wanted goes on after this fan-out has stopped to wait for it.
             seconds = limit if self._late is None else max(limit, late_seconds)
+            # A result may arrive on this thread before `ask` returns; it only fills in `_replies`.
             self._cancels.append(peer.ask(method, request, seconds, metadata, self._receiver(index)))
 
     def replies(self) -> list[PeerReply]:
@@ -172,6 +175,7 @@ class PendingReplies:
     def _longest_limit(self) -> float:
         """Return how long to wait in total: the greatest limit of the peers that have not replied, in seconds."""
         waiting = (limit for limit, reply in zip(self._limits, self._replies, strict=True) if reply is None)
+        # Minus infinity ends the wait at once: everybody has replied.
         return max(waiting, default=-math.inf)
 
     def _collect(self) -> list[PeerReply]:

@@ -88,6 +88,7 @@ class PeerPolicy:
 
 def is_selected(peer: Peer, subject: CallSubject, names: Sequence[str], *, judging: bool) -> bool:
     """Whether a call asks a peer."""
+    # First, so that naming other agents does not leave out a peer whose permission is needed.
     if judging and peer.required and must_judge(peer, subject):
         return True
     return peer.name in names if names else peer.speaks_for(subject.category or "")
@@ -233,6 +234,7 @@ class FanOutLimiter:
             if not self._slots.acquire(blocking=False):
                 raise RateLimited("Too many calls wait for peers; try again", retry_after=BUSY_RETRY_SECONDS)
             try:
+                # The caller states the hops left; this agent's own limit bounds them.
                 onward = replace(context, hops=min(context.hops, self._max_hops)).next_hop(self._name)
                 required = self._policy.deciding_peers(subject, peers)
                 # A peer's answer appears twice, by itself and merged; this agent's own is as long as one of them.
@@ -252,6 +254,7 @@ class FanOutLimiter:
         finally:
             with self._lock:
                 self._calls_by_id[call_id] -= 1
+                # A Counter keeps keys with the count 0: ids come from callers, so that it would grow without end.
                 if not self._calls_by_id[call_id]:
                     del self._calls_by_id[call_id]
 

@@ -82,6 +82,7 @@ class FederatedCallExecutor:
     def __init__(
         self, peers: Sequence[Peer], name: str, timeout: float, quorum: int | None, now: Callable[[], datetime]
     ) -> None:
+        # Empty sets match every subject in a quorum, and none by default; the client asks in any case.
         everything = SubjectFilter(frozenset(), frozenset())
         self._policy = PeerPolicy(peers, everything, [] if quorum is None else [(everything, quorum)])
         self._name = name
@@ -93,6 +94,7 @@ class FederatedCallExecutor:
         merge = self._merging.get(call.method)
         if merge is None:
             raise not_federated_error(call.method)
+        # One key for all agents: it is one intent, wherever it is announced.
         request: Any = with_idempotency_key(build_request(call))
         peers = self._select_peers(request, judging=call.method != QUERY_METHOD)
         replies = ask_peers(
@@ -200,6 +202,7 @@ class FederatedClient(Cstp):
         quorum: int | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        # Closes the peers that are open if a later one cannot be opened; `pop_all` keeps them after the last check.
         with ExitStack() as opened:
             peers = [open_agent(opened, agent) for agent in agents]
             names = [peer.name for peer in peers]

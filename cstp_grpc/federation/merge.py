@@ -120,6 +120,7 @@ class WeightedMatch(Generic[FoundT]):
     @property
     def rank(self) -> tuple[float, str, bytes]:
         """The sort key by which the least of several matches of the same decision is kept."""
+        # The bytes decide last, so that the choice does not depend on the order of arrival, even between equal weights.
         return -self.weight, self.decision.origin, self.decision.SerializeToString(deterministic=True)
 
 
@@ -161,6 +162,7 @@ def build_verdict(violations: Iterable[Violation], warnings: Iterable[Violation]
     blocking, warning = index_violations(violations), index_violations(warnings)
     return Verdict(
         tuple(blocking[key] for key in sorted(blocking)),
+        # A guardrail that blocks by one answer and warns by another blocks: repeated answers never weaken a verdict.
         tuple(warning[key] for key in sorted(warning.keys() - blocking.keys())),
         evaluated,
         rule_set_version="",
@@ -285,6 +287,7 @@ def quorum_violation(vote: QuorumVote) -> Violation:
 def merge_search_results(own: MergedMatches[FoundT], others: Iterable[MergedMatches[FoundT]]) -> MergedMatches[FoundT]:
     """Merge the matches of all agents; the own journal's version of a decision takes precedence."""
     everyone = reduce(merge_matches, others, own)
+    # A peer could otherwise replace what this journal says of its own decision, by claiming a higher score.
     return MergedMatches({**everyone.best, **own.best}, everyone.totals)
 
 
@@ -299,10 +302,12 @@ def merge_suggestions(
 ) -> list[str]:
     """Merge suggestions without duplicates: own ones, remedies for violations, then those of the peers in turn."""
     remedies = (violation.suggestion for violation in verdict.violations.values())
+    # Round robin: a peer with many suggestions does not push out those of the others.
     turns = itertools.chain.from_iterable(itertools.zip_longest(*peers))
     chosen: dict[str, str] = {}
     for text in itertools.chain(own, remedies, turns):
         if text and text.strip():
+            # Equal but for case and spacing counts as the same; the first wording is shown.
             chosen.setdefault(" ".join(text.split()).casefold(), text)
     return list(chosen.values())[:limit]
 

@@ -148,6 +148,8 @@ class Peer:
         call = PeerCall(method, request, started, started + timeout, metadata, done)
         if not self._register(call):
             call.report(PEER_CLOSED_RESULT)
+        # After it was registered and before it gets a thread: a peer that fails costs neither a connection nor a
+        # thread.
         elif not self._breaker.try_admit():
             self._report_if_running(call, SKIPPED_RESULT)
         elif not self._workers.run(lambda: self._conclude(call, self._call_transport(call))):
@@ -174,6 +176,7 @@ class Peer:
         try:
             result = self._transport.call(call.method, call.request, seconds, call.metadata)
             if result.answer is not None:
+                # On the peer's thread, so that a large answer delays nobody else.
                 validate_response(result.answer)
             return result
         except InvalidPeerResponse as problem:
@@ -273,6 +276,7 @@ class BoundedThreadPool:
                 self._idle -= 1
             elif not self._start():
                 return False
+            # Under the lock: after `close` has queued the ends, nothing may be queued behind them.
             self._work.put(work)
             return True
 

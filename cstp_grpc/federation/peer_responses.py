@@ -49,6 +49,7 @@ def read_verdict(
         violations[by].append(read_violation(each, Severity.BLOCK))
     for each in message.warnings:
         by = qualified_agent_name(agent, each.agent, itself)
+        # Unknown severities of later contracts are warnings: where it stands says that it does not block.
         severity = Severity.BLOCK if each.severity == types_pb2.SEVERITY_BLOCK else Severity.WARN
         warnings[by].append(read_violation(each, severity))
     # The agent counts the guardrails of its own peers with its own; nothing says how many each of them evaluated.
@@ -98,6 +99,7 @@ def collect_matches(decisions: Iterable[FoundT], agent: str, trust: float, *, it
 
 def weigh_decision(message: FoundT, agent: str, trust: float, *, itself: str) -> WeightedMatch[FoundT]:
     """Return a match with its weight, whose origin names the agent that has it."""
+    # A copy, because the response is also shown as the peer gave it.
     decision = type(message)()
     decision.CopyFrom(message)
     decision.origin = qualified_agent_name(agent, message.origin, itself)
@@ -111,6 +113,7 @@ def qualified_agent_name(agent: str, theirs: str, itself: str = "") -> str:
 
     It is `agent` or `agent/theirs`, at most 500 characters on one line.
     """
+    # Its own decisions and guardrails; anything else it has from a peer of its own.
     if not theirs or theirs == itself:
         return agent
     words = to_single_line(theirs)

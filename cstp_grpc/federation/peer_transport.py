@@ -96,6 +96,7 @@ def result_of_error(error: CstpError) -> PeerCallResult:
     """Return the result for an error response."""
     if isinstance(error, DeadlineExceeded):
         return TIMED_OUT_RESULT
+    # A refusal shows that the peer works, and closes its circuit breaker; a failure opens it.
     status = PeerStatus.UNREACHABLE if isinstance(error, SERVER_FAILURES) else PeerStatus.REFUSED
     return PeerCallResult(
         status, error=type(error)(to_single_line(error.message[: 2 * MAX_REASON_CHARACTERS])[:MAX_REASON_CHARACTERS])
@@ -301,6 +302,8 @@ class CardPeerTransport:
             return PeerCallResult(PeerStatus.NOT_UNDERSTOOD, error=error)
         result = transport.call(method, request, deadline - self._clock(), metadata)
         if result.status in (PeerStatus.UNREACHABLE, PeerStatus.NOT_UNDERSTOOD):
+            # Not for timeouts: a slow peer is where its card says, and fetching the card again would take time from the
+            # next call.
             self._is_doubted = True
         return result
 

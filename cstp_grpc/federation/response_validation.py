@@ -56,6 +56,7 @@ def validate_response(message: Message) -> None:
 
     Raises InvalidPeerResponse if it is inconsistent, or not a response to a call that peers get.
     """
+    # First: what is not known cannot be judged, and would be passed on with the message.
     message.DiscardUnknownFields()
     match message:
         case cstp_pb2.CheckGuardrailsResponse():
@@ -75,6 +76,7 @@ def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardr
     if isinstance(message, cstp_pb2.CheckGuardrailsResponse):
         check_sender(message.agent, present=message.HasField("evaluated_at"))
         check_instant(message.evaluated_at)
+    # Fail closed: a verdict that contradicts itself is none.
     if message.allowed == bool(message.violations):
         raise InvalidPeerResponse("it allows what it blocks" if message.allowed else "it denies without a violation")
     if not 0 <= message.evaluated <= MAX_EVALUATED:
@@ -140,11 +142,13 @@ def validate_decisions(
 ) -> None:
     """Validate found decisions, and drop the last ones if they exceed the byte limit."""
     check_count(decisions, MAX_DECISIONS, "decisions")
+    # Decisions are advice and may be cut; violations may not, since what blocks would be lost (see validate_verdict).
     del decisions[count_within_limit(decisions) :]
     for each in decisions:
         check_identifier(each.id, "decision's identifier")
         if not each.title:
             raise InvalidPeerResponse("a decision has no title")
+        # Written so that NaN fails: every comparison with it is false.
         if not -ROUNDING_TOLERANCE <= each.distance <= 2 + ROUNDING_TOLERANCE:
             raise InvalidPeerResponse("a distance is out of range")
         check_label(each.origin, MAX_AGENT_CHARACTERS)
@@ -154,6 +158,7 @@ def validate_decisions(
         each.title = sanitize_text(each.title, MAX_TITLE_CHARACTERS)
         if each.notes:
             each.notes = sanitize_text(each.notes, MAX_TEXT_CHARACTERS)
+        # Enums of proto3 are open: a value of a later contract arrives as a number that means nothing here.
         if each.outcome not in OUTCOMES:
             each.outcome = types_pb2.OUTCOME_UNSPECIFIED
 

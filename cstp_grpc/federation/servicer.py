@@ -159,6 +159,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             )
         verdict = self._merge_verdicts(answer, peers, plan)
         write_check(answer, verdict, peers)
+        # Durable before the answer, as every verdict is.
         await self._record(action.description, request, verdict, peers)
         return answer
 
@@ -251,5 +252,6 @@ def audited_peer(peer: PeerResponse) -> AuditedPeer:
 
 def read_hop_metadata(context: grpc.ServicerContext) -> InboundHop:
     """Read the hop limit metadata of a call."""
+    # Of repeated keys the last counts; the limits of this agent hold whatever it says.
     value = dict(context.invocation_metadata()).get(HOP_METADATA_KEY)
     return InboundHop(value.decode("latin-1") if isinstance(value, bytes) else value, context.time_remaining)
