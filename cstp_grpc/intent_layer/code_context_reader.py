@@ -105,6 +105,8 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
     missing: list[str] = []
     tree = sources.tree
     try:
+        # Outside the try below it would refuse the announcement: a path that leaves the project is the caller's
+        # mistake, an unreadable project is not.
         located = [tree.locate(path, f"paths[{number}]") for number, path in enumerate(paths)]
     except Unavailable as error:
         located = []
@@ -112,6 +114,7 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
     nodes = list(_read_governing_nodes(tree, located, missing.append))
     merged = {section_key(section.name): section for section in merge_sections(nodes, SECTIONS)}
     itemised = {key: list(_parsable_texts(merged[key], missing.append)) for key in ITEM_SECTIONS if key in merged}
+    # What could not be read is passed to the rules, which must not take its absence for permission.
     rules = _parse_rules(paths, itemised, "; ".join(missing) or None, memo)
     notes = _notes_by_section(merged, nodes, missing.append)
     return CodeContext(
@@ -140,6 +143,8 @@ def _read_governing_nodes(tree: ProjectTree, located: Iterable[str], report: Cal
             folders |= set(iter_ancestors(tree.nearest_folder(path)))
         except Unavailable as error:
             report(error.message)
+    # By segments, so that a folder stands before what is in it: as plain texts, `a-b` would stand between `a` and
+    # `a/c`.
     for folder in sorted(folders, key=names_in):
         try:
             node = tree.node(folder)
@@ -192,6 +197,7 @@ def _notes_by_section(
     numbers = {node.folder: depth for depth, node in enumerate(nodes)}
     depths = {file.path: numbers[node.folder] for node, file in iter_delivered_files(nodes)}
     notes = [(key, CodeNote(part.file, part.text, part.line)) for key in merged for part in merged[key].parts]
+    # Reversed as a whole: notes before introductions, deeper ones before shallower.
     nearest = sorted(notes, key=lambda keyed: (keyed[0] != INTRODUCTION_KEY, depths[keyed[1].file]), reverse=True)
     count = count_within_budget(
         nearest, lambda keyed: estimate_message_bytes([keyed[1].file, keyed[1].text]), MAX_SECTION_BYTES

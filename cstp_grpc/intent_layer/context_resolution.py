@@ -56,6 +56,7 @@ def _iter_blocks(page: ContextPage) -> Iterator[str]:
         yield f"# Context for {_replace_unprintable(page.title)}"
     if page.hierarchy:
         yield "\n".join(f"- `{_replace_unprintable(file)}`" for file in page.hierarchy)
+    # Near the top, so that a reader of a shortened page knows at once that it is one.
     if page.left_out:
         yield _to_html_comment("left out: " + ", ".join(f"{left.section} ({left.file})" for left in page.left_out))
     for section in page.sections:
@@ -97,6 +98,7 @@ def _render_part(page: ContextPage, file: str, text: str) -> Iterator[str]:
 
 def _to_html_comment(text: str) -> str:
     """Return an HTML comment that its text cannot end early."""
+    # Without `>` there can be no `-->` in it.
     return f"<!-- {_replace_unprintable(text).replace('>', '&gt;')} -->"
 
 
@@ -206,6 +208,7 @@ def iter_delivered_files(nodes: Iterable[Node]) -> Iterator[tuple[Node, NodeFile
     A node's own file belongs to that node, whichever node imports it.
     """
     nodes = tuple(nodes)
+    # Known before the first node is walked: a parent may import the file of a node below it.
     own = {file.path for node in nodes for file in node.files}
     seen: set[str] = set()
     for node in nodes:
@@ -281,7 +284,10 @@ def _droppable_pieces(page: ContextPage, nodes: Sequence[Node]) -> Iterator[_Dro
             depth = depths[part.file]
             rank = _section_rank(section_key(section.name), own=depth == len(nodes) - 1)
             yield _DroppablePiece(
-                (rank, depth, -number), OmittedSection(part.file, section.name, count_tokens(part.text))
+                # Of one rank the shallowest goes first, as it is the farthest from the path; then the last section, as
+                # the protocol has the most important ones first.
+                (rank, depth, -number),
+                OmittedSection(part.file, section.name, count_tokens(part.text)),
             )
     for number, learning in enumerate(page.pending):
         yield _DroppablePiece(

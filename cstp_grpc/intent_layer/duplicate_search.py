@@ -85,6 +85,7 @@ def find_duplicates(
     ]
     likely = sorted(
         ((score, statement) for score, statement in scored if score is not None),
+        # Of equal scores the shortest statement, which names the place best.
         key=lambda each: (-each[0], each[1].end - each[1].line, each[1].line),
     )
     chosen: list[tuple[float, _Statement]] = []
@@ -99,6 +100,7 @@ def find_duplicates(
 
 def significant_words(text: str) -> frozenset[str]:
     """Return the words of a text in lower case, without stop words and without the plural s."""
+    # Split before the case is folded, which would hide the boundaries.
     words = WORD.findall(CAMEL_CASE_BOUNDARY.sub(" ", text).casefold())
     return frozenset(_singular_form(word) for word in words if word not in STOP_WORDS)
 
@@ -111,11 +113,13 @@ def word_overlap(first: str, second: str) -> float:
 
 def _score_statement(entry: NodeEntry, statement: _Statement, threshold: float, meaning: float) -> float | None:
     """Return the similarity of an entry and a statement, or None if it is below both thresholds."""
+    # The same report was merged before, whatever has been edited since.
     if entry.mark in statement.text:
         return 1.0
     content = SOURCE_LINE_REGEX.sub("", statement.text)
     words = max(
         word_overlap(f"{entry.title}\n{entry.detail}", content),
+        # A long explanation dilutes the overlap of the whole texts; the titles alone may still be the same.
         word_overlap(entry.title, BULLET.sub("", statement.head, 1)),
     )
     return max(words, meaning) if words >= threshold or meaning >= MEANING_THRESHOLD else None
@@ -125,6 +129,7 @@ def _meaning_scores(
     entry: NodeEntry, statements: Sequence[_Statement], similarity: TextSimilarity | None
 ) -> Sequence[float]:
     if similarity and statements:
+        # Without an embedder the words decide: a review must not fail for want of a second opinion.
         with suppress(QueryFailed):
             texts = [SOURCE_LINE_REGEX.sub("", statement.text).strip() for statement in statements]
             return [min(max(score, 0.0), 1.0) for score in similarity.compare(f"{entry.title}\n{entry.detail}", texts)]
@@ -148,6 +153,7 @@ def _split_statements(document: NodeDocument, span: SectionSpan) -> Iterator[_St
     for start, end in pairwise([*headings, len(lines)]):
         yield _make_statement(span, lines, start, end)
     for token in tokens:
+        # Level 1 is an item of a list at the margin; nested ones are a part of it.
         item = token.type == "list_item_open" and token.level == 1
         paragraph = token.type == "paragraph_open" and token.level == 0
         if token.map and (item or (paragraph and not any(start < token.map[0] for start in headings))):

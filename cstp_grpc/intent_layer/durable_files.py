@@ -66,6 +66,7 @@ def read_file(folder: int, name: str, limit: int = MAX_FILE_BYTES) -> FileConten
         raise Unavailable(f"{name} cannot be read") from None
     try:
         with open(descriptor, "rb") as file:  # noqa: PTH123
+            # Of the open file and not of its name, which may mean another file by now.
             status = os.fstat(descriptor)
             # One byte more than allowed shows an oversized file, also one that grew since its size was read.
             data = file.read(limit + 1) if stat.S_ISREG(status.st_mode) else None
@@ -173,6 +174,7 @@ def _write_new_file(folder: int, name: str, data: bytes, mode: int | None) -> No
         if mode is not None:
             # The umask was applied to the mode at creation; a replaced file keeps its exact permissions.
             os.fchmod(descriptor, mode)
+        # Before the file gets its final name: else the name could survive a power failure, and the content not.
         os.fsync(descriptor)
     except OSError:
         with suppress(OSError):

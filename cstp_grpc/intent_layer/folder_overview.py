@@ -121,6 +121,7 @@ def inspect_folder(tree: ProjectTree, folder: str) -> FolderOverview:
     make = view.make_targets()
     package = view.package()
     scripts = _plain_names(package.get("scripts"))
+    # Declared entry points come before those guessed by name; a dict removes what is found twice and keeps the order.
     entry_points = dict.fromkeys([*view.python_scripts(), *view.package_files(package), *view.files_by_name()])
     commands = [
         EntryPoint("Run", "package.json", tuple(f"npm run {name}" for name in scripts[:MAX_NAMES])),
@@ -143,6 +144,7 @@ class _FolderReader:
         self._tree = tree
         self._folder = folder
         self.listing = tree.listing(folder) or FolderListing((), ())
+        # In the order in which GNU make looks for them.
         self.makefile = next((name for name in MAKEFILES if name in self.listing.files), "")
 
     def readme(self) -> Readme:
@@ -197,6 +199,7 @@ class _FolderReader:
         python = [name for name in files if name.endswith(".py") and not name.startswith("test_")]
         if "__init__.py" in python and (declared := _python_exports(self._text("__init__.py"))):
             yield ModuleExports("__init__.py", declared)
+            # A package that declares its exports is described by them alone.
             python = []
         for name in [name for name in python if not name.startswith("_")][:MAX_MODULES]:
             yield ModuleExports(name, _python_exports(self._text(name)))
@@ -205,6 +208,7 @@ class _FolderReader:
 
     def children(self) -> Iterator[tuple[str, str]]:
         """Yield the next nodes below, nearest first: folder and file; nodes below those are skipped."""
+        # Breadth first, so that the limit on folders cuts the deepest and not the last ones.
         waiting = deque([(ROOT, self.listing)])
         for _ in range(MAX_FOLDERS):
             if not waiting:
@@ -238,6 +242,7 @@ class _FolderReader:
             content = self._tree.read(join_path(self._folder, name), MAX_BYTES)
         except (InvalidArgument, Unavailable):
             return ""
+        # An overview is better with a few replacement characters than without the file.
         return (content or b"").decode("utf-8-sig", errors="replace")
 
     def _existing_file(self, path: object) -> str | None:
@@ -245,6 +250,7 @@ class _FolderReader:
         if not isinstance(path, str):
             return None
         normal = posixpath.normpath(path)
+        # After normpath a path that leaves the folder begins with `..`.
         if not _is_plain(normal) or normal.startswith("."):
             return None
         file = join_path(self._folder, normal)
@@ -315,6 +321,7 @@ def _first_identifiers(names: Iterable[object]) -> tuple[str, ...]:
 
 
 def _parse_readme(text: str) -> Readme:
+    # A parser of its own for each call: the shared one must not be changed while others use it, and this is rare.
     parser = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING})
     env: dict[str, object] = {}
     tokens: list[Token] = []

@@ -188,6 +188,7 @@ class NodeJournalSync:
         walked = tuple(self._tree.walk())
         records = {record.source: record for record in self._records(walked)}
         request_id = str(uuid.uuid4())
+        # Lazily, so that a stop leaves the rest unread, and each batch sees what the one before has stored.
         changed = (record for record in records.values() if not _is_up_to_date(record, known.get(record.source)))
         count = 0
         while not stopping() and (batch := list(islice(changed, BATCH_SIZE))):
@@ -210,6 +211,7 @@ class NodeJournalSync:
             if not decision.shared:
                 # An import leaves the visibility as it is.
                 self._journal.share(decision.decision_id, INTENT_LAYER_AGENT, request_id)
+            # Before the next line sets it.
             count += result.action is not ImportAction.UNCHANGED or not decision.shared
             decision.shared = True
             decision.record = record
@@ -241,12 +243,14 @@ class NodeJournalSync:
         for node in walked:
             if isinstance(node, Node):
                 known = self._read.get(node.folder)
+                # Equal content, not equal stamps: the tree may have read an unchanged file again.
                 unchanged = known is not None and known[0] == node
                 read[node.folder] = known if known and unchanged else (node, tuple(import_records(self._project, node)))
         # Replaced as a whole, so that nodes that were removed are forgotten.
         self._read = read
         records = (record for _, of_node in read.values() for record in of_node)
         yield from islice(records, self._max_records)
+        # One record beyond the limit is enough to know; logged once, until it fits again.
         overflowing = next(records, None) is not None
         if overflowing and not self._overflowing:
             logger.warning("searches find the first %d entries of the project %s", self._max_records, self._project)

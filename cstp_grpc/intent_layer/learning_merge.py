@@ -60,6 +60,7 @@ def _folder_of_path(tree: ProjectTree, path: str, field: str) -> str:
     located = tree.locate(path, field)
     if tree.is_folder(located):
         return located
+    # A file may really be called `a*`: what exists is no pattern.
     if not tree.exists(located) and not WILDCARDS.isdisjoint(path):
         return _folder_of_path(tree, _before_wildcard(path), field)
     folder = located if path.endswith("/") else parent_of(located)
@@ -124,6 +125,8 @@ class NodeEntry:
         detail = [*_quote_if_unsafe(text).split("\n"), ""] if text else []
         if not self.checkbox:
             return [f"### {_escape_closing_hashes(self.title)}", "", *detail, self.mark]
+        # Two spaces make the lines a part of the item (CommonMark, list items); blank ones get none, which editors
+        # would strip.
         return [f"- [ ] {self.title}", "", *(f"  {line}" if line else "" for line in detail), f"  {self.mark}"]
 
     def _text_below_title(self) -> str:
@@ -188,6 +191,7 @@ def insert_entry(document: NodeDocument, entry: NodeEntry) -> str:
     Of several sections of that name it is the first. A missing section is created at its place in the protocol's order;
     a section unknown to the protocol comes last.
     """
+    # The file keeps its own line ends; a mixed one gets those of its first line.
     end = _detect_line_end(document.text)
     spans = document.find(entry.section)
     if spans:
@@ -216,6 +220,7 @@ def _parse_section_name(name: str) -> str:
     Raises InvalidArgument if it cannot be a heading.
     """
     heading = " ".join(name.split())
+    # Parsed and compared rather than matched: what Markdown makes of the name is what counts.
     spans = parse_node(f"## {heading}\n", "").spans
     if not heading or len(spans) != 1 or not _is_same_section(spans[0].name, heading):
         raise InvalidArgument.field("edits.section", "cannot be a heading")
@@ -260,6 +265,7 @@ def _preceding_section(document: NodeDocument, name: str) -> SectionSpan | None:
         return spans[-1] if spans else None
     above = [(rank, number) for rank, number in known if rank < order]
     if above:
+        # After the last section that the protocol has before this one, wherever others stand.
         return spans[max(above)[1]]
     following = min(number for _, number in known)
     return spans[following - 1] if following else None
@@ -276,6 +282,7 @@ def _insert_lines(
         return _append_after_closing(text, document.closing, lines, end)
     at = _content_end(text, start, stop)
     before, after = text[:at], text[at:]
+    # A blank line between checklist items would make a tight list a loose one.
     lead = (end if listed and _continues_list(text[start:at]) else end * 2) if before.strip(BLANK + "\ufeff") else ""
     if INDENTED.match(after):
         lines = [*lines, "", LIST_END]

@@ -230,6 +230,7 @@ class Reviewer:
         learning = self._learnings.get(request.id)
         if learning.state is not LearningState.PENDING:
             raise Conflict(f"{request.id} was reviewed already; it is {learning.state}")
+        # A report of the same name in the folder it would move to: moving would replace it.
         for state in STATE_AFTER_VERDICT.values():
             if self._tree.exists(f"{self._learnings.folder(state)}/{report_file_name(request.id)}"):
                 raise Conflict(f"there is another {request.id} that is {state}")
@@ -247,6 +248,7 @@ class Reviewer:
             if document
             for duplicate in find_duplicates(document, entry, self._threshold, self._similarity)
         ]
+        # Located, so that a link and its target are changed once.
         targets = list(dict.fromkeys(self._tree.locate(file) for file in files))
         before = self._text(targets[0])
         after = insert_entry(parse_node(before or "", targets[0]), entry)
@@ -316,6 +318,8 @@ class Reviewer:
         """Take the steps after the commit point that have not been taken."""
         if journal.changes:
             node = self._content(journal.changes[0].file)
+            # Only from a node that is as the review left it: if somebody edited it since, its copies are theirs to make
+            # equal.
             for copy in journal.changes[1:]:
                 if node and _content_hash(node.data) == copy.after:
                     self._replace_node(copy, node.data)
@@ -400,6 +404,7 @@ def _reviewer_signature(request: ReviewRequest) -> str:
     """
     if request.claimed_reviewer in (None, request.reviewer):
         return request.reviewer
+    # JSON escapes quotes and line ends, so that the claimed name cannot end its quotation.
     return f"{request.reviewer}, for {json.dumps(request.claimed_reviewer, ensure_ascii=False)}"
 
 
@@ -446,6 +451,7 @@ def _decode_journal(data: bytes) -> _ReviewJournal:
             mark=content["mark"],
             changes=tuple(_NodeChange(**change) for change in content["changes"]),
         )
+        # The journal is a file that anybody may have written: its names become paths.
         check_id(journal.id)
         in_repository = any(is_in_repository(change.file) for change in journal.changes)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidArgument):

@@ -58,11 +58,13 @@ def place_reported_path(tree: ProjectTree, written: str) -> str | None:
         return _locate_relative(tree, path)
     if len(path) > MAX_PATH_BYTES:
         return None
+    # `~` is no folder here: it is another user's home, of which the suffix is searched.
     path = posixpath.normpath(f"/{path.lstrip('~/')}")
     root = str(tree.root)
     if not drive and (path == root or path.startswith(f"{root}/")):
         return _locate_or_none(tree, path[len(root) + 1 :] or ROOT)
     names = [name for name in path.split("/") if name][-MAX_NAMES:]
+    # The longest suffix first: shorter ones fit more places.
     for first in range(len(names)):
         located = _locate_or_none(tree, "/".join(names[first:]))
         if located is not None and tree.exists(located):
@@ -205,6 +207,7 @@ class LearningStore:
             learnings = [each for each in learnings if any(_is_inside(about, path) for about in each.paths)]
         learnings.sort(key=_sort_key, reverse=True)
         if after:
+            # By key and not by position: learnings filed or reviewed meanwhile shift no page.
             learnings = [each for each in learnings if _sort_key(each) < after]
         kept = learnings[: request.limit]
         kept = kept[: count_within_budget(kept, _estimate_size)]

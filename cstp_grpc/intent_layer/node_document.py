@@ -31,6 +31,7 @@ def count_tokens(text: str) -> int:
     An approximation on purpose: it is the same on every machine and for every model, so that a node that is within its
     budget here is within it everywhere.
     """
+    # Floor division of the negative number rounds up.
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
@@ -176,6 +177,7 @@ def parse_node(text: str, file: str) -> NodeDocument:
     Sections begin at headings of level 2 outside lists, quotations, code and HTML; front matter is skipped.
     """
     skipped, body = split_front_matter(text)
+    # Not splitlines, which also splits at form feeds and Unicode separators, where Markdown has no line end.
     lines = body.split("\n")
     relevant = _relevant_lines(lines)
     source = [lines[number] for number in relevant]
@@ -184,6 +186,8 @@ def parse_node(text: str, file: str) -> NodeDocument:
         _Heading(level, name, skipped + relevant[first], skipped + relevant[end - 1] + 1)
         for level, name, first, end in _iter_headings(tokens)
     ]
+    # Offsets are those of the original text: the parser saw line feeds only, so that its lines agree, and its offsets
+    # would not.
     starts = _line_starts(text)
     spans = tuple(_iter_sections(headings, text, starts))
     closing = _unclosed_block_end(tokens, source)

@@ -53,6 +53,7 @@ def find_imports(text: str) -> tuple[ImportLine, ...]:
 
     Lines in code, HTML and quotations are no imports.
     """
+    # Cheap: most nodes import nothing and need not be parsed for it.
     if not CANDIDATE.search(text):
         return ()
     skipped, body = split_front_matter(text)
@@ -113,6 +114,7 @@ class ImportFollower:
         path = ""
         try:
             path = self._target(read.file.path, each.path)
+            # Also before the limits: a node's own files are read in any case.
             if path in self._own:
                 self.imports_own = True
                 return None
@@ -133,6 +135,7 @@ class ImportFollower:
             return "is not there"
         if "\0" in target.file.text:
             return "is no text"
+        # Counted even if it is then refused: each refused file has cost a read.
         self._characters += len(target.file.text)
         if self._characters > MAX_CHARACTERS:
             return TOO_MUCH_TEXT
@@ -142,6 +145,8 @@ class ImportFollower:
         return None
 
     def _target(self, file: str, written: str) -> str:
+        # Refused as they are written: `locate` knows no home folder and no drive, and would look for a folder called
+        # `~`.
         if written.startswith(("/", "~", "\\")):
             raise InvalidArgument.field("path", "is not in the project")
         path = self._locate(join_path(parent_of(file), written))

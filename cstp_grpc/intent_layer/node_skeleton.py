@@ -59,6 +59,7 @@ def create_node(tree: ProjectTree, folder: str, before: Callable[[], None] = lam
     with durable_files.open_folder(tree, target) as descriptor:
         if descriptor is None:
             raise NotFound(f"there is no folder {to_printable_line(target)}")
+        # After every check and before the file: the record of the attempt is on disk before its effect.
         before()
         # A name of its own for each call: two callers must not write the same temporary file.
         temporary = f".{name}.{secrets.token_hex(8)}.tmp"
@@ -73,6 +74,7 @@ def _require_node_folder(tree: ProjectTree, folder: str) -> str:
         raise NotFound(f"there is no folder {to_printable_line(target)}")
     if not tree.is_folder(target):
         raise InvalidArgument.field("path", "is no folder")
+    # A node there would never be read.
     if not SKIPPED_FOLDERS.isdisjoint(target.split("/")):
         raise InvalidArgument.field("path", "lies in a folder whose nodes are not looked at")
     return target
@@ -80,6 +82,7 @@ def _require_node_folder(tree: ProjectTree, folder: str) -> str:
 
 def _build_skeleton(tree: ProjectTree, folder: str) -> NodeSkeleton:
     for name in NODE_FILES:
+        # `exists` counts a dangling link too, which create_file would refuse as well.
         if tree.exists(join_path(folder, name)):
             raise _node_exists_error(join_path(folder, name))
     overview = inspect_folder(tree, folder)

@@ -110,11 +110,13 @@ class GitHistory:
         return ages.stale_nodes()
 
     def _has_history(self) -> bool:
+        # A shallow clone would show the commit at its edge as the last change of everything.
         answer = self._run_git("rev-parse", "--is-inside-work-tree", "--is-shallow-repository", "--verify", "HEAD")
         return answer is not None and answer.split()[:2] == [b"true", b"false"]
 
     def _uncommitted_files(self, names: Iterable[str]) -> set[str] | None:
         """Return the files of these names that differ from HEAD, or None if git fails."""
+        # By name and filtered afterwards: a command line could not hold the paths of all nodes.
         patterns = [f":(glob)**/{name}" for name in sorted(names) if PLAIN_NAME.fullmatch(name)]
         answer = self._run_git("diff-index", *LOG_DIFF_OPTIONS, "--raw", "--no-abbrev", "HEAD", "--", *patterns)
         if answer is None:
@@ -208,12 +210,14 @@ class _StalenessScan:
         """Add a commit; commits are added from the latest to the earliest."""
         for status, path in commit.changed:
             folder = self._folders.get(path)
+            # The first commit seen that changes a node is its last change: nothing earlier matters to it.
             changes = self._pending.pop(folder, None) if folder is not None else None
             # A node that the history deleted but that exists was not committed since, and has no last change.
             if folder is not None and changes and changes.files and status != "D":
                 self._behind[folder] = StaleNode(commit.date, changes.commits, tuple(sorted(changes.files)))
         touched = set()
         for _, path in commit.changed if self._pending else ():
+            # Nodes say nothing of other nodes: their changes make none stale.
             owner = None if name_of(path) in NODE_FILES else self._owner_of(parent_of(path))
             changes = self._pending.get(owner) if owner is not None else None
             if owner is not None and changes:
@@ -235,6 +239,7 @@ class _StalenessScan:
 
 def _blob_id(content: bytes, digits: int) -> str:
     """Return the object id that git gives to this content."""
+    # How git hashes the content of a file.
     blob = b"blob %d\0%b" % (len(content), content)
     return (hashlib.sha1(blob, usedforsecurity=False) if digits == SHA1_DIGITS else hashlib.sha256(blob)).hexdigest()
 
@@ -251,6 +256,7 @@ def _parse_commits(process: subprocess.Popen[bytes]) -> Iterator[_GitCommit]:
             commit = _GitCommit(text.removeprefix(COMMIT_MARKER))
         elif text and commit:
             commit.changed.append((text, _decode_path(next(fields, b""))))
+    # Git was killed, or failed, in the middle of it: its list of files may be cut off.
     if commit and process.wait() == 0:
         yield commit
 

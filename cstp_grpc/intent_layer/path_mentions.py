@@ -50,6 +50,7 @@ def find_mentions(text: str, line: int = 1, definitions: str = "") -> tuple[Ment
         return ()
     env: dict[str, object] = {}
     tokens: list[Token] = []
+    # Definitions go behind the text, so that the line numbers in front of them stay right.
     source = LINE_END.sub("\n", f"{text[:MAX_CHARACTERS]}\n\n{definitions[:MAX_CHARACTERS]}").replace("\0", "\ufffd")
     MENTION_PARSER.block.parse(source, MENTION_PARSER, env, tokens)
     found: list[Mention] = []
@@ -96,6 +97,7 @@ class _MentionParser(MarkdownIt):
 
 def _build_mention_parser() -> MarkdownIt:
     parser = _MentionParser("commonmark", {"maxNesting": MAX_NESTING})
+    # Emphasis takes the longest on texts made to be slow, and changes no mention.
     parser.disable(["image", "emphasis", "entity"])
     parser.inline.ruler.at("backticks", _collect_code)
     parser.inline.ruler.at("link", _collect_link)
@@ -225,6 +227,7 @@ class PathExistenceCache:
         if len(path) > MAX_PATH_BYTES:
             return False
         ends = [at for at, sign in enumerate(path) if sign == "/"]
+        # Folder by folder, so that `missing/a` and `missing/b` cost one look-up together.
         return all(self._exists_cached(path[:end]) for end in [*ends, len(path)])
 
     def _exists_cached(self, path: str) -> bool:

@@ -76,6 +76,7 @@ def parse_path(path: str, field: str) -> list[str]:
     for part in path.split("/"):
         if len(part.encode()) > MAX_NAME_BYTES:
             raise InvalidArgument.field(field, f"must have no name of more than {MAX_NAME_BYTES} bytes")
+        # Resolved as written, before any link: `link/..` is the folder of the link, as a reader of the path expects.
         if part == "..":
             if not parts:
                 raise InvalidArgument.field(field, "must not leave the project")
@@ -163,6 +164,7 @@ def list_folder_at(path: str, folder: int) -> FolderListing:
     folders: list[str] = []
     files: list[str] = []
     try:
+        # Opened again: the descriptor given may be an O_PATH one, which cannot be listed.
         descriptor = os.open(".", LIST_FLAGS, dir_fd=folder)
         try:
             with os.scandir(descriptor) as entries:

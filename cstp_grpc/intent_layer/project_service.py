@@ -174,6 +174,7 @@ class ProjectService:
             conditions = ("nodes", self._project)
             if page.token:
                 (last,) = decode_page_token(page.token, conditions, (str,))
+                # In the order of the walk, which is that of the segments and not of the texts.
                 found = [each for each in found if names_in(each.node.folder) > names_in(str(last))]
             kept = found[: page.limit]
             kept = kept[: count_within_budget(kept, _estimate_size)]
@@ -209,6 +210,8 @@ class ProjectService:
             with self._audit_read("show skeleton", [path], call):
                 return node_skeleton(self._tree, path)
         with self._audit_change(self._new_record(AuditEvent.NODE_CREATED, "create node", [path], call)) as attempt:
+            # `begin` stores the audit record when only the writing is left, so that an attempt that fails before has
+            # one record and not two.
             made = create_node(self._tree, path, attempt.begin)
         self._changed()
         return made
@@ -238,6 +241,7 @@ class ProjectService:
         operation = replace(self._new_record(AuditEvent.LEARNING_REVIEWED, name, [], call), learning_id=request.id)
         with self._audit_change(operation) as attempt:
             outcome = self._reviewer.review(request, lambda learning: attempt.begin(paths=learning.paths))
+        # A rejected or deferred learning changes no node.
         if outcome.node:
             self._changed()
         return outcome

@@ -206,6 +206,7 @@ class ProjectTree:
 
         Raises Unavailable.
         """
+        # Closing the generator closes its descriptor, which must live until the caller's block ends.
         with closing(self._descend(folder)) as descent:
             yield next((descriptor for at, descriptor in descent if at == folder), None)
 
@@ -240,6 +241,7 @@ class ProjectTree:
             real = os.path.realpath(joined)
         if real == root:
             return ROOT
+        # With the slash, so that `/srv/shop-old` is not below `/srv/shop`.
         prefix = root.rstrip("/") + "/"
         return real.removeprefix(prefix) if real.startswith(prefix) else None
 
@@ -381,6 +383,7 @@ class ProjectTree:
         if content is None:
             return None
         read = _parse_file(path, linked, *content)
+        # The cache raises ValueError for an entry larger than itself.
         if _is_cacheable(read.stamp, begun) and _cached_characters(read) <= self._cache.maxsize:
             with self._lock:
                 self._cache[path] = read
@@ -400,6 +403,7 @@ def _is_cacheable(stamp: FileStamp, begun: int) -> bool:
 def _parse_file(path: str, linked: bool, stamp: FileStamp, content: bytes) -> _CachedFile:
     text = content.decode(errors="replace")
     document = parse_node(text, path)
+    # The text may hold replacement characters of its own, in which case it encodes to the same bytes.
     decoded = "\ufffd" not in text or text.encode() == content
     file = NodeFile(path, text, document.sections(), count_tokens(text), decoded)
     return _CachedFile(document, file, find_imports(text), stamp, linked)

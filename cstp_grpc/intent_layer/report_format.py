@@ -162,6 +162,7 @@ def parse_report(content: bytes, learning_id: str, state: LearningState, file: s
 
 def add_review(content: bytes, review: LearningReview) -> bytes:
     """Return a report with a review added: box ticked, fields at the end, the rest byte for byte."""
+    # Reports of other tools may hold bytes that are no UTF-8; they are written back as they were.
     text = content.decode(errors="surrogateescape")
     first_end = LINE_END.search(text)
     end = first_end[0] if first_end else "\n"
@@ -213,6 +214,7 @@ def _disposition_lines() -> list[str]:
 
 def _encode_value(text: str) -> str:
     """Encode a text as a field value on one line."""
+    # A leading quote or backtick would be read back as JSON or as inline code.
     plain = text and text == text.strip() and text[0] not in '"`' and "\t" not in text and "\n" not in text
     return text if plain and not HIDDEN.search(text) else _encode_json_string(text)
 
@@ -328,6 +330,7 @@ def _parse_header(header: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...
             listing = name == "paths" and name not in fields
             if listing and field[2].strip():
                 paths += [_decode_value(path) for path in field[2].split(",") if path.strip()]
+            # The first of a name counts: texts of agents stand below the fields, and cannot override them.
             fields.setdefault(name, _decode_value(field[2]))
         elif listing and line.startswith("- "):
             paths.append(_decode_value(line[2:]))
@@ -387,6 +390,7 @@ def _parse_review(note: Mapping[str, str]) -> LearningReview | None:
 
 
 def _learning_type(field: str, title: str, learning_id: str) -> LearningType:
+    # What is said expressly first, then what only the name of the file or the title suggests.
     for name in (field.casefold(), learning_id.partition("-")[0].casefold(), title):
         if name in TYPE_BY_PREFIX:
             return TYPE_BY_PREFIX[name]

@@ -86,6 +86,7 @@ def _iter_boundaries(
             label = LABEL.fullmatch(_leading_text(block))
             if label:
                 permission = _parse_permission(label[1])
+            # Another heading ends the permission of the one before it.
             elif block.type == "heading":
                 permission = None
         elif block.type in ("bullet_list", "ordered_list"):
@@ -98,6 +99,7 @@ def _boundaries_of_item(
 ) -> Iterator[tuple[BoundaryPermission, str]]:
     content = _leading_text(item)
     if label := LABEL.fullmatch(content):
+        # The item is only a label; what it permits are the items nested in it.
         yield from _iter_boundaries(item.children[1:], _parse_permission(label[1]))
     elif labelled := LABELLED.fullmatch(content):
         yield _parse_permission(labelled["bold"] or labelled["plain"]), labelled["text"]

@@ -214,6 +214,7 @@ def parse_new_learning(message: pb2.ReportLearningRequest, by: ProjectCall) -> N
         paths=(message.path, *message.also_paths),
         title=message.title,
         detail=message.detail,
+        # What a report names as its author; the audit record has the authenticated caller beside it.
         agent_id=by.claimed_agent or by.caller,
         evidence=proto_values.optional_field(message, "evidence"),
         operation=proto_values.optional_field(message, "operation"),

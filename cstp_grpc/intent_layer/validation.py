@@ -95,9 +95,11 @@ def validate_selected(
     """
     validator = _NodeValidator(tree, found)
     of_project, problems = read_severities(tree)
+    # A set: a file that two nodes import is found faulty once.
     findings = {finding for each in found for finding in validator.check_node(each)}
     if history:
         findings.update(validator.check_staleness(history))
+    # The findings about the rules file itself cannot be turned off by it.
     findings = {*apply_severities(findings, {**of_project, **severities}), *problems}
     return tuple(sorted(findings, key=lambda each: (each.file, each.line, each.rule, each.message)))
 
@@ -128,6 +130,7 @@ class _NodeValidator:
         self._tree = tree
         self._root = os.path.realpath(tree.root)
         self._existence = PathExistenceCache(tree)
+        # Seeded with the nodes to validate, so that none of them is read twice.
         self._nodes: dict[str, Node | UnreadableFolder | None] = {each.folder: each for each in found}
         self._validated = [each for each in found if isinstance(each, Node)]
         self._listed: dict[str, frozenset[str]] = {}
@@ -234,6 +237,7 @@ class _NodeValidator:
     def _mentions_by_section(self, document: NodeDocument) -> Iterator[tuple[str, tuple[Mention, ...]]]:
         """Yield the mentions of each section that the rules need, and of the preamble."""
         definitions = _link_definitions(document)
+        # One cheap search decides whether sections without paths of their own must be parsed at all.
         absolute = bool(MAYBE_ABSOLUTE.search(document.text[:MAX_CHARACTERS]))
         if absolute:
             yield "", find_mentions(document.preamble, definitions=definitions)
