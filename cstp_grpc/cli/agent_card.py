@@ -57,6 +57,7 @@ def agent_card_command(
     if key_file and not wants_proof:
         raise click.UsageError("--key is for --verify.")
     roots = ca_file or config.command_environment().ca_file
+    # Before the card is fetched: without a key there is nothing to verify it by.
     keys = keys_for_bridge(url, key_file) if wants_proof else []
     found = Endpoint(url, "URL") if url else local_bridge(current_state().settings())
     card = fetch_card(found.url, roots or found.ca_file)
@@ -120,10 +121,12 @@ def require_verified(out: Output, card: dict[str, Any], keys: list[PublicKey]) -
 def local_bridge(settings: Settings) -> Endpoint:
     """Return this machine's own bridge, from the developer's agents file or else from the settings."""
     described = settings.data_dir / AGENTS_FILE
+    # The file that `cstp serve --dev` writes has the real ports, also where the settings say 0.
     for agent in read_agents(described).agents if described.exists() else ():
         if target_scheme(agent.url) in {"http", "https"}:
             return Endpoint(agent.url, str(described), ca_file=ca_file_of_entry(agent, described))
     address, tls = join_host_port(dial_host(settings.server.host), settings.server.port), settings.server.tls
+    # The server's own certificate counts as its authority: on this machine the file itself is at hand.
     url, ca_file = (f"https://{address}", tls.certificate) if tls else (f"http://{address}", None)
     return Endpoint(url, "the configuration", ca_file=ca_file)
 
@@ -145,6 +148,7 @@ def fetch_card(url: str, ca_file: Path | None) -> dict[str, Any]:
     address = urlsplit(card_url(url))
     tls = tls_context(None if ca_file is None else read_ca_file(ca_file))
     client = HttpClient(tls, max_bytes=MAX_RESPONSE_BYTES)
+    # Without a token: cards are public, and the URL may be anybody's.
     answer = send_http_request(client, "GET", address, {"accept": "application/json"}, None, CARD_TIMEOUT)
     if answer.status != 200:
         raise click.ClickException(f"{address.geturl()} answered HTTP {answer.status}.")

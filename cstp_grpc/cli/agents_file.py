@@ -97,6 +97,7 @@ def check_optional_text(value: Any) -> str | None:
 
 def check_seconds(value: Any) -> str | None:
     """Require a number of seconds greater than 0."""
+    # YAML has `.nan`, which is neither greater nor less than 0; `.inf` means no limit.
     valid = is_number(value) and value > 0 and not math.isnan(value)
     return None if valid else "must be a number of seconds greater than 0"
 

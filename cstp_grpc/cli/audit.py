@@ -71,6 +71,7 @@ def audit_command(
         error=error,
         after=after,
         before=before,
+        # No more than is wanted, and no more than the contract gives in a page; `islice` stops the paging.
         page_size=min(limit, 1000),
     )
     found = list(islice(entries, limit))

@@ -82,6 +82,7 @@ def plot_interval(low: float, point: float, high: float, mark: float) -> str:
     for place in range(first, last + 1):
         cells[place] = LINE
     cells[first], cells[last] = LOW_END, HIGH_END
+    # In this order: the ends over the line, the mark over both, and the point over everything.
     cells[plot_column(mark)] = STATED
     cells[plot_column(point)] = POINT
     return "".join(cells).rstrip()

@@ -59,6 +59,7 @@ def bucket_shapes(item: pb2.ReliabilityBucket) -> Iterator[str]:
     is_within = interval.low <= item.mean_confidence <= interval.high
     colour = RIGHT_COLOUR if is_within else WRONG_COLOUR
     across, up = horizontal_place(item.mean_confidence), vertical_place(item.success_rate)
+    # The root, because the eye compares areas.
     radius = min(3 + math.sqrt(item.count), 20)
     yield svg_line(across, vertical_place(interval.low), across, vertical_place(interval.high), colour)
     yield f'<circle cx="{across:.1f}" cy="{up:.1f}" r="{radius:.1f}" fill="{colour}" fill-opacity="0.6"/>'

@@ -82,6 +82,7 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
     try:
+        # Python's parser takes NaN and Infinity, which are not JSON (RFC 8259, section 6).
         return json.loads(text, parse_constant=refuse)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
@@ -106,6 +107,7 @@ def enum_choice(kind: type[StrEnum]) -> click.Choice[str]:
 
 def stack_options(*options: Decorator) -> Decorator:
     """Return a decorator that adds options, listed in the order given."""
+    # Click lists options in the reverse order of their application.
     return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
@@ -272,6 +274,7 @@ def exit_on_known_failure(ctx: click.Context) -> Iterator[None]:
     except UnicodeEncodeError as error:
         message = f"{error.object!r} is not UTF-8 text"
         exit_with_error(ctx, message, {"reason": "INVALID_ARGUMENT", "message": message})
+    # Click prints these with the usage, and exits with 2.
     except click.UsageError:
         raise
     except click.ClickException as error:
@@ -348,6 +351,7 @@ def with_client(command: Callable[Concatenate[CstpClient, Output, P], None]) -> 
         from cstp_grpc.cli.server_choice import choose_server
 
         current = current_state()
+        # Stored before the connection is opened, so that the hints about a failure know which server was meant.
         current.endpoint = choose_server(choice, command_environment(), current)
         with current.endpoint.connect(timeout) as client:
             command(client, Output(json_wanted=current.json_wanted), *args, **kwargs)

@@ -111,6 +111,7 @@ def setting_row(key: str, described: Schema) -> str:
         describe_type(described),
         describe_default(described),
         to_single_line(described.get("description", "")),
+        # Members of lists and mappings have no variable of their own: those are given as a whole, in JSON.
         "" if "[]" in key or ".NAME." in key else f"`{ENV_PREFIX}{key.replace('.', '__').upper()}`",
     )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
@@ -155,6 +156,7 @@ def describe_default(described: Schema) -> str:
         return "must be given" if "items" not in described else "see below"
     value = described["default"]
     if described.get("uniqueItems"):
+        # A set has no order, and the document must not differ from run to run.
         value = sorted(value)
     return "" if value is None else f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
@@ -182,6 +184,7 @@ def check_command(out: Output) -> None:
     """
     settings = current_state().settings()
     rules = open_rules(None)
+    # Built for its checks alone: a limit for a method that does not exist is an error.
     RateLimiter(settings.rate_limits, contract_methods(), ())
     with startup_errors_as_failures():
         parse_database_url(settings.storage_url)

@@ -78,6 +78,7 @@ def break_offsets(line: str, width: int) -> Iterator[int]:
     """Yield the offsets at which a line is broken to fit a width; a longer single word is not broken."""
     used = begun = len(line) - len(line.lstrip())
     for word in WORD.finditer(line):
+        # In cells and not in characters: ideographs take two columns.
         if word.start() > begun and used + cell_len(word[0].rstrip()) > width:
             yield word.start()
             used = 0
@@ -112,5 +113,6 @@ def open_console(*, error: bool) -> Console:
         markup=False,
         emoji=False,
         highlight=False,
+        # Otherwise rich would wrap at 80 columns what goes to a file or to another program.
         width=None if stream.isatty() else UNBOUNDED,
     )

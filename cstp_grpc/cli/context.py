@@ -87,10 +87,12 @@ def resolve_command(
 
         out.message(intent_layer_responses.resolve_response(resolution))
     else:
+        # Unchanged for the agents that read it: no wrapping, and no replaced characters but on a terminal.
         out.write_verbatim(resolution.markdown)
         if resolution.left_out:
             named = ", ".join(f"{left.section} ({left.file})" for left in resolution.left_out)
             out.note(to_printable(f"Left out to keep within {max_tokens} tokens: {named}."))
+    # After the output: with --json the empty answer is an answer too, and the exit code tells the rest.
     if not resolution.nodes:
         if not out.json_wanted:
             out.note(f"No node covers {to_printable(path)}. `cstp context init` begins one in the current folder.")

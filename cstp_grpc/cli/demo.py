@@ -38,7 +38,12 @@ def demo_command() -> None:
         out.line(f"Starting a server with the embedder {settings.embedding.provider} …")
         bridge_file = bridge_config(Path(folder))
         with ServerStack(
-            settings, bridge_file, bridge=True, environment=config.environment_without_settings()
+            # The bridge is a process of its own, which would read the settings of the developer's server from the
+            # environment.
+            settings,
+            bridge_file,
+            bridge=True,
+            environment=config.environment_without_settings(),
         ) as stack:
             grpc_target, bridge_url = stack.server.url, str(stack.bridge_url)
             with CstpClient(grpc_target, DEMO_TOKEN) as client:
@@ -81,6 +86,7 @@ def demo_settings(folder: Path) -> Settings:
 def choose_embedder() -> str:
     """Return the best embedder that is available without the network."""
     try:
+        # A demonstration that downloads 79 MB first demonstrates little.
         find_model_files(None, download=False)
     except WeightsMissing:
         return "lexical"

@@ -44,6 +44,8 @@ def developer_token(data_dir: Path) -> DeveloperToken:
     path = data_dir / TOKEN_FILE
     # Others cannot enter a new data folder; an existing one keeps its mode.
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Made before it is known whether it is needed: creating the file is the test whether there is one, so that two
+    # first starts at once agree on one token.
     text = secrets.token_urlsafe(TOKEN_BYTES)
     try:
         write_private(path, text)
@@ -63,6 +65,7 @@ def write_private(path: Path, text: str) -> None:
 
 def read_private(path: Path) -> str:
     """Return a secret that only its owner may read. Raises ConfigError."""
+    # As ssh does with private keys: whoever could read it may have read it.
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path}: others may read it; delete it, and the next start makes a new one")
     text = path.read_text(encoding="utf-8").strip()

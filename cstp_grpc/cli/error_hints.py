@@ -57,6 +57,7 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
 
 def tls_hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
     """Return a hint for a failed TLS connection, or None for other failures."""
+    # gRPC says it in the status text, Python's ssl in the exception below.
     text = f"{error.message} {error.__cause__}".lower()
     if endpoint is None or not any(
         sign in text for sign in (*UNTRUSTED_SIGNS, *NAME_MISMATCH_SIGNS, *NO_TLS_SIGNS, *CONNECTION_LOST_SIGNS)

@@ -83,6 +83,7 @@ def choose_importer(settings: Settings, wanted: str | None) -> str:
     known = {token.name for token in settings.auth.tokens}
     if not settings.auth.enabled:
         known, recorders = known | {ANONYMOUS}, [ANONYMOUS]
+    # The file shows that a developer's server ran here, whose decisions are those of `developer`.
     if (settings.data_dir / TOKEN_FILE).exists() or not known:
         known, recorders = known | {DEVELOPER}, recorders or [DEVELOPER]
     if wanted is not None:
@@ -131,6 +132,7 @@ class ImportReport:
         """Yield each record with the action taken."""
         if self.dry_run:
             yield from ((parsed, READ_ACTION) for parsed in self.parsed)
+        # After a failure there are fewer results than records; they come in the order of the requests.
         for parsed, result in zip(self.parsed, self.results, strict=False):
             action = enum_word(journal_pb2.ImportAction, result.action)
             yield parsed, DELETED_ACTION if action == "deleted" else action
@@ -297,6 +299,7 @@ def read_import_requests(
 ) -> tuple[ImportReport, list[ImportRequest]]:
     """Return the report on the files, and the requests for the valid records."""
     report, requests = ImportReport(), []
+    # Here and not only at the server: one invalid record would make the server refuse its whole batch.
     validator = protovalidate.Validator()
     with progress_bar(out, "Reading", len(find_record_files(paths))) as advance:
         for found in read_records(paths, mapping=mapping, on_file=lambda _: advance()):
@@ -325,6 +328,7 @@ def describe_violations(validator: protovalidate.Validator, request: ImportReque
     for violation in validator.collect_violations(request):
         path = violation.proto.field
         names = [element.field_name for element in path.elements] if path else []
+        # Without the first name, `decision`, which every field of a record has.
         where = ".".join(names[1:] or names)
         found.append(f"{where}: {violation.proto.message}" if where else violation.proto.message)
     return "; ".join(found)
@@ -355,6 +359,7 @@ def choose_import_server(choice: ServerChoice, identity: str | None) -> Abstract
             raise click.UsageError("--as is for this machine's store; elsewhere the token says who imports.")
         return nullcontext(choose_server(choice, environment, current_state()))
     settings = current_state().settings()
+    # Tried and released: a server that starts in between makes the temporary one fail with AlreadyRunning.
     if not is_locked(settings.data_dir):
         return run_temporary_server(settings, choose_importer(settings, identity))
     endpoint = choose_server(choice, environment, LoadedConfiguration(settings))

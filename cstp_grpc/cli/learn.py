@@ -296,7 +296,9 @@ def read_input() -> str:
 
 def parse_report_path(project: ProjectFolder, written: str) -> tuple[ProjectFolder, str]:
     """Return the project and the learning's identifier for the path of a report. Raises InvalidArgument."""
+    # Not resolve(): a report in a folder that is a link belongs to the project that has the link.
     file = Path(os.path.abspath(project.base / written))  # noqa: PTH100
+    # ROOT/.intent-layer/mistakes/STATE/ID.md
     root = file.parents[3] if len(file.parents) > 3 else file.parent
     if file.parent.parent != root / REPORTS_FOLDER:
         raise InvalidArgument.field(

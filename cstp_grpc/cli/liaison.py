@@ -69,6 +69,7 @@ def exit_if_blocked(out: Output) -> Iterator[None]:
         yield
     except PermissionDenied as error:
         blocks = error.blocks
+        # A missing permission, and not a guardrail.
         if not blocks:
             raise
         if out.json_wanted:
@@ -239,6 +240,7 @@ def find_last_routing(client: CstpClient, session: str) -> tuple[pb2.Event | Non
     events = client.liaison.list_events(
         chat_session_id=session, types=[EventType.LIAISON_AGENT_ACTIVATED], page_size=100
     )
+    # The listing is oldest first, so that the last one is at its end.
     last = deque(events, maxlen=1)
     if not last:
         return None, None
@@ -372,6 +374,7 @@ def delete_command(client: CstpClient, out: Output, session: str | None, user_id
         raise click.UsageError("Name either --session ID or --user ID.")
     what = f"the session {session}" if session is not None else f"all sessions of {user_id}"
     if not yes:
+        # A script must not hang on a question, and must not delete without having said so.
         if out.json_wanted or not (sys.stdin and sys.stdin.isatty()):
             raise click.UsageError("Pass --yes, since nobody can be asked whether to delete.")
         click.confirm(f"Delete {to_printable(what)} for good?", abort=True, err=True)

@@ -70,6 +70,7 @@ def print_conversation(console: Console, messages: Sequence[pb2.ChatMessage]) ->
         if message.HasField("metadata"):
             said.append(f"\n{to_printable(struct_to_line(message.metadata))}", style="dim")
         speaker = enum_word(pb2.MessageRole, message.role)
+        # An assistant's message is that of whoever had the session then.
         if message.role == pb2.MESSAGE_ROLE_ASSISTANT:
             speaker = message.active_agent
         table.add_row(f"  {message.sequence}", format_instant(message.sent_at), to_printable(speaker), said)
@@ -138,6 +139,7 @@ def print_claim(console: Console, answer: pb2.ClaimSessionResponse) -> None:
         field_table([("claim", claim), ("reason", payload.routing_reason), ("context", object_to_line(context))])
     )
     table = TextTable()
+    # The shared context is free-form: another tool may have put anything into this member.
     for said in history if isinstance(history, list) else [history]:
         role, content = (said.get("role"), said.get("content")) if isinstance(said, dict) else ("", said)
         table.add_row(f"  {to_single_line(str(role or ''))}", to_printable(str(content)))

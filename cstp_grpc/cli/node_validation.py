@@ -127,6 +127,7 @@ def validate_staged(root: Path, severities: RuleSeverities) -> ValidationReport:
         return ValidationReport((), 0)
     nodes, findings = _validate_entries(_staged_entries(folder), severities)
     known = {_finding_key(each) for each in findings if each.file not in changed}
+    # The last commit is looked at only if there are findings that it may have had.
     if known:
         known &= {_finding_key(each) for each in _validate_entries(_committed_entries(folder), severities)[1]}
     return ValidationReport(
@@ -214,6 +215,7 @@ def _read_objects(object_ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         line_end = answer.index(b"\n", start)
         size = int(answer[start:line_end].split()[2])
         yield object_id, answer[line_end + 1 : line_end + 1 + size]
+        # A line feed follows the header, and another one the content.
         start = line_end + size + 2
 
 

@@ -82,6 +82,7 @@ def probe_peers(settings: Settings, seconds: float) -> list[PeerHealth]:
     with ExitStack() as opened:
         peers = open_peers(opened, settings.federation)
         pool = opened.enter_context(ThreadPoolExecutor(len(configured)))
+        # Beside the calls below, so that both together take no longer than the slower one.
         cards = [pool.submit(fetch_peer_card, peer, seconds) for peer in configured]
         replies = ask_peers(peers, contract_methods()["cstp.getAccess"], access_pb2.GetAccessRequest(), seconds)
         by_name = {reply.agent: reply for reply in replies}
@@ -152,6 +153,7 @@ class PeerConfigChange:
     def diff(self) -> str:
         """The changed lines without context, since there may be tokens around them."""
         lines = difflib.unified_diff(self.before.splitlines(), self.text.splitlines(), n=0, lineterm="")
+        # Without the first two lines, which name the files.
         return "\n".join(list(lines)[2:])
 
 
@@ -162,6 +164,7 @@ def plan_peer(path: Path, new_peer: NewPeer, seconds: float) -> PeerConfigChange
     """
     before = config.read_text(path)
     present = config.validate_text(before, path, {}).federation.peers
+    # Before the agent is called, and again below with the name and the URL that its card gives.
     check_new(new_peer.url, new_peer.name, present)
     name, url = discover_peer(new_peer, seconds)
     check_new(url, name, present)
