@@ -101,6 +101,7 @@ class LiaisonAgents:
         return InvalidPillar(
             f"{field}: {description}",
             violations=[FieldViolation(field, description)],
+            # Cut: the name is the caller's, and metadata travels in trailers that clients bound to 8 KiB.
             metadata={field: given[:MAX_NAME_IN_ERROR], "reason": "there is no such pillar"},
         )
 

@@ -52,6 +52,7 @@ class SessionOperation:
         """Return the audit entry; `with_content` adds the shared context to its hash."""
         text = self.describe()
         if with_content and self.shared_context is not None:
+            # The redacted context, as the agent got it; truncated below with the rest of the text.
             text += f" {encode_canonical_json(self.shared_context)}"
         return AuditEntry(
             timestamp=self.at,

@@ -24,6 +24,7 @@ def encode_canonical_json(value: object) -> str:
     try:
         content = rfc8785.dumps(value)  # type: ignore[arg-type]
     except rfc8785.IntegerDomainError:
+        # Only after the refusal: hardly any context holds such integers, and the conversion copies all of it.
         content = rfc8785.dumps(ints_to_doubles(value))
     return content.decode()
 
@@ -43,6 +44,7 @@ def is_plain_json(value: object) -> bool:
 
     The two order names other than ASCII differently, and write exponents and whole floats differently.
     """
+    # The exact type: a subclass may encode itself otherwise, and `True` is an int.
     kind = type(value)
     if isinstance(value, dict) and kind is dict:
         for name, member in value.items():

@@ -100,19 +100,24 @@ class ContextSharing:
         Raises MissingParameter, InvalidPillar, LiaisonAgentUnavailable, ContextSharingFailed, PermissionDenied if
         guardrails block it, and Conflict if the key was used for another context.
         """
+        # Outside the try, like the look-up of the agent: a request that names nothing to share is no refused hand-over
+        # for the trail.
         context = require_parameters(request)
         pillar, agent = self._agents.of_agent(request.target_agent)
         operation = SessionOperation(
             self._clock(), AuditEvent.CONTEXT_SHARED, caller, request.target_agent, request.conversation_id
         )
         try:
+            # First, because the identity of a share is the hash of what is shared, and that is the redacted context.
             redacted = self.redact(context)
             share = new_share(caller, request, redacted, self._clock())
             operation = replace(operation, context_hash=share.context_hash, shared_context=share.shared_context)
             with self._sessions.read_snapshot() as unit_of_work:
                 known = self._store.share(unit_of_work, caller.tenant, share.id)
             if known is not None:
+                # Before the agent is asked: a repeated request gets its answer even if the agent is away by now.
                 return require_same_share(known, share)
+            # Before the guardrails, so that the trail has no verdict on a hand-over that could not happen.
             agent.check(caller.tenant)
             handover = Handover(pillar, request.source_agent, request.target_agent, session_id=request.conversation_id)
             verdict = self.judge(caller, handover)
@@ -127,6 +132,7 @@ class ContextSharing:
             self._recorder.record_refusal(replace(operation, error=error.reason))
             raise
         stored = self._recorder.run(lambda unit_of_work: self._insert_unrouted(unit_of_work, offered, operation))
+        # After the commit: the dispatcher reads the share from the database.
         if offered.is_to_be_delivered:
             self._wake()
         return stored

@@ -91,6 +91,7 @@ class SessionEraser:
             return False
         now = self._clock()
         # Privacy: the user is left out, so that what is kept does not say whose session it was.
+        # After the deletion, which removes the events of the session too: this one stays.
         event = Event(session.tenant, EventType.SESSION_DELETED, session.active_agent, now, session.id)
         self._recorder.add_event(unit_of_work, event)
         context_hash = hash_canonical_json(session.context)

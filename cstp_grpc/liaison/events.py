@@ -91,6 +91,7 @@ class EventFeed:
         watch = EventSubscription(agent, conditions, start, self._next, self._end)
         with self._lock:
             self._check_open()
+            # With the lock that adds the subscription, so that two calls cannot share the last place.
             self._check_room(watch)
             self._watches.add(watch)
         return watch

@@ -96,6 +96,7 @@ class JsonPathEngine:
         self._budget = TimeBudget()
         self._environment = JSONPathEnvironment()
         functions = self._environment.function_extensions
+        # In place of the library's own, which match without a time limit.
         functions["match"] = IRegexpFunction(self._budget, whole=True)
         functions["search"] = IRegexpFunction(self._budget, whole=False)
 
@@ -107,6 +108,7 @@ class JsonPathEngine:
             raise InvalidJsonPath(f"it is no RFC 9535 JSONPath: {error}") from error
         except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
             raise InvalidJsonPath("it is no RFC 9535 JSONPath that can be read") from error
+        # `$` alone: dropping it would leave no context, and masking it would make it a text.
         if query.empty():
             raise InvalidJsonPath("it selects the whole context, which must stay an object")
         check_query(query)
@@ -117,6 +119,7 @@ class JsonPathEngine:
 
         Raises TimeoutError if that takes longer than allowed, and JSONPathError if a query cannot be evaluated.
         """
+        # One limit for all rules together: they are applied while a hand-over waits.
         self._budget.start(self._seconds)
         return [self._locations(query, document) for query in queries]
 

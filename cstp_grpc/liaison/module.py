@@ -169,6 +169,7 @@ def build_share_dispatcher(
         # None: without remote agents nothing can be delivered, so there is nothing to poll for.
         refresh_seconds=shared.settings.storage.refresh_seconds if remote else None,
         lease_seconds=LEASE_FACTOR * liaison.delivery_seconds,
+        # A delivery in progress may take its whole timeout; closing the clients cancels it when the server stops.
         interrupt=lambda: close_agents(remote.values()),
         reading=shared.database.background_snapshot,
     )

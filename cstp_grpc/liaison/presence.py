@@ -64,6 +64,7 @@ class Heartbeats:
                 caller.tenant, pillar, until, caller.agent, is_present=True, since=now, beaten_at=now
             )
             if known is not None and known.is_present:
+                # Still the same presence: `since` is its beginning, not its last heartbeat.
                 stored = replace(stored, since=known.since)
             else:
                 self._recorder.add_event(unit_of_work, presence_event(stored, EventType.AGENT_PRESENT, now))
@@ -117,6 +118,7 @@ class Heartbeats:
     def _mark_absent(
         self, unit_of_work: UnitOfWork, presence: AgentPresence, now: datetime, reason: str
     ) -> AgentPresence:
+        # Since its time ran out, and not since that was noticed.
         absent = replace(presence, is_present=False, since=presence.available_until)
         self._store.write_presence(unit_of_work, absent)
         self._recorder.add_event(unit_of_work, presence_event(absent, EventType.AGENT_ABSENT, now, reason=reason))
@@ -125,6 +127,7 @@ class Heartbeats:
     def is_remembered(self, tenant: str, pillar: str) -> bool:
         """Return whether an agent is available by this server's cache, without a query."""
         now = self._clock()
+        # Without an entry `now > now` is false.
         return self._known.get((tenant, pillar), now) > now
 
     def is_available(self, tenant: str, pillar: str) -> bool:
@@ -202,6 +205,7 @@ class LocalAgentService:
         """
         if not pillar.strip():
             raise missing_parameter("target_pillar")
+        # An unknown pillar is the caller's mistake, and another error than a pillar of somebody else.
         self._agents.of_pillar(pillar)
         agent = self._require_served(caller, pillar)
         if leaving:
@@ -223,6 +227,7 @@ class LocalAgentService:
         def job(unit_of_work: UnitOfWork) -> tuple[Session, Activation]:
             session = lock_open_session(self._sessions, unit_of_work, caller, session_id)
             self._require_served(caller, self._pillar_of(session))
+            # With the lock on the session, so that what the claimant gets is the hand-over that it claims.
             activation = self._activation_of(unit_of_work, session)
             now = self._clock()
             renews = session.claimed_by == claimant and session.is_claimed(now)

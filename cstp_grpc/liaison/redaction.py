@@ -79,6 +79,7 @@ class Redaction:
         kept = context if self._select is None else self._apply_rules(context, self._select)
         text = encode_canonical_json(kept)
         content = text.encode()
+        # Judged after the rules, which may drop most of it.
         if len(content) > self._max_bytes:
             raise ContextSharingFailed(
                 f"the context has {len(content)} bytes after redaction, and liaison.max_context_bytes"
@@ -130,6 +131,8 @@ def build_redaction_tree(found: Iterable[tuple[bool, list[Location]]]) -> Redact
         for location in locations:
             edit = top
             for part in location:
+                # One tree for all rules, applied in one pass: indexes of arrays would shift if the rules were applied
+                # one after another.
                 edit = edit.below.setdefault(part, RedactionNode())
             if mask:
                 edit.mask = True
@@ -142,6 +145,7 @@ def redact_value(value: Any, edit: RedactionNode | None) -> Any:
     """Return a redacted value; unaffected parts are not copied."""
     if edit is None:
         return value
+    # Before what is below: nothing of a masked value is looked at.
     if edit.mask:
         return MASK
     return redact_object(value, edit) if isinstance(value, dict) else redact_array(value, edit)

@@ -248,6 +248,7 @@ def parcel_json(parcel: DeliveryRequest) -> dict[str, Any]:
         "target_pillar": parcel.pillar,
     }
     if share.conversation_id is not None:
+        # As the tenant calls it; only the ids by which the agent tells messages apart are scoped.
         found["chat_session_id"] = share.conversation_id
     if decision is not None:
         found["routing_reason"] = decision.reason
@@ -333,6 +334,7 @@ class RemoteAgent:
             logger.warning("%s refuses the share %s: %s", self._name, parcel.share.id, describe_with_cause(error))
             raise
         except DeliveryFailed as error:
+            # Logged once: the queue tries again and again for hours.
             if not self._failing:
                 logger.warning("nothing can be delivered to %s: %s", self._name, describe_with_cause(error))
             self._failing = True
@@ -381,6 +383,7 @@ class AvailabilityCache:
             remaining = 0.0 if self._known_until is None else self._known_until - self._clock()
             if remaining > 0:
                 return self._reason, remaining
+            # One probe at a time; callers that come while it runs wait for its result.
             if self._flight is None or self._flight.done():
                 self._flight = self._pool.submit(self._try)
             flight = self._flight

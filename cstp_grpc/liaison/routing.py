@@ -179,6 +179,7 @@ class Router:
             return await self._recorder.write(job)
         except CstpError as error:
             add_failure_details(error, request.target_pillar)
+            # A transaction of its own: the one of the routing was rolled back, or never began.
             await self._recorder.write_refusal(attempt.to_operation(error.reason))
             raise
 
@@ -214,9 +215,12 @@ class Router:
             attempt.session = session
             attempt.redacted = self._redact(request, session, messages)
             plan = self._plan(request, session, attempt.redacted)
+            # Before the checks of session and agent: the same routing again gets its answer, whatever has changed
+            # since.
             if known := self._previous_activation(plan):
                 return known
             self._require_movable(session, request)
+            # Before the guardrails, whose verdict would otherwise be about a hand-over that cannot happen.
             agent.check(caller.tenant)
             self._judge(attempt, plan)
             if not agent.confirms:
@@ -242,6 +246,7 @@ class Router:
             if session.active_agent == GUIDE:
                 return session, None
             now = self._clock()
+            # Before the version: an agent that lost the session is told that, and not that its version is old.
             self._fence.check_return(caller, session, claim_number, now)
             check_version(session, version)
             return self.give_back(unit_of_work, caller, session, reason, now)
@@ -315,6 +320,7 @@ class Router:
         """Return the plan; a direct hand-over between liaison agents begins another epoch."""
         leaves = session.active_agent != GUIDE
         epoch = session.routing_epoch + 1 if leaves else session.routing_epoch
+        # The epoch makes the same routing after a return another one.
         key = routing_key(session.id, request.target_pillar, redacted.context_hash, epoch)
         return RoutingPlan(
             request.target_pillar, session, request.reason, redacted, epoch, key, request.context is None
@@ -360,6 +366,7 @@ class Router:
         self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, operation: SessionOperation, *, again: bool
     ) -> Activation:
         """Hand over to an agent that must accept first, unless the same routing succeeded meanwhile."""
+        # Read again with the lock: a call that held it may have succeeded.
         if known := self._find_activation(caller.tenant, plan.key):
             return known
         if again:

@@ -180,6 +180,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             caller = current_tenant_caller()
             routing = parse_routing_request(request, caller)
             activation = await self._liaison.router.route_on_loop(caller, routing, self._routings)
+            # None: it may take longer than the event loop can spare, and nothing has been done yet.
             if activation is not None:
                 return routing_response(activation)
         return await self._routings.run(self._route, request)
@@ -278,6 +279,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         watch = await self._run_blocking(
             self._liaison.feed.watch, parse_event_filter(request), after, current_tenant_caller().agent
         )
+        # However the call ends: otherwise the subscription would count until it is collected.
         context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
         return (liaison_pb2.WatchEventsResponse(event=event_message(event)) async for event in watch)
 

@@ -47,6 +47,7 @@ class ClaimFence:
             return
         if not self._serves(caller, session):
             raise other_agent_error(session)
+        # A fencing token: the number tells the present claim from an ended one of the same claimant.
         if number != session.claim_number:
             raise not_holder_error(
                 session, f"claim {number} is not the current one", "the claim number is not the current one"
@@ -195,6 +196,7 @@ class SessionService:
         self, caller: TenantCaller, session_id: str, content: MessageContent, claim_number: int | None
     ) -> Callable[[UnitOfWork], ChatMessage]:
         """Return the transaction that appends a message. Raises InvalidArgument for metadata that is too large."""
+        # Before the job is queued: the writer's thread only writes.
         self._check_size("metadata", content.metadata or {})
 
         def job(unit_of_work: UnitOfWork) -> ChatMessage:
@@ -250,10 +252,12 @@ class SessionService:
             session = lock_open_session(self._store, unit_of_work, caller, session_id, version)
             self._fence.check_number(caller, session, claim_number, self._clock())
             removed = {name for name, value in changes.items() if value is None}
+            # As in a JSON merge patch (RFC 7396), but for the top level alone.
             merged = {name: value for name, value in {**session.context, **changes}.items() if name not in removed}
             # No new version if nothing changes, so that a repeated update does not make others fail.
             if is_same_json(merged, session.context):
                 return session
+            # Again: changes that fit may make the whole too large.
             self._check_size("context", merged)
             updated = next_version(session, self._clock(), context=merged)
             self._replace(unit_of_work, updated)
@@ -289,12 +293,14 @@ class SessionService:
 
     def _existing_session(self, unit_of_work: UnitOfWork, new: Session, session_id: str | None) -> Session:
         """Return the existing session that prevents opening a new one, if it is the same. Raises Conflict."""
+        # The session that the user has decides; without one, it is the id that is taken.
         active = self._store.active(unit_of_work, new.tenant, new.user_id)
         if active is None:
             raise Conflict(
                 f"There is a chat session {new.id} already; choose another identifier, or none",
                 metadata={"chat_session_id": new.id},
             )
+        # By the context of the opening, since the present one may have been updated.
         if active.opened_hash != new.opened_hash or session_id not in (None, active.id):
             raise Conflict(
                 f"{new.user_id} has the active chat session {active.id}, opened otherwise; use it or close it",
