@@ -204,7 +204,8 @@ class StorageSettings(SettingsSection):
     refresh_seconds: float = Field(default=1.0, gt=0)
     """How often a server looks for work that others left: deliveries, notifications, sessions left alone."""
     watch_seconds: float = Field(default=0.05, gt=0)
-    """How often it asks whether others wrote to the same database, so that its searches and watchers see it."""
+    """How often it asks whether others wrote to the same database, so that its searches and watchers see it. PostgreSQL
+    notifies it of that, and while it does, the server asks once a second only."""
 
 
 class IndexSettings(SettingsSection):

@@ -14,7 +14,7 @@ from cstp_grpc.intents.model import IntentKey, IntentVector, SharedIntent, Share
 from cstp_grpc.intents.sql_store import CLOSING, closing_from_row, intent_from_row
 from cstp_grpc.intents.sql_tables import intents, shared_intents
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork, bind_parameters
+from cstp_grpc.storage.unit_of_work import ChangeNotice, CompiledStatement, UnitOfWork, bind_parameters
 
 VECTOR_TYPE = np.dtype("<f4")
 """The encoding of stored vectors: little-endian float32 on every machine."""
@@ -42,6 +42,7 @@ class SqlSharedIntentStore:
         # Whoever adds or repeats a revision holds its lock, so that no other transaction waits for this row.
         upsert = insertion.on_conflict_do_update(index_elements=[column.name for column in KEY], set_=replaced)
         self._upsert = CompiledStatement(upsert, database.dialect)
+        self._notice = ChangeNotice(database.dialect)
 
     def put(self, unit_of_work: UnitOfWork, model: str, shared: SharedIntent) -> None:
         """Store vector and verdict of a revision within the transaction that stores it, or replace them."""
@@ -53,6 +54,7 @@ class SqlSharedIntentStore:
             "allowed": shared.allowed,
         }
         self._upsert.run(unit_of_work, values)
+        self._notice.give(unit_of_work)
 
     def states(self, model: str, since: datetime, limit: int) -> Sequence[SharedIntentState]:
         """Return the shared intents received since an instant that have a vector of a model, latest first.

@@ -26,7 +26,7 @@ from cstp_grpc.storage.pagination import (
     to_microseconds,
 )
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork, bind_parameters
+from cstp_grpc.storage.unit_of_work import ChangeNotice, CompiledStatement, UnitOfWork, bind_parameters
 
 IDENTITY = ("agent", "correlation_id", "revision")
 REVISION_LOCK_SPACE = 0x6373_7470
@@ -52,6 +52,7 @@ class SqlIntentStore:
         self._guarded = database.dialect.name == "postgresql"
         insertion = locking_insert_statement() if self._guarded else plain_insert_statement()
         self._insert = CompiledStatement(insertion, database.dialect)
+        self._notice = ChangeNotice(database.dialect)
 
     def insert_or_get(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent:
         """Return the latest revision if it has the same content, else insert and return the next one.
@@ -93,6 +94,7 @@ class SqlIntentStore:
         table = intents.c
         same = (table.agent == key.agent, table.correlation_id == key.correlation_id, table.revision == key.revision)
         unit_of_work.execute(update(intents).where(*same).values(closing_to_row(closing)))
+        self._notice.give(unit_of_work)
 
     def _add(self, unit_of_work: UnitOfWork, intent: Intent) -> bool:
         """Insert a revision and return True, or False if its number exists. Raises IntentContended."""

@@ -19,8 +19,9 @@ from cstp_grpc.storage.database_errors import translate_read_errors
 from cstp_grpc.storage.sqlite_files import DatabaseFiles
 from cstp_grpc.storage.unit_of_work import DriverConnection, UnitOfWork, begin_sqlite_transaction
 
-RESERVED_CONNECTIONS = 3
-"""Connections beyond those for reading: the writer's, that of `ChangeWatch`, and one for migrations and the like."""
+RESERVED_CONNECTIONS = 4
+"""Connections beyond those for reading: the writer's, those of `ChangeWatch` and its notifications, and one for
+migrations and the like."""
 
 UNLIMITED = -1
 """What SQLAlchemy takes for no bound on the connections beyond those that are kept."""

@@ -244,6 +244,24 @@ ORDER_LOCK = 0x6373_7470_0002
 """The PostgreSQL advisory lock that makes numbers visible in their order: `cstp` in ASCII, and a number of ours."""
 
 
+CHANGE_CHANNEL = "cstp_changes"
+"""The PostgreSQL channel on which transactions notify other servers of what they committed."""
+
+
+class ChangeNotice:
+    """Notifies other servers of a transaction once it is committed; they would find it by polling, a little later."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        notice = select(func.pg_notify(CHANGE_CHANNEL, ""))
+        # Processes on one SQLite file ask for its version, which costs a microsecond.
+        self._notice = CompiledStatement(notice, dialect) if dialect.name == "postgresql" else None
+
+    def give(self, unit_of_work: UnitOfWork) -> None:
+        """Notify others when the transaction is committed, once however often this is called."""
+        if self._notice is not None:
+            self._notice.all(unit_of_work, {})
+
+
 class GlobalWriteLock:
     """Lets only one server at a time write data that must become visible in the order of its numbers.
 
@@ -252,12 +270,13 @@ class GlobalWriteLock:
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        lock = select(func.pg_advisory_xact_lock(ORDER_LOCK))
+        # The notice with the lock, because what becomes visible in its order is what other servers follow.
+        lock = select(func.pg_advisory_xact_lock(ORDER_LOCK), func.pg_notify(CHANGE_CHANNEL, ""))
         # On SQLite a transaction that writes keeps all others waiting by itself.
         self._lock = CompiledStatement(lock, dialect) if dialect.name == "postgresql" else None
 
     def hold(self, unit_of_work: UnitOfWork) -> None:
-        """Make the writes of other servers wait until the transaction ends. Raises DBAPIError.
+        """Make the writes of other servers wait until the transaction ends, and notify them. Raises DBAPIError.
 
         A transaction that reads what it will change calls this first: what it read then stays valid, and two servers
         never deadlock.

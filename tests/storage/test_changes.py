@@ -11,18 +11,21 @@ import pytest
 
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.errors import QueryFailed
+from cstp_grpc.storage.change_notifications import NotificationListener
 from cstp_grpc.storage.change_watch import ChangeWatch, DatabaseVersion
 from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
 
 INTERVAL = 0.01
+NEVER = 3600.0
 
 
 @contextmanager
-def watching(database: Database, *listeners: Callable[[], object]) -> Iterator[None]:
+def watching(database: Database, *listeners: Callable[[], object], interval: float = INTERVAL) -> Iterator[None]:
     """Watch a database for the length of a block."""
-    watch = ChangeWatch(database, INTERVAL, listeners)
+    watch = ChangeWatch(database, interval, listeners)
     watch.start()
     try:
         yield
@@ -120,3 +123,69 @@ def test_a_watch_finds_its_way_back_after_the_database_dropped_it(
 
 def test_a_watch_that_was_never_started_can_be_stopped(database: Database) -> None:
     ChangeWatch(database, 60.0, []).stop()
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_notified_commit_is_noticed_without_asking_for_it(
+    database: Database, writer: GroupCommitWriter, outbox: SqlChangeLog
+) -> None:
+    append(outbox, writer)
+    depths: list[int] = []
+    with watching(database, lambda: depths.append(outbox.depth()), interval=NEVER):
+        for count in range(1, 4):
+            wait_until(lambda count=count: count in depths, f"{count} are seen")  # type: ignore[misc]
+            append(outbox, writer)
+        wait_until(lambda: 4 in depths, "all are seen")
+
+
+def end_listening(database: Database) -> None:
+    """End the connections on which servers wait for notifications."""
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND query LIKE 'LISTEN %%'"
+        )
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_lost_listener_tells_of_what_it_may_have_missed_and_comes_back(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes: list[bool] = []
+    listener = NotificationListener(database, lambda: changes.append(listener.is_listening))
+    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.change_notifications"):
+        listener.start()
+        try:
+            wait_until(lambda: changes == [True], "it listens")
+            end_listening(database)
+            wait_until(lambda: False in changes and changes[-1], "it listens again")
+        finally:
+            listener.stop()
+    assert changes[-1] is False
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "the database sends no notifications of changes, so it is polled for them"
+    ]
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_job_that_is_rolled_back_notifies_nobody(
+    database: Database, writer: GroupCommitWriter, outbox: SqlChangeLog
+) -> None:
+    changed = Event()
+    listener = NotificationListener(database, changed.set)
+    listener.start()
+    try:
+        wait_until(lambda: listener.is_listening and changed.is_set(), "it listens")
+        changed.clear()
+
+        def fail(unit_of_work: UnitOfWork) -> None:
+            outbox.append(unit_of_work, "a")
+            raise QueryFailed("on purpose")
+
+        with pytest.raises(QueryFailed):
+            writer.run(fail)
+        assert not changed.is_set()
+        append(outbox, writer)
+        assert changed.wait(30)
+    finally:
+        listener.stop()
