@@ -272,6 +272,9 @@ def write_announcement(
     theirs = [peer.feedback.suggestions for peer in sorted(peers, key=agent_name_of) if peer.feedback]
     merged = verdict.merged if verdict else EMPTY_VERDICT
     answer.suggestions[:] = merge_suggestions(list(answer.suggestions), merged, theirs, MAX_SUGGESTIONS)
+    kept = [detail for detail in answer.suggestion_details if detail.text in answer.suggestions]
+    del answer.suggestion_details[:]
+    answer.suggestion_details.extend(kept)
     write_responses(answer, peers)
 
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
-from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, error_reason
 from cstp_grpc.guardrails.checker import GuardrailChecker, verdict_audit_fields
@@ -29,7 +28,7 @@ from cstp_grpc.intents.model import (
     SharedIntent,
 )
 from cstp_grpc.intents.related_intents import IntentSubject, RelatedIntent, RelatedIntents
-from cstp_grpc.intents.suggestions import build_suggestions
+from cstp_grpc.intents.suggestions import Suggestion, SuggestionBars, SuggestionSources, build_suggestions
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -108,10 +107,12 @@ class Feedback:
     received_at: datetime
     similar: tuple[Match, ...] = ()
     verdict: Verdict | None = None
-    suggestions: tuple[str, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
     code: CodeContext | None = None
     revision: int = 1
     related: tuple[RelatedIntent, ...] = ()
+    warning: str | None = None
+    """What the stated confidence has meant so far, if that was something else."""
 
 
 class CitationRecorder(Protocol):
@@ -155,6 +156,7 @@ class Announcer:
         pool: WorkPool,
         related: RelatedIntents,
         *,
+        bars: SuggestionBars,
         min_score: float,
         stores_content: bool = True,
         responds: bool = True,
@@ -162,7 +164,6 @@ class Announcer:
         confidences: ConfidenceHistory | None = None,
     ) -> None:
         self._search = search
-        self._searches = SearchScheduler(search, pool)
         self._judge = judge
         self._code = code
         self._intents = intents
@@ -171,6 +172,7 @@ class Announcer:
         self._clock = clock
         self._pool = pool
         self._related = related
+        self._bars = bars
         self._min_score = min_score
         self._stores_content = stores_content
         self._responds = responds
@@ -206,7 +208,14 @@ class Announcer:
             raise
         stored = await self._store_intent(announcement, caller, request_id, feedback, vector)
         related = await self._find_related(announcement, caller, reader, vector) if self._responds else []
-        return replace(feedback, received_at=stored.received_at, revision=stored.revision, related=tuple(related))
+        suggestions = self._suggest(announcement, feedback, related, reader)
+        return replace(
+            feedback,
+            received_at=stored.received_at,
+            revision=stored.revision,
+            related=tuple(related),
+            suggestions=tuple(suggestions),
+        )
 
     async def _read_code_context(self, announcement: Announcement) -> CodeContext | None:
         """Return the code context of the paths, or None without any; a project without paths must be known."""
@@ -226,8 +235,35 @@ class Announcer:
         verdict = self._judge.judge(action_from_announcement(announcement, code, facts))
         similar = await self._find_similar(announcement, reader)
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
-        suggestions = build_suggestions(similar, verdict, unconfirmed_checks(announcement, code), warning)
-        return Feedback(received_at, tuple(similar), verdict, tuple(suggestions), code)
+        return Feedback(received_at, tuple(similar), verdict, code=code, warning=warning)
+
+    async def _find_confidence_warning(self, announcement: Announcement, caller: str) -> str | None:
+        """Return a warning if the confidence of an announcement has been far from the record of its agent."""
+        confidence, history = announcement.confidence, self._confidences
+        if confidence is None or history is None:
+            return None
+        if history.is_current(caller):
+            return history.find_warning(caller, announcement.category, confidence)
+        return await self._pool.run(history.find_warning, caller, announcement.category, confidence)
+
+    def _suggest(
+        self, announcement: Announcement, feedback: Feedback, related: Sequence[RelatedIntent], reader: str
+    ) -> list[Suggestion]:
+        """Return the suggestions, or none if the server does not respond with feedback."""
+        if feedback.verdict is None:
+            return []
+        sources = SuggestionSources(
+            feedback.similar,
+            feedback.verdict,
+            feedback.received_at,
+            reader,
+            self._bars,
+            unconfirmed_checks(announcement, feedback.code),
+            related,
+            feedback.warning,
+            announcement.searched_text,
+        )
+        return build_suggestions(sources)
 
     async def _read_intent_facts(self, announcement: Announcement, caller: str, reader: str) -> IntentFacts:
         """Return what guardrails read of related intents; nothing is looked up unless one of them does."""
@@ -253,16 +289,8 @@ class Announcer:
         """Return similar decisions, in the order of `preferred_decisions`."""
         text = announcement.searched_text
         preferences = preferred_decisions(announcement.category)
-        return await self._searches.search_by_preference(text, preferences, reader, MAX_SIMILAR, self._min_score)
-
-    async def _find_confidence_warning(self, announcement: Announcement, caller: str) -> str | None:
-        """Return a warning if the confidence of an announcement has been far from the record of its agent."""
-        confidence, history = announcement.confidence, self._confidences
-        if confidence is None or history is None:
-            return None
-        if history.is_current(caller):
-            return history.find_warning(caller, announcement.category, confidence)
-        return await self._pool.run(history.find_warning, caller, announcement.category, confidence)
+        run = self._pool.run_short if self._search.is_short(text, preferences, MAX_SIMILAR) else self._pool.run
+        return await run(self._search.search_by_preference, text, preferences, reader, MAX_SIMILAR, self._min_score)
 
     async def _store_intent(
         self,

@@ -17,6 +17,7 @@ from cstp_grpc.intents.recent_intents import RecentIntents
 from cstp_grpc.intents.related_intents import RelatedIntents
 from cstp_grpc.intents.servicer import CstpService, IntentService, IntentSharing, QueryLimits
 from cstp_grpc.intents.sql_shared_intents import SqlSharedIntentStore
+from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
 
@@ -72,6 +73,7 @@ def build_intents_module(
         shared.clock,
         pools[PoolName.CHECKS],
         related,
+        bars=SuggestionBars.above(settings.cstp.query.min_score, settings.cstp.intent.related_min_score),
         min_score=settings.cstp.query.min_score,
         stores_content=settings.cstp.intent.store_received,
         responds=settings.cstp.intent.auto_respond,

@@ -33,6 +33,7 @@ from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.model import CodeContext, CodeNote, Intent, IntentClosing, IntentFilter, IntentStore
 from cstp_grpc.intents.related_intents import RelatedIntent
+from cstp_grpc.intents.suggestions import Suggestion, SuggestionKind
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.pagination import PageRequest
 
@@ -111,7 +112,8 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             received_at=proto_values.timestamp_message(feedback.received_at),
             similar_decisions=[similar_decision_message(match) for match in feedback.similar],
             guardrail_status=guardrail_status_message(feedback.verdict) if feedback.verdict else None,
-            suggestions=feedback.suggestions,
+            suggestions=[suggestion.text for suggestion in feedback.suggestions],
+            suggestion_details=[suggestion_message(suggestion) for suggestion in feedback.suggestions],
             responding_agent=self._name,
             code_context=code_context_message(feedback.code) if feedback.code else None,
             revision=feedback.revision,
@@ -390,6 +392,23 @@ def closing_message(closing: IntentClosing) -> intents_pb2.IntentClosing:
         outcome=proto_values.OUTCOME.number(closing.outcome),
         notes=closing.notes,
         decision_id=closing.decision_id,
+    )
+
+
+SUGGESTION_KIND: Final = proto_values.EnumMapping(cstp_pb2.SuggestionKind, SuggestionKind)
+
+
+def suggestion_message(suggestion: Suggestion) -> cstp_pb2.Suggestion:
+    """Convert a suggestion to a message."""
+    return cstp_pb2.Suggestion(
+        text=suggestion.text,
+        kind=SUGGESTION_KIND.number(suggestion.kind),
+        decision_ids=suggestion.decision_ids,
+        guardrail_id=suggestion.guardrail_id,
+        agent=suggestion.intent.agent if suggestion.intent else None,
+        correlation_id=suggestion.intent.correlation_id if suggestion.intent else None,
+        relevance=suggestion.relevance,
+        outcome=proto_values.OUTCOME.number(suggestion.outcome),
     )
 
 

@@ -21,6 +21,7 @@ from cstp_grpc.guardrails.model import NO_CODE, Action, CodeFacts, Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
 from cstp_grpc.intents.model import CodeContext, Intent, IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -143,6 +144,7 @@ class Kit:
             lambda: self.now,
             self.lane,
             self.related,
+            bars=SuggestionBars(0.3, 0.3, 0.5),
             min_score=0.3,
             stores_content=self.stores_content,
             responds=self.responds,
@@ -153,6 +155,10 @@ class Kit:
 
     def entries(self) -> tuple[AuditEntry, ...]:
         return SqlAuditTrail(self.database, self.writer).page(AuditFilter(), PageRequest()).items
+
+
+def texts_of(feedback: Feedback) -> tuple[str, ...]:
+    return tuple(suggestion.text for suggestion in feedback.suggestions)
 
 
 @pytest.fixture
@@ -241,13 +247,13 @@ def test_what_governs_the_code_is_answered_judged_and_suggested(kit: Kit) -> Non
 
     assert feedback.code == CODE
     assert [action.code for action in kit.rules.judged] == [CODE.rules]
-    assert feedback.suggestions == ("Check: Run the contract tests", "Check: Update the client")
+    assert texts_of(feedback) == ("Check: Run the contract tests", "Check: Update the client")
 
 
 def test_checks_that_were_made_are_not_suggested(kit: Kit) -> None:
     made = replace(ABOUT_CODE, metadata={"confirmedChecks": ["Run the contract tests", {"odd": 1}]})
 
-    assert kit.announce(made, "alice", "r-1").suggestions == ("Check: Update the client",)
+    assert texts_of(kit.announce(made, "alice", "r-1")) == ("Check: Update the client",)
 
 
 def test_what_confirms_checks_is_a_list_or_nothing(kit: Kit) -> None:

@@ -26,6 +26,7 @@ from cstp_grpc.intents.model import Intent, IntentFilter, NoProjects, SharedInte
 from cstp_grpc.intents.recent_intents import RecentIntents
 from cstp_grpc.intents.related_intents import IntentSubject, RelatedIntents, paths_overlap
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -136,6 +137,7 @@ class Server:
             lambda: self.now,
             self.lane,
             self.related,
+            bars=SuggestionBars(0.3, 0.3, 0.5),
             min_score=0.3,
             stores_content=self.stores_content,
             responds=self.responds,

@@ -1,34 +1,53 @@
+"""What is suggested, and what is not worth saying."""
+
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.model import Decision, Match
+from cstp_grpc.decisions.model import Decision, Links, Match
 from cstp_grpc.enums import DecisionStatus, Outcome, Severity, Visibility
-from cstp_grpc.guardrails.model import Verdict, Violation
-from cstp_grpc.intents.suggestions import MAX_SUGGESTIONS, build_suggestions
+from cstp_grpc.guardrails.model import MissingInput, Verdict, Violation
+from cstp_grpc.intents.model import Intent, IntentClosing, SharedIntent
+from cstp_grpc.intents.related_intents import RelatedIntent
+from cstp_grpc.intents.suggestions import (
+    MAX_SUGGESTIONS,
+    Suggestion,
+    SuggestionBars,
+    SuggestionKind,
+    SuggestionSources,
+    build_suggestions,
+)
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BARS = SuggestionBars(teaching=0.4, bare=0.6, related=0.5)
+REBUILD = "Rebuild the orders search index tonight"
 
 
-def match(title: str, outcome: Outcome | None, notes: str | None = None, score: float = 0.5) -> Match:
+def match(
+    title: str, outcome: Outcome | None = None, notes: str | None = None, score: float = 0.5, **more: Any
+) -> Match:
     decision = Decision(
         id=title,
         title=title,
-        status=DecisionStatus.DECIDED,
+        status=DecisionStatus.REVIEWED if outcome else DecisionStatus.DECIDED,
         date=NOW,
         agent="alice",
         visibility=Visibility.SHARED,
         outcome=outcome,
         notes=notes,
     )
-    return Match(decision, score)
+    return Match(replace(decision, **more), score)
 
 
-def violation(suggestion: str | None, severity: Severity) -> Violation:
-    return Violation("rule", "Rule", "no", severity, suggestion)
+def violation(suggestion: str | None, severity: Severity, missing: tuple[MissingInput, ...] = ()) -> Violation:
+    return Violation("rule", "Rule", "no", severity, suggestion, missing_inputs=missing)
 
 
 def verdict(blocking: list[str | None] | None = None, warning: list[str | None] | None = None) -> Verdict:
@@ -41,13 +60,34 @@ def verdict(blocking: list[str | None] | None = None, warning: list[str | None] 
     )
 
 
+def related(
+    score: float = 0.9, closing: IntentClosing | None = None, minutes: float = 5, *, allowed: bool | None = True
+) -> RelatedIntent:
+    received = NOW - timedelta(minutes=minutes)
+    intent = Intent("bob", "c-1", "", received, intent=REBUILD, visibility=Visibility.SHARED, closing=closing)
+    return RelatedIntent(SharedIntent(intent, np.zeros(1, np.float32), allowed), score)
+
+
+def closing(outcome: Outcome, notes: str | None = None) -> IntentClosing:
+    return IntentClosing(NOW - timedelta(hours=2), outcome, notes)
+
+
+def suggest(*similar: Match, **more: Any) -> list[Suggestion]:
+    sources = SuggestionSources(similar, verdict(), NOW, "alice", BARS)
+    return build_suggestions(replace(sources, **more))
+
+
+def said(*similar: Match, **more: Any) -> list[str]:
+    return [suggestion.text for suggestion in suggest(*similar, **more)]
+
+
 def test_a_blocking_guardrail_comes_first_and_lessons_of_trouble_before_success() -> None:
     similar = [
         match("Green", Outcome.SUCCESS, "keep doing it"),
         match("Amber", Outcome.PARTIAL, "watch the pool"),
         match("Red", Outcome.FAILURE, "never on Friday"),
     ]
-    assert build_suggestions(similar, verdict(["Get a review"], ["Roll out slowly"])) == [
+    assert said(*similar, verdict=verdict(["Get a review"], ["Roll out slowly"])) == [
         "Get a review",
         "A similar decision succeeded only in part: Amber. Lesson: watch the pool",
         "A similar decision failed: Red. Lesson: never on Friday",
@@ -56,18 +96,172 @@ def test_a_blocking_guardrail_comes_first_and_lessons_of_trouble_before_success(
     ]
 
 
-def test_a_failure_without_a_lesson_still_outranks_a_success_with_one() -> None:
-    similar = [match("Green", Outcome.SUCCESS, "keep doing it"), match("Red.", Outcome.FAILURE)]
-    assert build_suggestions(similar, verdict()) == [
-        "A similar decision failed: Red.",
-        "A similar decision succeeded: Green. Lesson: keep doing it",
+def test_a_suggestion_says_what_it_rests_on() -> None:
+    found = suggest(
+        match("Red", Outcome.FAILURE, "never on Friday"),
+        verdict=verdict(["Get a review"]),
+        related=[related(0.75)],
+        checks=["Run it"],
+    )
+    assert [(each.kind, each.decision_ids, each.guardrail_id, each.relevance, each.outcome) for each in found] == [
+        (SuggestionKind.GUARDRAIL, (), "rule", None, None),
+        (SuggestionKind.RELATED_INTENT, (), None, 0.75, None),
+        (SuggestionKind.CHECK, (), None, None, None),
+        (SuggestionKind.LESSON, ("Red",), None, 0.5, Outcome.FAILURE),
     ]
+    assert found[1].intent == ("bob", "c-1", 1)
+
+
+def test_a_title_alone_is_not_worth_saying() -> None:
+    assert said(match("Green", Outcome.SUCCESS, score=1), match("Open", score=1), match("Amber", Outcome.PARTIAL)) == []
+
+
+def test_a_failure_without_a_lesson_is_said_if_it_is_very_similar() -> None:
+    assert said(match("Red.", Outcome.FAILURE, score=0.59)) == []
+    assert said(match("Red.", Outcome.FAILURE, score=0.6)) == [
+        "A very similar decision failed: Red. No lesson is noted; alice made it"
+    ]
+
+
+def test_what_is_listed_but_hardly_relevant_teaches_nothing() -> None:
+    assert said(match("Red", Outcome.FAILURE, "never on Friday", score=0.39)) == []
+
+
+def test_the_bars_lie_between_what_is_listed_and_what_is_the_same() -> None:
+    bars = SuggestionBars.above(0.2, 0.4)
+    assert 0.2 < bars.teaching < bars.bare < 1
+    assert 0.4 < bars.related < 1
+    assert SuggestionBars.above(1, 1) == SuggestionBars(1, 1, 1)
+
+
+def test_a_superseded_decision_is_said_to_be_superseded_by_what_and_with_its_lesson() -> None:
+    new = match("Use Redis", Outcome.SUCCESS, "size it", score=0.41, links=Links(supersedes=("Use memcached.",)))
+    old = match("Use memcached.", Outcome.PARTIAL, "it forgets", status=DecisionStatus.SUPERSEDED)
+    found = suggest(old, new)
+    assert [each.text for each in found] == [
+        '"Use memcached" was superseded by "Use Redis". Lesson: it forgets',
+        "A similar decision succeeded: Use Redis. Lesson: size it",
+    ]
+    assert (found[0].kind, found[0].decision_ids, found[0].outcome) == (
+        SuggestionKind.SUPERSEDED,
+        ("Use memcached.", "Use Redis"),
+        Outcome.SUCCESS,
+    )
+
+
+def test_a_decision_that_was_superseded_by_something_else_is_not_to_be_relied_on() -> None:
+    (text,) = said(match("Use memcached", Outcome.SUCCESS, status=DecisionStatus.SUPERSEDED))
+    assert text == '"Use memcached" was superseded; look for what replaced it before you rely on it'
+
+
+def test_own_decisions_without_an_outcome_are_precedents_if_they_teach_something() -> None:
+    statement = (
+        "# 3. Use ACM\n\n## Context\n\nWe need certificates.\n\n## Decision\n\nWe will use ACM\nfor all.\n\nMore.\n"
+    )
+    assert said(
+        match("Use ACM", context=statement, agent="alice"),
+        match("Use Vault", notes="Seal it"),
+        match("Use madr", context="## Decision Outcome\n\n* Chosen option: madr, because it is lean\n* more\n"),
+        match("Say nothing", context="We met.\n\n## Context\n\nIt rained.\n"),
+        match("Think", status=DecisionStatus.PROPOSED, notes="not yet"),
+        match("Of another", agent="bob", notes="theirs"),
+    ) == [
+        'You have decided on "Use ACM": We will use ACM for all.',
+        'You have decided on "Use Vault": Seal it',
+        'You have decided on "Use madr": Chosen option: madr, because it is lean',
+    ]
+
+
+def test_open_intents_of_others_come_before_what_the_past_teaches() -> None:
+    failed = match("Red", Outcome.FAILURE, "never on Friday")
+    assert said(failed, related=[related(minutes=5), related(minutes=90), related(minutes=0)]) == [
+        f"bob announced this 5 minutes ago and has not closed it: {REBUILD}",
+        f"bob announced this 1 hour ago and has not closed it: {REBUILD}",
+        "A similar decision failed: Red. Lesson: never on Friday",
+    ]
+
+
+def test_intents_that_are_hardly_alike_blocked_or_closed_with_success_are_only_listed() -> None:
+    assert said(related=[related(0.49), related(allowed=False), related(closing=closing(Outcome.SUCCESS))]) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Outcome.FAILURE, f"bob failed with this 2 hours ago: {REBUILD}. Lesson: the disk was full"),
+        (Outcome.ABANDONED, f"bob gave up this 2 hours ago: {REBUILD}. Lesson: the disk was full"),
+        (Outcome.PARTIAL, f"bob succeeded only in part with this 2 hours ago: {REBUILD}. Lesson: the disk was full"),
+    ],
+)
+def test_intents_that_others_did_not_succeed_with_are_said(outcome: Outcome, text: str) -> None:
+    (found,) = suggest(related=[related(closing=closing(outcome, "the disk\nwas full"))])
+    assert (found.text, found.outcome) == (text, outcome)
+
+
+def deployment(number: int, outcome: Outcome, *tags: str, title: str = "Deploy", **more: Any) -> Match:
+    return match(f"{title} {number}", outcome, tags=tags, **more)
+
+
+def test_a_tag_that_only_failures_have_is_said() -> None:
+    found = suggest(
+        deployment(1, Outcome.FAILURE, "friday", "eu"),
+        deployment(2, Outcome.PARTIAL, "Friday"),
+        deployment(3, Outcome.FAILURE, "eu"),
+        deployment(4, Outcome.SUCCESS, "eu"),
+        deployment(5, Outcome.SUCCESS),
+    )
+    assert [each.text for each in found] == [
+        "2 of the 3 similar decisions that failed have the tag friday; none of the 2 that succeeded has it"
+    ]
+    assert (found[0].kind, found[0].decision_ids, found[0].outcome) == (
+        SuggestionKind.CONDITION,
+        ("Deploy 1", "Deploy 2"),
+        None,
+    )
+
+
+def test_a_tag_that_only_successes_have_is_said() -> None:
+    assert said(
+        deployment(1, Outcome.FAILURE),
+        deployment(2, Outcome.FAILURE),
+        deployment(3, Outcome.SUCCESS, "canary"),
+        deployment(4, Outcome.SUCCESS, "canary"),
+    ) == ["2 of the 2 similar decisions that succeeded have the tag canary; none of the 2 that failed has it"]
+
+
+def test_a_word_of_the_intent_that_only_failures_mention_is_said() -> None:
+    similar = [
+        deployment(1, Outcome.FAILURE, title="Deploy on Friday"),
+        deployment(2, Outcome.FAILURE, context="Late on friday"),
+        deployment(3, Outcome.FAILURE, context="On Friday", agent="bob"),
+        deployment(4, Outcome.SUCCESS),
+        deployment(5, Outcome.SUCCESS),
+    ]
+    assert said(*similar, text="Deploy it this Friday") == [
+        '2 of the 3 similar decisions that failed mention "friday", as you do; none of the 2 that succeeded does'
+    ]
+    assert said(*similar, text="Deploy it this Monday") == []
+
+
+def test_single_failures_or_successes_distinguish_nothing() -> None:
+    assert said(deployment(1, Outcome.FAILURE, "friday"), *[deployment(n, Outcome.SUCCESS) for n in (2, 3)]) == []
+    assert said(deployment(1, Outcome.SUCCESS), *[deployment(n, Outcome.FAILURE, "friday") for n in (2, 3)]) == []
+
+
+def test_a_guardrail_without_a_suggestion_names_the_inputs_that_it_lacks() -> None:
+    missing = (MissingInput("reviewed", "bool"), MissingInput("window", "string"))
+    blocked = Verdict((violation(None, Severity.BLOCK, missing),), (), 1, "v", allowed=False)
+    assert said(verdict=blocked) == ["State reviewed, window in the metadata: the guardrail Rule reads it"]
+
+
+def test_a_confidence_that_meant_something_else_is_said() -> None:
+    assert said(warning="your 0.9 has meant 0.6", checks=["Run it"]) == ["your 0.9 has meant 0.6", "Check: Run it"]
 
 
 def test_checks_come_after_what_blocks_and_do_not_crowd_out_what_went_wrong() -> None:
     similar = [match("Green", Outcome.SUCCESS), match("Red", Outcome.FAILURE, "never on Friday")]
     checks = ["Run the contract tests", "Update  the\nclient", "Ask the owner", "Wait a day"]
-    assert build_suggestions(similar, verdict(["Get a review"]), checks) == [
+    assert said(*similar, verdict=verdict(["Get a review"]), checks=checks) == [
         "Get a review",
         "Check: Run the contract tests",
         "Check: Update the client",
@@ -77,56 +271,80 @@ def test_checks_come_after_what_blocks_and_do_not_crowd_out_what_went_wrong() ->
 
 
 def test_checks_that_are_blank_or_repeated_take_no_room() -> None:
-    assert build_suggestions([], verdict(), ["", "Run it", "run  it", "Look"]) == ["Check: Run it", "Check: Look"]
-
-
-def test_what_has_no_outcome_yet_suggests_nothing() -> None:
-    assert build_suggestions([match("Open", None, "who knows")], verdict()) == []
+    assert said(checks=["", "Run it", "run  it", "Look"]) == ["Check: Run it", "Check: Look"]
 
 
 def test_the_same_words_are_said_once() -> None:
-    assert build_suggestions([], verdict(["Get a  review", None], ["get a review"])) == ["Get a  review"]
+    assert said(verdict=verdict(["Get a  review", None], ["get a review"])) == ["Get a  review"]
 
 
 def test_a_long_lesson_is_shortened() -> None:
-    (told,) = build_suggestions([match("Red", Outcome.FAILURE, "word " * 1000)], verdict())
+    (told,) = said(match("Red", Outcome.FAILURE, "word " * 1000))
     assert len(told) < 500
     assert told.endswith("…")
 
 
 texts = st.one_of(st.none(), st.text(max_size=30))
-matches = st.builds(match, st.text(min_size=1, max_size=20), st.one_of(st.none(), st.sampled_from(Outcome)), texts)
+matches = st.builds(
+    match,
+    st.text(min_size=1, max_size=20),
+    st.one_of(st.none(), st.sampled_from(Outcome)),
+    texts,
+    st.floats(-1, 1),
+    status=st.sampled_from(DecisionStatus),
+    tags=st.lists(st.sampled_from("abc"), max_size=2).map(tuple),
+    context=texts,
+)
+closings = st.one_of(st.none(), st.builds(closing, st.sampled_from(Outcome), texts))
+intents = st.builds(
+    related, st.floats(0, 1), closings, st.floats(0, 2000), allowed=st.sampled_from([None, True, False])
+)
 due = st.lists(st.text(max_size=30), max_size=8)
 verdicts = st.builds(verdict, st.lists(texts, max_size=4), st.lists(texts, max_size=4))
+sources = st.builds(
+    SuggestionSources,
+    st.lists(matches, max_size=8),
+    verdicts,
+    st.just(NOW),
+    st.sampled_from(["alice", "bob"]),
+    st.just(BARS),
+    due,
+    st.lists(intents, max_size=5),
+    texts,
+    st.text(max_size=30),
+)
 
 
-@given(st.lists(matches, max_size=8), verdicts, due)
-def test_there_are_at_most_five_none_empty_and_none_twice(
-    similar: list[Match], judged: Verdict, checks: list[str]
-) -> None:
-    found = build_suggestions(similar, judged, checks)
+@given(sources)
+def test_there_are_at_most_five_none_empty_and_none_twice(drawn: SuggestionSources) -> None:
+    found = build_suggestions(drawn)
     assert len(found) <= MAX_SUGGESTIONS
-    assert all(text.strip() for text in found)
-    assert len({" ".join(text.split()).casefold() for text in found}) == len(found)
-    assert found == build_suggestions(similar, judged, checks)
+    assert all(suggestion.text.strip() for suggestion in found)
+    assert len({" ".join(suggestion.text.split()).casefold() for suggestion in found}) == len(found)
+    assert all(suggestion.relevance is None or 0 <= suggestion.relevance <= 1 for suggestion in found)
+    assert found == build_suggestions(drawn)
 
 
-@given(st.lists(matches, max_size=8), verdicts)
-def test_a_lesson_of_trouble_never_follows_a_success(similar: list[Match], judged: Verdict) -> None:
-    own = {v.suggestion for v in (*judged.violations, *judged.warnings)}
-    found = [text for text in build_suggestions(similar, judged) if text not in own]
-    troubles = [
-        i
-        for i, text in enumerate(found)
-        if text.startswith(("A similar decision failed", "A similar decision succeeded only"))
-    ]
-    successes = [i for i, text in enumerate(found) if text.startswith("A similar decision succeeded:")]
-    assert not troubles or not successes or max(troubles) < min(successes)
+@given(sources)
+def test_nothing_rests_on_what_is_hardly_relevant(drawn: SuggestionSources) -> None:
+    known = {item.decision.id for item in drawn.similar if item.score >= BARS.teaching}
+    for suggestion in build_suggestions(drawn):
+        assert known.issuperset(suggestion.decision_ids[:1])
+        if suggestion.intent is not None:
+            assert suggestion.relevance is not None
+            assert suggestion.relevance >= BARS.related
 
 
-@given(st.lists(matches, max_size=8), verdicts, due)
-def test_what_blocks_is_answered_before_all_else(similar: list[Match], judged: Verdict, checks: list[str]) -> None:
-    wanted = [v.suggestion for v in judged.violations if v.suggestion and v.suggestion.strip()]
-    found = build_suggestions(similar, judged, checks)
+@given(sources)
+def test_a_lesson_of_trouble_never_follows_one_of_success(drawn: SuggestionSources) -> None:
+    lessons = [each.outcome for each in build_suggestions(drawn) if each.kind is SuggestionKind.LESSON]
+    successes = [position for position, outcome in enumerate(lessons) if outcome is Outcome.SUCCESS]
+    assert successes == list(range(len(lessons) - len(successes), len(lessons)))
+
+
+@given(sources)
+def test_what_blocks_is_answered_before_all_else(drawn: SuggestionSources) -> None:
+    wanted = [v.suggestion for v in drawn.verdict.violations if v.suggestion and v.suggestion.strip()]
+    found = build_suggestions(drawn)
     if wanted:
-        assert found[0].strip() == wanted[0].strip()
+        assert found[0].text == wanted[0].strip()

@@ -31,6 +31,7 @@ from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.servicer import CstpService, QueryLimits, list_intents
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import Clock
@@ -112,6 +113,7 @@ class Served:
             clock,
             lane,
             build_related(database, clock, lane),
+            bars=SuggestionBars(LIMITS.min_score, LIMITS.min_score, 0.5),
             min_score=LIMITS.min_score,
         )
         servicers = {

@@ -12,6 +12,7 @@ from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -22,6 +23,58 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _SuggestionKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SuggestionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SuggestionKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SUGGESTION_KIND_UNSPECIFIED: _SuggestionKind.ValueType  # 0
+    """Never sent."""
+    SUGGESTION_KIND_GUARDRAIL: _SuggestionKind.ValueType  # 1
+    """A guardrail that blocks or warns: how to satisfy it."""
+    SUGGESTION_KIND_RELATED_INTENT: _SuggestionKind.ValueType  # 2
+    """An intent of another agent that is open, or that was closed without success."""
+    SUGGESTION_KIND_CONFIDENCE: _SuggestionKind.ValueType  # 3
+    """What the agent's stated confidence has meant so far."""
+    SUGGESTION_KIND_CHECK: _SuggestionKind.ValueType  # 4
+    """A check on the code that was not made yet."""
+    SUGGESTION_KIND_SUPERSEDED: _SuggestionKind.ValueType  # 5
+    """A similar decision that was superseded."""
+    SUGGESTION_KIND_LESSON: _SuggestionKind.ValueType  # 6
+    """The lesson of a similar decision."""
+    SUGGESTION_KIND_CONDITION: _SuggestionKind.ValueType  # 7
+    """What similar decisions had that failed, and those had not that succeeded, or the other way round."""
+    SUGGESTION_KIND_FAILURE: _SuggestionKind.ValueType  # 8
+    """A very similar decision that failed, of which no lesson is noted."""
+    SUGGESTION_KIND_PRECEDENT: _SuggestionKind.ValueType  # 9
+    """A decision of the caller that has no outcome yet."""
+
+class SuggestionKind(_SuggestionKind, metaclass=_SuggestionKindEnumTypeWrapper):
+    """What a suggestion is drawn from."""
+
+SUGGESTION_KIND_UNSPECIFIED: SuggestionKind.ValueType  # 0
+"""Never sent."""
+SUGGESTION_KIND_GUARDRAIL: SuggestionKind.ValueType  # 1
+"""A guardrail that blocks or warns: how to satisfy it."""
+SUGGESTION_KIND_RELATED_INTENT: SuggestionKind.ValueType  # 2
+"""An intent of another agent that is open, or that was closed without success."""
+SUGGESTION_KIND_CONFIDENCE: SuggestionKind.ValueType  # 3
+"""What the agent's stated confidence has meant so far."""
+SUGGESTION_KIND_CHECK: SuggestionKind.ValueType  # 4
+"""A check on the code that was not made yet."""
+SUGGESTION_KIND_SUPERSEDED: SuggestionKind.ValueType  # 5
+"""A similar decision that was superseded."""
+SUGGESTION_KIND_LESSON: SuggestionKind.ValueType  # 6
+"""The lesson of a similar decision."""
+SUGGESTION_KIND_CONDITION: SuggestionKind.ValueType  # 7
+"""What similar decisions had that failed, and those had not that succeeded, or the other way round."""
+SUGGESTION_KIND_FAILURE: SuggestionKind.ValueType  # 8
+"""A very similar decision that failed, of which no lesson is noted."""
+SUGGESTION_KIND_PRECEDENT: SuggestionKind.ValueType  # 9
+"""A decision of the caller that has no outcome yet."""
+Global___SuggestionKind: _TypeAlias = SuggestionKind  # noqa: Y015
 
 @_typing.final
 class AnnounceIntentRequest(_message.Message):
@@ -163,6 +216,7 @@ class AnnounceIntentResponse(_message.Message):
     RESPONSES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     RELATED_INTENTS_FIELD_NUMBER: _builtins.int
+    SUGGESTION_DETAILS_FIELD_NUMBER: _builtins.int
     received: _builtins.bool
     """Always true: the intent is on disk."""
     correlation_id: _builtins.str
@@ -190,7 +244,9 @@ class AnnounceIntentResponse(_message.Message):
 
     @_builtins.property
     def suggestions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """At most five suggestions, the most useful first."""
+        """At most five suggestions, the most useful first; none where nothing is worth saying. What is suggested is more
+        relevant than what is only listed, and says more than a title.
+        """
 
     @_builtins.property
     def code_context(self) -> _code_pb2.CodeContext:
@@ -204,6 +260,12 @@ class AnnounceIntentResponse(_message.Message):
     def related_intents(self) -> _containers.RepeatedCompositeFieldContainer[_intents_pb2.RelatedIntent]:
         """At most five intents of other agents that resemble this one, were announced within 24 hours and are shared: open
         ones first, then closed ones, each group by falling score.
+        """
+
+    @_builtins.property
+    def suggestion_details(self) -> _containers.RepeatedCompositeFieldContainer[Global___Suggestion]:
+        """What the suggestions of this agent rest on, in their order. Where the scope was federated, suggestions of peers and
+        those that the merged verdict brought have no details.
         """
 
     def __init__(
@@ -220,14 +282,82 @@ class AnnounceIntentResponse(_message.Message):
         responses: _abc.Iterable[Global___AgentResponse] | None = ...,
         revision: _builtins.int = ...,
         related_intents: _abc.Iterable[_intents_pb2.RelatedIntent] | None = ...,
+        suggestion_details: _abc.Iterable[Global___Suggestion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "guardrail_status", b"guardrail_status", "received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "related_intents", b"related_intents", "responding_agent", b"responding_agent", "responses", b"responses", "revision", b"revision", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "related_intents", b"related_intents", "responding_agent", b"responding_agent", "responses", b"responses", "revision", b"revision", "similar_decisions", b"similar_decisions", "suggestion_details", b"suggestion_details", "suggestions", b"suggestions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AnnounceIntentResponse: _TypeAlias = AnnounceIntentResponse  # noqa: Y015
+
+@_typing.final
+class Suggestion(_message.Message):
+    """A suggestion with what it rests on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    DECISION_IDS_FIELD_NUMBER: _builtins.int
+    GUARDRAIL_ID_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    RELEVANCE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """The suggestion, as it is among `suggestions`."""
+    kind: Global___SuggestionKind.ValueType
+    """What it is drawn from."""
+    guardrail_id: _builtins.str
+    """The guardrail that it rests on."""
+    agent: _builtins.str
+    """The agent whose intent it rests on."""
+    correlation_id: _builtins.str
+    """The correlation id of that intent."""
+    relevance: _builtins.float
+    """The score of the most similar decision or intent that it rests on, 0 to 1; absent where it rests on neither."""
+    outcome: _types_pb2.Outcome.ValueType
+    """How the decisions or the intent turned out; absent where they have no outcome or different ones."""
+    @_builtins.property
+    def decision_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The decisions that it rests on, the one that it is about first."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        kind: Global___SuggestionKind.ValueType = ...,
+        decision_ids: _abc.Iterable[_builtins.str] | None = ...,
+        guardrail_id: _builtins.str | None = ...,
+        agent: _builtins.str | None = ...,
+        correlation_id: _builtins.str | None = ...,
+        relevance: _builtins.float | None = ...,
+        outcome: _types_pb2.Outcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_correlation_id", b"_correlation_id", "_guardrail_id", b"_guardrail_id", "_relevance", b"_relevance", "agent", b"agent", "correlation_id", b"correlation_id", "guardrail_id", b"guardrail_id", "relevance", b"relevance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_correlation_id", b"_correlation_id", "_guardrail_id", b"_guardrail_id", "_relevance", b"_relevance", "agent", b"agent", "correlation_id", b"correlation_id", "decision_ids", b"decision_ids", "guardrail_id", b"guardrail_id", "kind", b"kind", "outcome", b"outcome", "relevance", b"relevance", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
+    _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
+    _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
+    _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__guardrail_id: _TypeAlias = _typing.Literal["guardrail_id"]  # noqa: Y015
+    _WhichOneofArgType__guardrail_id: _TypeAlias = _typing.Literal["_guardrail_id", b"_guardrail_id"]  # noqa: Y015
+    _WhichOneofReturnType__relevance: _TypeAlias = _typing.Literal["relevance"]  # noqa: Y015
+    _WhichOneofArgType__relevance: _TypeAlias = _typing.Literal["_relevance", b"_relevance"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__guardrail_id) -> _WhichOneofReturnType__guardrail_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__relevance) -> _WhichOneofReturnType__relevance | None: ...
+
+Global___Suggestion: _TypeAlias = Suggestion  # noqa: Y015
 
 @_typing.final
 class SimilarDecision(_message.Message):
