@@ -25,6 +25,87 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// What a suggestion is drawn from.
+type SuggestionKind int32
+
+const (
+	// Never sent.
+	SuggestionKind_SUGGESTION_KIND_UNSPECIFIED SuggestionKind = 0
+	// A guardrail that blocks or warns: how to satisfy it.
+	SuggestionKind_SUGGESTION_KIND_GUARDRAIL SuggestionKind = 1
+	// An intent of another agent that is open, or that was closed without success.
+	SuggestionKind_SUGGESTION_KIND_RELATED_INTENT SuggestionKind = 2
+	// What the agent's stated confidence has meant so far.
+	SuggestionKind_SUGGESTION_KIND_CONFIDENCE SuggestionKind = 3
+	// A check on the code that was not made yet.
+	SuggestionKind_SUGGESTION_KIND_CHECK SuggestionKind = 4
+	// A similar decision that was superseded.
+	SuggestionKind_SUGGESTION_KIND_SUPERSEDED SuggestionKind = 5
+	// The lesson of a similar decision.
+	SuggestionKind_SUGGESTION_KIND_LESSON SuggestionKind = 6
+	// What similar decisions had that failed, and those had not that succeeded, or the other way round.
+	SuggestionKind_SUGGESTION_KIND_CONDITION SuggestionKind = 7
+	// A very similar decision that failed, of which no lesson is noted.
+	SuggestionKind_SUGGESTION_KIND_FAILURE SuggestionKind = 8
+	// A decision of the caller that has no outcome yet.
+	SuggestionKind_SUGGESTION_KIND_PRECEDENT SuggestionKind = 9
+)
+
+// Enum value maps for SuggestionKind.
+var (
+	SuggestionKind_name = map[int32]string{
+		0: "SUGGESTION_KIND_UNSPECIFIED",
+		1: "SUGGESTION_KIND_GUARDRAIL",
+		2: "SUGGESTION_KIND_RELATED_INTENT",
+		3: "SUGGESTION_KIND_CONFIDENCE",
+		4: "SUGGESTION_KIND_CHECK",
+		5: "SUGGESTION_KIND_SUPERSEDED",
+		6: "SUGGESTION_KIND_LESSON",
+		7: "SUGGESTION_KIND_CONDITION",
+		8: "SUGGESTION_KIND_FAILURE",
+		9: "SUGGESTION_KIND_PRECEDENT",
+	}
+	SuggestionKind_value = map[string]int32{
+		"SUGGESTION_KIND_UNSPECIFIED":    0,
+		"SUGGESTION_KIND_GUARDRAIL":      1,
+		"SUGGESTION_KIND_RELATED_INTENT": 2,
+		"SUGGESTION_KIND_CONFIDENCE":     3,
+		"SUGGESTION_KIND_CHECK":          4,
+		"SUGGESTION_KIND_SUPERSEDED":     5,
+		"SUGGESTION_KIND_LESSON":         6,
+		"SUGGESTION_KIND_CONDITION":      7,
+		"SUGGESTION_KIND_FAILURE":        8,
+		"SUGGESTION_KIND_PRECEDENT":      9,
+	}
+)
+
+func (x SuggestionKind) Enum() *SuggestionKind {
+	p := new(SuggestionKind)
+	*p = x
+	return p
+}
+
+func (x SuggestionKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SuggestionKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_cstp_proto_enumTypes[0].Descriptor()
+}
+
+func (SuggestionKind) Type() protoreflect.EnumType {
+	return &file_cstp_v1_cstp_proto_enumTypes[0]
+}
+
+func (x SuggestionKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SuggestionKind.Descriptor instead.
+func (SuggestionKind) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{0}
+}
+
 // What is about to be done, and by whom.
 type AnnounceIntentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -214,7 +295,8 @@ type AnnounceIntentResponse struct {
 	SimilarDecisions []*SimilarDecision `protobuf:"bytes,4,rep,name=similar_decisions,json=similarDecisions,proto3" json:"similar_decisions,omitempty"`
 	// The verdict of the guardrails; absent where the server is configured not to respond.
 	GuardrailStatus *GuardrailStatus `protobuf:"bytes,5,opt,name=guardrail_status,json=guardrailStatus,proto3" json:"guardrail_status,omitempty"`
-	// At most five suggestions, the most useful first.
+	// At most five suggestions, the most useful first; none where nothing is worth saying. What is suggested is more
+	// relevant than what is only listed, and says more than a title.
 	Suggestions []string `protobuf:"bytes,6,rep,name=suggestions,proto3" json:"suggestions,omitempty"`
 	// The name of the agent that answers.
 	RespondingAgent string `protobuf:"bytes,7,opt,name=responding_agent,json=respondingAgent,proto3" json:"responding_agent,omitempty"`
@@ -228,8 +310,11 @@ type AnnounceIntentResponse struct {
 	// At most five intents of other agents that resemble this one, were announced within 24 hours and are shared: open
 	// ones first, then closed ones, each group by falling score.
 	RelatedIntents []*RelatedIntent `protobuf:"bytes,11,rep,name=related_intents,json=relatedIntents,proto3" json:"related_intents,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What the suggestions of this agent rest on, in their order. Where the scope was federated, suggestions of peers and
+	// those that the merged verdict brought have no details.
+	SuggestionDetails []*Suggestion `protobuf:"bytes,12,rep,name=suggestion_details,json=suggestionDetails,proto3" json:"suggestion_details,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *AnnounceIntentResponse) Reset() {
@@ -339,6 +424,122 @@ func (x *AnnounceIntentResponse) GetRelatedIntents() []*RelatedIntent {
 	return nil
 }
 
+func (x *AnnounceIntentResponse) GetSuggestionDetails() []*Suggestion {
+	if x != nil {
+		return x.SuggestionDetails
+	}
+	return nil
+}
+
+// A suggestion with what it rests on.
+type Suggestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The suggestion, as it is among `suggestions`.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// What it is drawn from.
+	Kind SuggestionKind `protobuf:"varint,2,opt,name=kind,proto3,enum=cstp.v1.SuggestionKind" json:"kind,omitempty"`
+	// The decisions that it rests on, the one that it is about first.
+	DecisionIds []string `protobuf:"bytes,3,rep,name=decision_ids,json=decisionIds,proto3" json:"decision_ids,omitempty"`
+	// The guardrail that it rests on.
+	GuardrailId *string `protobuf:"bytes,4,opt,name=guardrail_id,json=guardrailId,proto3,oneof" json:"guardrail_id,omitempty"`
+	// The agent whose intent it rests on.
+	Agent *string `protobuf:"bytes,5,opt,name=agent,proto3,oneof" json:"agent,omitempty"`
+	// The correlation id of that intent.
+	CorrelationId *string `protobuf:"bytes,6,opt,name=correlation_id,json=correlationId,proto3,oneof" json:"correlation_id,omitempty"`
+	// The score of the most similar decision or intent that it rests on, 0 to 1; absent where it rests on neither.
+	Relevance *float64 `protobuf:"fixed64,7,opt,name=relevance,proto3,oneof" json:"relevance,omitempty"`
+	// How the decisions or the intent turned out; absent where they have no outcome or different ones.
+	Outcome       Outcome `protobuf:"varint,8,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Suggestion) Reset() {
+	*x = Suggestion{}
+	mi := &file_cstp_v1_cstp_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Suggestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Suggestion) ProtoMessage() {}
+
+func (x *Suggestion) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_cstp_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Suggestion.ProtoReflect.Descriptor instead.
+func (*Suggestion) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Suggestion) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Suggestion) GetKind() SuggestionKind {
+	if x != nil {
+		return x.Kind
+	}
+	return SuggestionKind_SUGGESTION_KIND_UNSPECIFIED
+}
+
+func (x *Suggestion) GetDecisionIds() []string {
+	if x != nil {
+		return x.DecisionIds
+	}
+	return nil
+}
+
+func (x *Suggestion) GetGuardrailId() string {
+	if x != nil && x.GuardrailId != nil {
+		return *x.GuardrailId
+	}
+	return ""
+}
+
+func (x *Suggestion) GetAgent() string {
+	if x != nil && x.Agent != nil {
+		return *x.Agent
+	}
+	return ""
+}
+
+func (x *Suggestion) GetCorrelationId() string {
+	if x != nil && x.CorrelationId != nil {
+		return *x.CorrelationId
+	}
+	return ""
+}
+
+func (x *Suggestion) GetRelevance() float64 {
+	if x != nil && x.Relevance != nil {
+		return *x.Relevance
+	}
+	return 0
+}
+
+func (x *Suggestion) GetOutcome() Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return Outcome_OUTCOME_UNSPECIFIED
+}
+
 // A past decision that resembles the intent.
 type SimilarDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -364,7 +565,7 @@ type SimilarDecision struct {
 
 func (x *SimilarDecision) Reset() {
 	*x = SimilarDecision{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[2]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +577,7 @@ func (x *SimilarDecision) String() string {
 func (*SimilarDecision) ProtoMessage() {}
 
 func (x *SimilarDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[2]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +590,7 @@ func (x *SimilarDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimilarDecision.ProtoReflect.Descriptor instead.
 func (*SimilarDecision) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{2}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SimilarDecision) GetId() string {
@@ -467,7 +668,7 @@ type GuardrailStatus struct {
 
 func (x *GuardrailStatus) Reset() {
 	*x = GuardrailStatus{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[3]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -479,7 +680,7 @@ func (x *GuardrailStatus) String() string {
 func (*GuardrailStatus) ProtoMessage() {}
 
 func (x *GuardrailStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[3]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -492,7 +693,7 @@ func (x *GuardrailStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardrailStatus.ProtoReflect.Descriptor instead.
 func (*GuardrailStatus) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{3}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GuardrailStatus) GetAllowed() bool {
@@ -545,7 +746,7 @@ type Quorum struct {
 
 func (x *Quorum) Reset() {
 	*x = Quorum{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[4]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +758,7 @@ func (x *Quorum) String() string {
 func (*Quorum) ProtoMessage() {}
 
 func (x *Quorum) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[4]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +771,7 @@ func (x *Quorum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quorum.ProtoReflect.Descriptor instead.
 func (*Quorum) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Quorum) GetNeeded() int32 {
@@ -607,7 +808,7 @@ type Vote struct {
 
 func (x *Vote) Reset() {
 	*x = Vote{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[5]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +820,7 @@ func (x *Vote) String() string {
 func (*Vote) ProtoMessage() {}
 
 func (x *Vote) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[5]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +833,7 @@ func (x *Vote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vote.ProtoReflect.Descriptor instead.
 func (*Vote) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Vote) GetAgent() string {
@@ -672,7 +873,7 @@ type AgentResponse struct {
 
 func (x *AgentResponse) Reset() {
 	*x = AgentResponse{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[6]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +885,7 @@ func (x *AgentResponse) String() string {
 func (*AgentResponse) ProtoMessage() {}
 
 func (x *AgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[6]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +898,7 @@ func (x *AgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentResponse.ProtoReflect.Descriptor instead.
 func (*AgentResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AgentResponse) GetAgent() string {
@@ -762,7 +963,7 @@ type PeerError struct {
 
 func (x *PeerError) Reset() {
 	*x = PeerError{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[7]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +975,7 @@ func (x *PeerError) String() string {
 func (*PeerError) ProtoMessage() {}
 
 func (x *PeerError) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[7]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +988,7 @@ func (x *PeerError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerError.ProtoReflect.Descriptor instead.
 func (*PeerError) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{7}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PeerError) GetReason() string {
@@ -815,7 +1016,7 @@ type PeerDecisions struct {
 
 func (x *PeerDecisions) Reset() {
 	*x = PeerDecisions{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[8]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +1028,7 @@ func (x *PeerDecisions) String() string {
 func (*PeerDecisions) ProtoMessage() {}
 
 func (x *PeerDecisions) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[8]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +1041,7 @@ func (x *PeerDecisions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerDecisions.ProtoReflect.Descriptor instead.
 func (*PeerDecisions) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{8}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PeerDecisions) GetDecisions() []*DecisionSummary {
@@ -865,7 +1066,7 @@ type PeerFeedback struct {
 
 func (x *PeerFeedback) Reset() {
 	*x = PeerFeedback{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[9]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +1078,7 @@ func (x *PeerFeedback) String() string {
 func (*PeerFeedback) ProtoMessage() {}
 
 func (x *PeerFeedback) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[9]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +1091,7 @@ func (x *PeerFeedback) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerFeedback.ProtoReflect.Descriptor instead.
 func (*PeerFeedback) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{9}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PeerFeedback) GetReceivedAt() *timestamppb.Timestamp {
@@ -943,7 +1144,7 @@ type QueryDecisionsRequest struct {
 
 func (x *QueryDecisionsRequest) Reset() {
 	*x = QueryDecisionsRequest{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[10]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1156,7 @@ func (x *QueryDecisionsRequest) String() string {
 func (*QueryDecisionsRequest) ProtoMessage() {}
 
 func (x *QueryDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[10]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1169,7 @@ func (x *QueryDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*QueryDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{10}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *QueryDecisionsRequest) GetQuery() string {
@@ -1058,7 +1259,7 @@ type QueryDecisionsResponse struct {
 
 func (x *QueryDecisionsResponse) Reset() {
 	*x = QueryDecisionsResponse{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[11]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1271,7 @@ func (x *QueryDecisionsResponse) String() string {
 func (*QueryDecisionsResponse) ProtoMessage() {}
 
 func (x *QueryDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[11]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1284,7 @@ func (x *QueryDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*QueryDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{11}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *QueryDecisionsResponse) GetDecisions() []*DecisionSummary {
@@ -1174,7 +1375,7 @@ type DecisionSummary struct {
 
 func (x *DecisionSummary) Reset() {
 	*x = DecisionSummary{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[12]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1387,7 @@ func (x *DecisionSummary) String() string {
 func (*DecisionSummary) ProtoMessage() {}
 
 func (x *DecisionSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[12]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1400,7 @@ func (x *DecisionSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionSummary.ProtoReflect.Descriptor instead.
 func (*DecisionSummary) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{12}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DecisionSummary) GetId() string {
@@ -1325,7 +1526,7 @@ type CheckGuardrailsRequest struct {
 
 func (x *CheckGuardrailsRequest) Reset() {
 	*x = CheckGuardrailsRequest{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[13]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1538,7 @@ func (x *CheckGuardrailsRequest) String() string {
 func (*CheckGuardrailsRequest) ProtoMessage() {}
 
 func (x *CheckGuardrailsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[13]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1551,7 @@ func (x *CheckGuardrailsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckGuardrailsRequest.ProtoReflect.Descriptor instead.
 func (*CheckGuardrailsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{13}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CheckGuardrailsRequest) GetAction() *Action {
@@ -1400,7 +1601,7 @@ type Action struct {
 
 func (x *Action) Reset() {
 	*x = Action{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[14]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1613,7 @@ func (x *Action) String() string {
 func (*Action) ProtoMessage() {}
 
 func (x *Action) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[14]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1626,7 @@ func (x *Action) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Action.ProtoReflect.Descriptor instead.
 func (*Action) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{14}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Action) GetDescription() string {
@@ -1488,7 +1689,7 @@ type CheckGuardrailsResponse struct {
 
 func (x *CheckGuardrailsResponse) Reset() {
 	*x = CheckGuardrailsResponse{}
-	mi := &file_cstp_v1_cstp_proto_msgTypes[15]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1701,7 @@ func (x *CheckGuardrailsResponse) String() string {
 func (*CheckGuardrailsResponse) ProtoMessage() {}
 
 func (x *CheckGuardrailsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_cstp_proto_msgTypes[15]
+	mi := &file_cstp_v1_cstp_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1714,7 @@ func (x *CheckGuardrailsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckGuardrailsResponse.ProtoReflect.Descriptor instead.
 func (*CheckGuardrailsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{15}
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CheckGuardrailsResponse) GetAllowed() bool {
@@ -1604,7 +1805,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x0f_correlation_idB\n" +
 	"\n" +
 	"\b_projectB\x17\n" +
-	"\x15_min_journal_revision\"\xbd\x04\n" +
+	"\x15_min_journal_revision\"\x81\x05\n" +
 	"\x16AnnounceIntentResponse\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\bR\breceived\x12%\n" +
 	"\x0ecorrelation_id\x18\x02 \x01(\tR\rcorrelationId\x12;\n" +
@@ -1618,7 +1819,23 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\tresponses\x18\t \x03(\v2\x16.cstp.v1.AgentResponseR\tresponses\x12\x1a\n" +
 	"\brevision\x18\n" +
 	" \x01(\x05R\brevision\x12?\n" +
-	"\x0frelated_intents\x18\v \x03(\v2\x16.cstp.v1.RelatedIntentR\x0erelatedIntents\"\x92\x02\n" +
+	"\x0frelated_intents\x18\v \x03(\v2\x16.cstp.v1.RelatedIntentR\x0erelatedIntents\x12B\n" +
+	"\x12suggestion_details\x18\f \x03(\v2\x13.cstp.v1.SuggestionR\x11suggestionDetails\"\xea\x02\n" +
+	"\n" +
+	"Suggestion\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x17.cstp.v1.SuggestionKindR\x04kind\x12!\n" +
+	"\fdecision_ids\x18\x03 \x03(\tR\vdecisionIds\x12&\n" +
+	"\fguardrail_id\x18\x04 \x01(\tH\x00R\vguardrailId\x88\x01\x01\x12\x19\n" +
+	"\x05agent\x18\x05 \x01(\tH\x01R\x05agent\x88\x01\x01\x12*\n" +
+	"\x0ecorrelation_id\x18\x06 \x01(\tH\x02R\rcorrelationId\x88\x01\x01\x12!\n" +
+	"\trelevance\x18\a \x01(\x01H\x03R\trelevance\x88\x01\x01\x12*\n" +
+	"\aoutcome\x18\b \x01(\x0e2\x10.cstp.v1.OutcomeR\aoutcomeB\x0f\n" +
+	"\r_guardrail_idB\b\n" +
+	"\x06_agentB\x11\n" +
+	"\x0f_correlation_idB\f\n" +
+	"\n" +
+	"_relevance\"\x92\x02\n" +
 	"\x0fSimilarDecision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12*\n" +
@@ -1739,7 +1956,18 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\fevaluated_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vevaluatedAt\x12\x14\n" +
 	"\x05agent\x18\x06 \x01(\tR\x05agent\x124\n" +
 	"\tresponses\x18\a \x03(\v2\x16.cstp.v1.AgentResponseR\tresponses\x12'\n" +
-	"\x06quorum\x18\b \x01(\v2\x0f.cstp.v1.QuorumR\x06quorum2\xa5\x05\n" +
+	"\x06quorum\x18\b \x01(\v2\x0f.cstp.v1.QuorumR\x06quorum*\xc6\x02\n" +
+	"\x0eSuggestionKind\x12\x1f\n" +
+	"\x1bSUGGESTION_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19SUGGESTION_KIND_GUARDRAIL\x10\x01\x12\"\n" +
+	"\x1eSUGGESTION_KIND_RELATED_INTENT\x10\x02\x12\x1e\n" +
+	"\x1aSUGGESTION_KIND_CONFIDENCE\x10\x03\x12\x19\n" +
+	"\x15SUGGESTION_KIND_CHECK\x10\x04\x12\x1e\n" +
+	"\x1aSUGGESTION_KIND_SUPERSEDED\x10\x05\x12\x1a\n" +
+	"\x16SUGGESTION_KIND_LESSON\x10\x06\x12\x1d\n" +
+	"\x19SUGGESTION_KIND_CONDITION\x10\a\x12\x1b\n" +
+	"\x17SUGGESTION_KIND_FAILURE\x10\b\x12\x1d\n" +
+	"\x19SUGGESTION_KIND_PRECEDENT\x10\t2\xa5\x05\n" +
 	"\vCstpService\x12\x98\x02\n" +
 	"\x0eAnnounceIntent\x12\x1e.cstp.v1.AnnounceIntentRequest\x1a\x1f.cstp.v1.AnnounceIntentResponse\"\xc4\x01\x88\xb5\x18\x03\x9a\xb5\x18\xb8\x01{\"intent\": \"Deploy the auth service to production\", \"category\": \"deployment\", \"stakes\": \"high\", \"confidence\": 0.8, \"metadata\": {\"affectsProduction\": true, \"codeReviewCompleted\": true}}\x90\x02\x02\x12\xa0\x01\n" +
 	"\x0eQueryDecisions\x12\x1e.cstp.v1.QueryDecisionsRequest\x1a\x1f.cstp.v1.QueryDecisionsResponse\"M\x88\xb5\x18\x01\x9a\xb5\x18B{\"query\": \"change a database schema without downtime\", \"limit\": 3}\x90\x02\x01\x12\xd7\x01\n" +
@@ -1758,96 +1986,102 @@ func file_cstp_v1_cstp_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_cstp_proto_rawDescData
 }
 
-var file_cstp_v1_cstp_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_cstp_v1_cstp_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_cstp_v1_cstp_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_cstp_v1_cstp_proto_goTypes = []any{
-	(*AnnounceIntentRequest)(nil),   // 0: cstp.v1.AnnounceIntentRequest
-	(*AnnounceIntentResponse)(nil),  // 1: cstp.v1.AnnounceIntentResponse
-	(*SimilarDecision)(nil),         // 2: cstp.v1.SimilarDecision
-	(*GuardrailStatus)(nil),         // 3: cstp.v1.GuardrailStatus
-	(*Quorum)(nil),                  // 4: cstp.v1.Quorum
-	(*Vote)(nil),                    // 5: cstp.v1.Vote
-	(*AgentResponse)(nil),           // 6: cstp.v1.AgentResponse
-	(*PeerError)(nil),               // 7: cstp.v1.PeerError
-	(*PeerDecisions)(nil),           // 8: cstp.v1.PeerDecisions
-	(*PeerFeedback)(nil),            // 9: cstp.v1.PeerFeedback
-	(*QueryDecisionsRequest)(nil),   // 10: cstp.v1.QueryDecisionsRequest
-	(*QueryDecisionsResponse)(nil),  // 11: cstp.v1.QueryDecisionsResponse
-	(*DecisionSummary)(nil),         // 12: cstp.v1.DecisionSummary
-	(*CheckGuardrailsRequest)(nil),  // 13: cstp.v1.CheckGuardrailsRequest
-	(*Action)(nil),                  // 14: cstp.v1.Action
-	(*CheckGuardrailsResponse)(nil), // 15: cstp.v1.CheckGuardrailsResponse
-	nil,                             // 16: cstp.v1.QueryDecisionsResponse.TotalsEntry
-	(Stakes)(0),                     // 17: cstp.v1.Stakes
-	(*AgentInfo)(nil),               // 18: cstp.v1.AgentInfo
-	(*structpb.Struct)(nil),         // 19: google.protobuf.Struct
-	(Scope)(0),                      // 20: cstp.v1.Scope
-	(Visibility)(0),                 // 21: cstp.v1.Visibility
-	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
-	(*CodeContext)(nil),             // 23: cstp.v1.CodeContext
-	(*RelatedIntent)(nil),           // 24: cstp.v1.RelatedIntent
-	(Outcome)(0),                    // 25: cstp.v1.Outcome
-	(*Violation)(nil),               // 26: cstp.v1.Violation
-	(PeerStatus)(0),                 // 27: cstp.v1.PeerStatus
-	(*DecisionFilters)(nil),         // 28: cstp.v1.DecisionFilters
-	(DecisionStatus)(0),             // 29: cstp.v1.DecisionStatus
+	(SuggestionKind)(0),             // 0: cstp.v1.SuggestionKind
+	(*AnnounceIntentRequest)(nil),   // 1: cstp.v1.AnnounceIntentRequest
+	(*AnnounceIntentResponse)(nil),  // 2: cstp.v1.AnnounceIntentResponse
+	(*Suggestion)(nil),              // 3: cstp.v1.Suggestion
+	(*SimilarDecision)(nil),         // 4: cstp.v1.SimilarDecision
+	(*GuardrailStatus)(nil),         // 5: cstp.v1.GuardrailStatus
+	(*Quorum)(nil),                  // 6: cstp.v1.Quorum
+	(*Vote)(nil),                    // 7: cstp.v1.Vote
+	(*AgentResponse)(nil),           // 8: cstp.v1.AgentResponse
+	(*PeerError)(nil),               // 9: cstp.v1.PeerError
+	(*PeerDecisions)(nil),           // 10: cstp.v1.PeerDecisions
+	(*PeerFeedback)(nil),            // 11: cstp.v1.PeerFeedback
+	(*QueryDecisionsRequest)(nil),   // 12: cstp.v1.QueryDecisionsRequest
+	(*QueryDecisionsResponse)(nil),  // 13: cstp.v1.QueryDecisionsResponse
+	(*DecisionSummary)(nil),         // 14: cstp.v1.DecisionSummary
+	(*CheckGuardrailsRequest)(nil),  // 15: cstp.v1.CheckGuardrailsRequest
+	(*Action)(nil),                  // 16: cstp.v1.Action
+	(*CheckGuardrailsResponse)(nil), // 17: cstp.v1.CheckGuardrailsResponse
+	nil,                             // 18: cstp.v1.QueryDecisionsResponse.TotalsEntry
+	(Stakes)(0),                     // 19: cstp.v1.Stakes
+	(*AgentInfo)(nil),               // 20: cstp.v1.AgentInfo
+	(*structpb.Struct)(nil),         // 21: google.protobuf.Struct
+	(Scope)(0),                      // 22: cstp.v1.Scope
+	(Visibility)(0),                 // 23: cstp.v1.Visibility
+	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
+	(*CodeContext)(nil),             // 25: cstp.v1.CodeContext
+	(*RelatedIntent)(nil),           // 26: cstp.v1.RelatedIntent
+	(Outcome)(0),                    // 27: cstp.v1.Outcome
+	(*Violation)(nil),               // 28: cstp.v1.Violation
+	(PeerStatus)(0),                 // 29: cstp.v1.PeerStatus
+	(*DecisionFilters)(nil),         // 30: cstp.v1.DecisionFilters
+	(DecisionStatus)(0),             // 31: cstp.v1.DecisionStatus
 }
 var file_cstp_v1_cstp_proto_depIdxs = []int32{
-	17, // 0: cstp.v1.AnnounceIntentRequest.stakes:type_name -> cstp.v1.Stakes
-	18, // 1: cstp.v1.AnnounceIntentRequest.agent:type_name -> cstp.v1.AgentInfo
-	19, // 2: cstp.v1.AnnounceIntentRequest.metadata:type_name -> google.protobuf.Struct
-	20, // 3: cstp.v1.AnnounceIntentRequest.scope:type_name -> cstp.v1.Scope
-	21, // 4: cstp.v1.AnnounceIntentRequest.visibility:type_name -> cstp.v1.Visibility
-	22, // 5: cstp.v1.AnnounceIntentResponse.received_at:type_name -> google.protobuf.Timestamp
-	2,  // 6: cstp.v1.AnnounceIntentResponse.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	3,  // 7: cstp.v1.AnnounceIntentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	23, // 8: cstp.v1.AnnounceIntentResponse.code_context:type_name -> cstp.v1.CodeContext
-	6,  // 9: cstp.v1.AnnounceIntentResponse.responses:type_name -> cstp.v1.AgentResponse
-	24, // 10: cstp.v1.AnnounceIntentResponse.related_intents:type_name -> cstp.v1.RelatedIntent
-	25, // 11: cstp.v1.SimilarDecision.outcome:type_name -> cstp.v1.Outcome
-	22, // 12: cstp.v1.SimilarDecision.date:type_name -> google.protobuf.Timestamp
-	26, // 13: cstp.v1.GuardrailStatus.violations:type_name -> cstp.v1.Violation
-	26, // 14: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
-	4,  // 15: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
-	5,  // 16: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
-	27, // 17: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
-	7,  // 18: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
-	3,  // 19: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	8,  // 20: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
-	9,  // 21: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
-	12, // 22: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
-	22, // 23: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
-	2,  // 24: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	28, // 25: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	18, // 26: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
-	20, // 27: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
-	12, // 28: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
-	6,  // 29: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
-	16, // 30: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
-	17, // 31: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
-	29, // 32: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
-	25, // 33: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
-	22, // 34: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
-	14, // 35: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
-	18, // 36: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	20, // 37: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
-	17, // 38: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
-	19, // 39: cstp.v1.Action.context:type_name -> google.protobuf.Struct
-	26, // 40: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
-	26, // 41: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
-	22, // 42: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
-	6,  // 43: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
-	4,  // 44: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
-	0,  // 45: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
-	10, // 46: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
-	13, // 47: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
-	1,  // 48: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
-	11, // 49: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
-	15, // 50: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
-	48, // [48:51] is the sub-list for method output_type
-	45, // [45:48] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	19, // 0: cstp.v1.AnnounceIntentRequest.stakes:type_name -> cstp.v1.Stakes
+	20, // 1: cstp.v1.AnnounceIntentRequest.agent:type_name -> cstp.v1.AgentInfo
+	21, // 2: cstp.v1.AnnounceIntentRequest.metadata:type_name -> google.protobuf.Struct
+	22, // 3: cstp.v1.AnnounceIntentRequest.scope:type_name -> cstp.v1.Scope
+	23, // 4: cstp.v1.AnnounceIntentRequest.visibility:type_name -> cstp.v1.Visibility
+	24, // 5: cstp.v1.AnnounceIntentResponse.received_at:type_name -> google.protobuf.Timestamp
+	4,  // 6: cstp.v1.AnnounceIntentResponse.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	5,  // 7: cstp.v1.AnnounceIntentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	25, // 8: cstp.v1.AnnounceIntentResponse.code_context:type_name -> cstp.v1.CodeContext
+	8,  // 9: cstp.v1.AnnounceIntentResponse.responses:type_name -> cstp.v1.AgentResponse
+	26, // 10: cstp.v1.AnnounceIntentResponse.related_intents:type_name -> cstp.v1.RelatedIntent
+	3,  // 11: cstp.v1.AnnounceIntentResponse.suggestion_details:type_name -> cstp.v1.Suggestion
+	0,  // 12: cstp.v1.Suggestion.kind:type_name -> cstp.v1.SuggestionKind
+	27, // 13: cstp.v1.Suggestion.outcome:type_name -> cstp.v1.Outcome
+	27, // 14: cstp.v1.SimilarDecision.outcome:type_name -> cstp.v1.Outcome
+	24, // 15: cstp.v1.SimilarDecision.date:type_name -> google.protobuf.Timestamp
+	28, // 16: cstp.v1.GuardrailStatus.violations:type_name -> cstp.v1.Violation
+	28, // 17: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
+	6,  // 18: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
+	7,  // 19: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
+	29, // 20: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
+	9,  // 21: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
+	5,  // 22: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	10, // 23: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
+	11, // 24: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
+	14, // 25: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
+	24, // 26: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
+	4,  // 27: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	30, // 28: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	20, // 29: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
+	22, // 30: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
+	14, // 31: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
+	8,  // 32: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
+	18, // 33: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
+	19, // 34: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
+	31, // 35: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
+	27, // 36: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
+	24, // 37: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
+	16, // 38: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
+	20, // 39: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	22, // 40: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
+	19, // 41: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
+	21, // 42: cstp.v1.Action.context:type_name -> google.protobuf.Struct
+	28, // 43: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
+	28, // 44: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
+	24, // 45: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
+	8,  // 46: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
+	6,  // 47: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
+	1,  // 48: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
+	12, // 49: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
+	15, // 50: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
+	2,  // 51: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
+	13, // 52: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
+	17, // 53: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
+	51, // [51:54] is the sub-list for method output_type
+	48, // [48:51] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_cstp_proto_init() }
@@ -1861,21 +2095,23 @@ func file_cstp_v1_cstp_proto_init() {
 	file_cstp_v1_types_proto_init()
 	file_cstp_v1_cstp_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cstp_v1_cstp_proto_msgTypes[2].OneofWrappers = []any{}
-	file_cstp_v1_cstp_proto_msgTypes[10].OneofWrappers = []any{}
-	file_cstp_v1_cstp_proto_msgTypes[12].OneofWrappers = []any{}
-	file_cstp_v1_cstp_proto_msgTypes[14].OneofWrappers = []any{}
+	file_cstp_v1_cstp_proto_msgTypes[3].OneofWrappers = []any{}
+	file_cstp_v1_cstp_proto_msgTypes[11].OneofWrappers = []any{}
+	file_cstp_v1_cstp_proto_msgTypes[13].OneofWrappers = []any{}
+	file_cstp_v1_cstp_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_cstp_proto_rawDesc), len(file_cstp_v1_cstp_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   17,
+			NumEnums:      1,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_cstp_v1_cstp_proto_goTypes,
 		DependencyIndexes: file_cstp_v1_cstp_proto_depIdxs,
+		EnumInfos:         file_cstp_v1_cstp_proto_enumTypes,
 		MessageInfos:      file_cstp_v1_cstp_proto_msgTypes,
 	}.Build()
 	File_cstp_v1_cstp_proto = out.File
