@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
+from cstp_grpc.decisions.background import BackgroundReader
 from cstp_grpc.decisions.journal import CitationNotifier, Journal
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.revision_tokens import RevisionTokens, SyncedRevisionGate
@@ -23,6 +24,7 @@ from cstp_grpc.decisions.search.matrix_sync import MatrixSync, embed_missing_vec
 from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
+from cstp_grpc.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
@@ -51,6 +53,7 @@ class DecisionParts:
     module: Module
     journal: Journal
     search: DecisionSearch
+    background: BackgroundReader
 
 
 def build_decisions_module(
@@ -102,7 +105,7 @@ def build_decisions_module(
         on_foreign_commit=[matrix_sync.refresh],
         health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
     )
-    return DecisionParts(module, journal, search)
+    return DecisionParts(module, journal, search, SqlBackgroundReader(database, store))
 
 
 def build_read_policy(settings: Settings) -> ReadPolicy:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
+from cstp_grpc.decisions.background import BackgroundReader, DecisionBackground
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Stakes, Visibility
@@ -28,7 +29,13 @@ from cstp_grpc.intents.model import (
     SharedIntent,
 )
 from cstp_grpc.intents.related_intents import IntentSubject, RelatedIntent, RelatedIntents
-from cstp_grpc.intents.suggestions import Suggestion, SuggestionBars, SuggestionSources, build_suggestions
+from cstp_grpc.intents.suggestions import (
+    Suggestion,
+    SuggestionBars,
+    SuggestionSources,
+    build_suggestions,
+    needed_background,
+)
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -113,6 +120,8 @@ class Feedback:
     related: tuple[RelatedIntent, ...] = ()
     warning: str | None = None
     """What the stated confidence has meant so far, if that was something else."""
+    background: Mapping[str, DecisionBackground] = field(default_factory=dict)
+    """What suggestions need of similar decisions beyond what searches read, by id."""
 
 
 class CitationRecorder(Protocol):
@@ -155,6 +164,7 @@ class Announcer:
         clock: Callable[[], datetime],
         pool: WorkPool,
         related: RelatedIntents,
+        background: BackgroundReader,
         *,
         bars: SuggestionBars,
         min_score: float,
@@ -172,6 +182,7 @@ class Announcer:
         self._clock = clock
         self._pool = pool
         self._related = related
+        self._background = background
         self._bars = bars
         self._min_score = min_score
         self._stores_content = stores_content
@@ -235,7 +246,16 @@ class Announcer:
         verdict = self._judge.judge(action_from_announcement(announcement, code, facts))
         similar = await self._find_similar(announcement, reader)
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
-        return Feedback(received_at, tuple(similar), verdict, code=code, warning=warning)
+        background = await self._read_background(similar, reader)
+        return Feedback(received_at, tuple(similar), verdict, code=code, warning=warning, background=background)
+
+    async def _read_background(self, similar: Sequence[Match], reader: str) -> Mapping[str, DecisionBackground]:
+        """Return what suggestions need of similar decisions; most announcements need nothing, and nothing is read."""
+        ids = needed_background(similar, reader, self._bars)
+        if not ids:
+            return {}
+        run = self._pool.run_short if self._background.is_local else self._pool.run
+        return await run(self._background.read, ids, reader)
 
     async def _find_confidence_warning(self, announcement: Announcement, caller: str) -> str | None:
         """Return a warning if the confidence of an announcement has been far from the record of its agent."""
@@ -262,6 +282,7 @@ class Announcer:
             related,
             feedback.warning,
             announcement.searched_text,
+            feedback.background,
         )
         return build_suggestions(sources)
 

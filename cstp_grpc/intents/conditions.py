@@ -16,6 +16,8 @@ everything."""
 WORD_PATTERN = re.compile(r"[^\W\d_]{4,}")
 """A word that may name a condition; shorter ones mostly bind others."""
 
+FAILED = frozenset({Outcome.FAILURE, Outcome.PARTIAL})
+"""A partial success counts as a failure."""
 TAGGED = "have the tag {}"
 MENTIONED = 'mention "{}", as you do'
 
@@ -43,12 +45,12 @@ def distinguishing_conditions(decisions: Sequence[Decision], intent: str, reader
     """Return at most one condition of failures and one of successes, each the most frequent.
 
     Conditions are tags and, for failures only, words that the intent has too: those of titles and, of the reader's own
-    decisions, of contexts, which are private. A partial success counts as a failure.
+    decisions, of contexts, which are private.
     """
-    failed = [each for each in decisions if each.outcome in (Outcome.FAILURE, Outcome.PARTIAL)]
-    succeeded = [each for each in decisions if each.outcome is Outcome.SUCCESS]
-    if len(failed) < MIN_DECISIONS or len(succeeded) < MIN_DECISIONS:
+    if not can_compare(decisions):
         return []
+    failed = [each for each in decisions if each.outcome in FAILED]
+    succeeded = [each for each in decisions if each.outcome is Outcome.SUCCESS]
     stated = split_words(intent)
 
     def words(decision: Decision) -> Iterable[str]:
@@ -61,6 +63,13 @@ def distinguishing_conditions(decisions: Sequence[Decision], intent: str, reader
         most_frequent_condition(succeeded, failed, list_tags, TAGGED, failed=False),
     ]
     return [condition for condition in found if condition]
+
+
+def can_compare(decisions: Sequence[Decision]) -> bool:
+    """Return True if enough decisions failed and enough succeeded."""
+    failed = sum(each.outcome in FAILED for each in decisions)
+    succeeded = sum(each.outcome is Outcome.SUCCESS for each in decisions)
+    return min(failed, succeeded) >= MIN_DECISIONS
 
 
 def most_frequent_condition(

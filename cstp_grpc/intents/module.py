@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cstp_grpc.audit.model import AuditSink
+from cstp_grpc.decisions.background import BackgroundReader
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
@@ -39,6 +40,7 @@ def build_intents_module(
     shared: SharedParts,
     rule_set: RuleSet,
     search: DecisionSearch,
+    background: BackgroundReader,
     decisions: DecisionReader,
     intents: IntentStore,
     code: CodeContextReader,
@@ -73,6 +75,7 @@ def build_intents_module(
         shared.clock,
         pools[PoolName.CHECKS],
         related,
+        background,
         bars=SuggestionBars.above(settings.cstp.query.min_score, settings.cstp.intent.related_min_score),
         min_score=settings.cstp.query.min_score,
         stores_content=settings.cstp.intent.store_received,

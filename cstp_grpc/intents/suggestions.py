@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
 
+from cstp_grpc.decisions.background import DecisionBackground
 from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.enums import DecisionStatus, Outcome
 from cstp_grpc.guardrails.model import Verdict, Violation
-from cstp_grpc.intents.conditions import distinguishing_conditions
+from cstp_grpc.intents.conditions import can_compare, distinguishing_conditions
 from cstp_grpc.intents.model import IntentKey
 from cstp_grpc.intents.related_intents import RelatedIntent
 
@@ -21,6 +22,8 @@ MAX_QUOTED = 400
 """Characters of a lesson, a check or an intent that a suggestion quotes."""
 FIRST_CHECKS = 2
 """How many checks come before lessons: the code's own list must not keep what went wrong from being told."""
+MAX_READ_PRECEDENTS = 2
+"""How many own precedents without a lesson are read for what they say."""
 MAX_INTENTS = 2
 """How many related intents are suggested to be looked at; the answer lists them all."""
 
@@ -126,6 +129,8 @@ class SuggestionSources:
     warning: str | None = None
     text: str = ""
     """The announced intent and its context."""
+    background: Mapping[str, DecisionBackground] = field(default_factory=dict)
+    """What `needed_background` asked for."""
 
 
 def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
@@ -140,9 +145,25 @@ def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
     return take_distinct(rank_suggestions(sources), MAX_SUGGESTIONS)
 
 
+def needed_background(similar: Sequence[Match], reader: str, bars: SuggestionBars) -> list[str]:
+    """Return the ids of the decisions of which suggestions need more than a search reads; usually none.
+
+    These are superseded ones, for their successor; the best own precedents without a lesson, for their context; and own
+    ones among those that are compared.
+    """
+    teaching = [match.decision for match in similar if match.score >= bars.teaching]
+    own = [decision for decision in teaching if decision.agent == reader]
+    superseded = [decision for decision in teaching if decision.status is DecisionStatus.SUPERSEDED]
+    precedents = [decision for decision in own if is_open_precedent(decision) and not decision.notes]
+    compared = own if can_compare(teaching) else []
+    return list(dict.fromkeys(each.id for each in (*superseded, *precedents[:MAX_READ_PRECEDENTS], *compared)))
+
+
 def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
     """Yield every suggestion, the most useful first."""
-    teaching = [match for match in sources.similar if match.score >= sources.bars.teaching]
+    teaching = [
+        with_context(match, sources.background) for match in sources.similar if match.score >= sources.bars.teaching
+    ]
     troubled = [match for match in teaching if match.decision.outcome in TROUBLED]
     succeeded = [match for match in teaching if match.decision.outcome is Outcome.SUCCESS]
     related = [item for item in sources.related if item.score >= sources.bars.related]
@@ -154,7 +175,7 @@ def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
     if sources.warning:
         yield Suggestion(sources.warning, SuggestionKind.CONFIDENCE)
     yield from checks[:FIRST_CHECKS]
-    yield from suggest_successors(sources.similar, teaching)
+    yield from suggest_successors(teaching, sources.background)
     yield from suggest_lessons(troubled)
     yield from suggest_conditions(sources, teaching)
     yield from suggest_remedies(sources.verdict.warnings)
@@ -219,14 +240,13 @@ def suggest_failed_intents(related: Iterable[RelatedIntent], now: datetime) -> I
             )
 
 
-def suggest_successors(similar: Sequence[Match], teaching: Sequence[Match]) -> Iterator[Suggestion]:
-    """Yield of superseded decisions by what they were superseded, as far as the matches tell."""
-    successors = {old: match.decision for match in similar for old in match.decision.links.supersedes}
-    for match in teaching:
+def suggest_successors(matches: Iterable[Match], background: Mapping[str, DecisionBackground]) -> Iterator[Suggestion]:
+    """Yield of superseded decisions by what they were superseded, as far as the reader may know."""
+    for match in matches:
         decision = match.decision
         if decision.status is not DecisionStatus.SUPERSEDED:
             continue
-        new = successors.get(decision.id)
+        new = background[decision.id].successor if decision.id in background else None
         by = f"by {quote_title(new)}" if new else "; look for what replaced it before you rely on it"
         text = add_lesson(f"{quote_title(decision)} was superseded{' ' if new else ''}{by}", lesson_text(decision))
         ids = (decision.id, new.id) if new else (decision.id,)
@@ -288,11 +308,23 @@ def suggest_precedents(matches: Iterable[Match], reader: str) -> Iterator[Sugges
     """Yield what the reader decided before and has not reviewed, if the record says more than its title."""
     for match in matches:
         decision = match.decision
-        accepted = decision.status is DecisionStatus.DECIDED and decision.outcome is None
         teaching = lesson_text(decision) or decision_statement(decision.context or "")
-        if accepted and decision.agent == reader and teaching:
+        if is_open_precedent(decision) and decision.agent == reader and teaching:
             text = f"You have decided on {quote_title(decision)}: {teaching}"
             yield Suggestion(text, SuggestionKind.PRECEDENT, (decision.id,), relevance=relevance_of(match))
+
+
+def is_open_precedent(decision: Decision) -> bool:
+    """Return True if a decision was taken and nobody knows yet how it turned out."""
+    return decision.status is DecisionStatus.DECIDED and decision.outcome is None
+
+
+def with_context(match: Match, background: Mapping[str, DecisionBackground]) -> Match:
+    """Return a match with the context of its decision, if that was read."""
+    known = background.get(match.decision.id)
+    if known is None or known.context is None:
+        return match
+    return replace(match, decision=replace(match.decision, context=known.context))
 
 
 def decision_statement(context: str) -> str:

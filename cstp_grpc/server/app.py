@@ -234,6 +234,7 @@ def build_modules(
         shared,
         inputs.rule_set,
         decisions.search,
+        decisions.background,
         decisions.journal,
         intent_store,
         code,

@@ -25,6 +25,7 @@ from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
+from tests.intents.background import KnownBackground
 from tests.intents.related import build_related
 from tests.lanes import ObservedLane
 
@@ -123,6 +124,7 @@ class Kit:
     stores_content: bool = True
     responds: bool = True
     now: datetime = NOW
+    background: KnownBackground = field(default_factory=KnownBackground)
 
     def __post_init__(self) -> None:
         self.related = build_related(self.database, lambda: self.now, self.lane)
@@ -144,6 +146,7 @@ class Kit:
             lambda: self.now,
             self.lane,
             self.related,
+            self.background,
             bars=SuggestionBars(0.3, 0.3, 0.5),
             min_score=0.3,
             stores_content=self.stores_content,

@@ -32,6 +32,7 @@ from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.guardrails.rulebooks import rule, rule_set
+from tests.intents.background import KnownBackground
 from tests.intents.related import build_recent
 from tests.lanes import ObservedLane
 
@@ -137,6 +138,7 @@ class Server:
             lambda: self.now,
             self.lane,
             self.related,
+            KnownBackground(),
             bars=SuggestionBars(0.3, 0.3, 0.5),
             min_score=0.3,
             stores_content=self.stores_content,

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.model import Decision, Links, Match
+from cstp_grpc.decisions.background import DecisionBackground
+from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.enums import DecisionStatus, Outcome, Severity, Visibility
 from cstp_grpc.guardrails.model import MissingInput, Verdict, Violation
 from cstp_grpc.intents.model import Intent, IntentClosing, SharedIntent
@@ -23,6 +24,7 @@ from cstp_grpc.intents.suggestions import (
     SuggestionKind,
     SuggestionSources,
     build_suggestions,
+    needed_background,
 )
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -112,6 +114,11 @@ def test_a_suggestion_says_what_it_rests_on() -> None:
     assert found[1].intent == ("bob", "c-1", 1)
 
 
+def test_nothing_more_is_read_of_what_is_hardly_relevant_or_of_others() -> None:
+    old = match("Old", Outcome.SUCCESS, status=DecisionStatus.SUPERSEDED, score=0.39)
+    assert needed_background([old, match("Theirs", agent="bob"), match("Known", notes="x")], "alice", BARS) == []
+
+
 def test_a_title_alone_is_not_worth_saying() -> None:
     assert said(match("Green", Outcome.SUCCESS, score=1), match("Open", score=1), match("Amber", Outcome.PARTIAL)) == []
 
@@ -135,9 +142,10 @@ def test_the_bars_lie_between_what_is_listed_and_what_is_the_same() -> None:
 
 
 def test_a_superseded_decision_is_said_to_be_superseded_by_what_and_with_its_lesson() -> None:
-    new = match("Use Redis", Outcome.SUCCESS, "size it", score=0.41, links=Links(supersedes=("Use memcached.",)))
+    new = match("Use Redis", Outcome.SUCCESS, "size it", score=0.41)
     old = match("Use memcached.", Outcome.PARTIAL, "it forgets", status=DecisionStatus.SUPERSEDED)
-    found = suggest(old, new)
+    assert needed_background([new, old], "bob", BARS) == ["Use memcached."]
+    found = suggest(old, new, background={"Use memcached.": DecisionBackground(successor=new.decision)})
     assert [each.text for each in found] == [
         '"Use memcached" was superseded by "Use Redis". Lesson: it forgets',
         "A similar decision succeeded: Use Redis. Lesson: size it",
@@ -155,17 +163,19 @@ def test_a_decision_that_was_superseded_by_something_else_is_not_to_be_relied_on
 
 
 def test_own_decisions_without_an_outcome_are_precedents_if_they_teach_something() -> None:
-    statement = (
-        "# 3. Use ACM\n\n## Context\n\nWe need certificates.\n\n## Decision\n\nWe will use ACM\nfor all.\n\nMore.\n"
-    )
-    assert said(
-        match("Use ACM", context=statement, agent="alice"),
+    acm = "# 3. Use ACM\n\n## Context\n\nWe need certificates.\n\n## Decision\n\nWe will use ACM\nfor all.\n\nMore.\n"
+    madr = "## Decision Outcome\n\n* Chosen option: madr, because it is lean\n* more\n"
+    similar = [
+        match("Use ACM"),
         match("Use Vault", notes="Seal it"),
-        match("Use madr", context="## Decision Outcome\n\n* Chosen option: madr, because it is lean\n* more\n"),
+        match("Use madr"),
         match("Say nothing", context="We met.\n\n## Context\n\nIt rained.\n"),
         match("Think", status=DecisionStatus.PROPOSED, notes="not yet"),
         match("Of another", agent="bob", notes="theirs"),
-    ) == [
+    ]
+    assert needed_background(similar, "alice", BARS) == ["Use ACM", "Use madr"]
+    background = {"Use ACM": DecisionBackground(acm), "Use madr": DecisionBackground(madr)}
+    assert said(*similar, background=background) == [
         'You have decided on "Use ACM": We will use ACM for all.',
         'You have decided on "Use Vault": Seal it',
         'You have decided on "Use madr": Chosen option: madr, because it is lean',
@@ -232,15 +242,17 @@ def test_a_tag_that_only_successes_have_is_said() -> None:
 def test_a_word_of_the_intent_that_only_failures_mention_is_said() -> None:
     similar = [
         deployment(1, Outcome.FAILURE, title="Deploy on Friday"),
-        deployment(2, Outcome.FAILURE, context="Late on friday"),
-        deployment(3, Outcome.FAILURE, context="On Friday", agent="bob"),
+        deployment(2, Outcome.FAILURE),
+        deployment(3, Outcome.FAILURE, agent="bob"),
         deployment(4, Outcome.SUCCESS),
         deployment(5, Outcome.SUCCESS),
     ]
-    assert said(*similar, text="Deploy it this Friday") == [
+    assert needed_background(similar, "alice", BARS) == ["Deploy on Friday 1", "Deploy 2", "Deploy 4", "Deploy 5"]
+    background = {"Deploy 2": DecisionBackground("Late on friday"), "Deploy 3": DecisionBackground()}
+    assert said(*similar, text="Deploy it this Friday", background=background) == [
         '2 of the 3 similar decisions that failed mention "friday", as you do; none of the 2 that succeeded does'
     ]
-    assert said(*similar, text="Deploy it this Monday") == []
+    assert said(*similar, text="Deploy it this Monday", background=background) == []
 
 
 def test_single_failures_or_successes_distinguish_nothing() -> None:

@@ -21,6 +21,7 @@ from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
+from cstp_grpc.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
@@ -113,6 +114,7 @@ class Served:
             clock,
             lane,
             build_related(database, clock, lane),
+            SqlBackgroundReader(database, store),
             bars=SuggestionBars(LIMITS.min_score, LIMITS.min_score, 0.5),
             min_score=LIMITS.min_score,
         )
