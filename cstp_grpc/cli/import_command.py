@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 import click
 import protovalidate
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from cstp_grpc import config
@@ -26,6 +25,7 @@ from cstp_grpc.cli.developer_setup import DEVELOPER, TOKEN_FILE, with_agent
 from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.import_requests import import_request
 from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.progress import progress_bar
 from cstp_grpc.cli.server_choice import Endpoint, LoadedConfiguration, ServerChoice, choose_server
 from cstp_grpc.config import AuthSettings, GrpcSettings, IndexSettings, RateLimitSettings, Settings
 from cstp_grpc.contract import json_codec
@@ -302,7 +302,7 @@ def read_import_requests(
     # Here and not only at the server: one invalid record would make the server refuse its whole batch.
     validator = protovalidate.Validator()
     with progress_bar(out, "Reading", len(find_record_files(paths))) as advance:
-        for found in read_records(paths, mapping=mapping, on_file=lambda _: advance()):
+        for found in read_records(paths, mapping=mapping, on_file=lambda _: advance(1)):
             if isinstance(found, SkippedRecord):
                 report.skipped.append(found)
                 continue
@@ -348,7 +348,7 @@ def send_records(
         with endpoint.connect(timeout) as client, progress_bar(out, "Importing", len(requests)) as advance:
             for result in client.import_decisions(requests, batch=SENT_TOGETHER):
                 report.results.append(result)
-                advance()
+                advance(1)
 
 
 def choose_import_server(choice: ServerChoice, identity: str | None) -> AbstractContextManager[Endpoint]:
@@ -381,12 +381,3 @@ def is_locked(data_dir: Path) -> bool:
             return False
     except AlreadyRunning:
         return True
-
-
-@contextmanager
-def progress_bar(out: Output, what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on a terminal and yield the function that advances it by one."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out.notes, transient=True, disable=not out.notes.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)

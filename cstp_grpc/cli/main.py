@@ -79,6 +79,9 @@ COMMANDS: Final = {
     "import": ListedCommand(
         "import_command:import_command", "Import the decision records in the files and folders at PATHS."
     ),
+    "reindex": ListedCommand(
+        "reindex:reindex_command", "Embed all decisions anew with the embedder of the configuration."
+    ),
     "agents": ListedCommand(
         "peers:agents_group", "List the agents of federation.peers with their health, version, latency and card."
     ),

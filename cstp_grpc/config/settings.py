@@ -226,7 +226,8 @@ class EmbeddingSettings(SettingsSection):
 
     provider: Literal["minilm", "lexical", "onnx", "openai"] = "minilm"
     """`minilm` is all-MiniLM-L6-v2; `lexical` compares words only and needs no weights; `onnx` is the
-    sentence-transformer in the folder `model_path`; `openai` asks an endpoint with the embeddings API of OpenAI."""
+    sentence-transformer in the folder `model_path`; `openai` asks an endpoint with the embeddings API of OpenAI.
+    `cstp reindex` changes the embedder of a journal while servers run."""
     model_path: Path | None = None
     """For `minilm` a folder with model.safetensors and tokenizer.json, or model.onnx and tokenizer.json, tried before
     any other. For `onnx` one with tokenizer.json, model.onnx (or onnx/model.onnx) and 1_Pooling/config.json."""

@@ -11,6 +11,7 @@ from cstp_grpc.config import Settings
 from cstp_grpc.decisions.background import BackgroundReader
 from cstp_grpc.decisions.journal import CitationNotifier, Journal
 from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.decisions.reindexing import adopt_prepared_vectors
 from cstp_grpc.decisions.revision_tokens import RevisionTokens, SyncedRevisionGate
 from cstp_grpc.decisions.search.chroma_process import (
     ChildChromaServer,
@@ -27,6 +28,7 @@ from cstp_grpc.decisions.servicer import JournalService
 from cstp_grpc.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_history import SqlHistoryStore
+from cstp_grpc.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import ErasedRow, IndexRow
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
@@ -66,6 +68,7 @@ def build_decisions_module(
     """Build the journal and its search; `citations` notifies agents to whom a failed decision was cited."""
     settings, database, writer, embedder = shared.settings, shared.database, shared.writer, shared.embedder
     store, change_log = SqlDecisionStore(database, read_policy), SqlChangeLog(database, writer)
+    adopt_prepared_vectors(SqlPreparedVectorStore(database), embedder.model, writer, change_log)
     embed_missing_vectors(store, embedder, writer)
     matrix = build_matrix(shared, read_policy)
     matrix_sync = MatrixSync(store, embedder.model, matrix)

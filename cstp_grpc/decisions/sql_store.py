@@ -59,6 +59,7 @@ from cstp_grpc.decisions.sql_tables import (
     decisions,
     deleted_decisions,
     journal_identity,
+    prepared_vectors,
     review_deadlines,
 )
 from cstp_grpc.decisions.store import (
@@ -430,7 +431,7 @@ class SqlDecisionStore:
         targets = set(unit_of_work.execute(superseded_by_it).scalars())
         touching = or_(link.declared_by == decision_id, link.from_id == decision_id, link.to_id == decision_id)
         unit_of_work.execute(delete(decision_links).where(touching))
-        for table in (decision_tags, decision_vectors, review_deadlines):
+        for table in (decision_tags, decision_vectors, prepared_vectors, review_deadlines):
             unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
         unit_of_work.execute(delete(decisions).where(decisions.c.id == decision_id))
         return targets

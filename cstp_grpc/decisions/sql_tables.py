@@ -152,6 +152,16 @@ decision_vectors = Table(
 )
 """The vector of each decision's text: little-endian float32, of one model at a time."""
 
+prepared_vectors = Table(
+    "prepared_vectors",
+    metadata,
+    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Column("vector", LargeBinary, nullable=False),
+)
+"""Vectors of models that no server uses yet, as `decision_vectors` has them; `revision` is that of the decision."""
+
 outbox = Table(
     "outbox",
     metadata,

@@ -1,0 +1,120 @@
+"""Gives a journal the vectors of another embedder, while those of the present one go on serving.
+
+New vectors are prepared beside the present ones, batch by batch, and taken over in one transaction. Whatever is killed
+at whatever moment, what was prepared stays, and the journal has the vectors of one model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.store import Vector
+from cstp_grpc.embedding.embedder import Embedder
+from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.storage.writer import GroupCommitWriter
+
+logger = logging.getLogger(__name__)
+
+PREPARED_BATCH = 64
+"""Decisions prepared in one transaction. Chosen: a kill loses a second or two of work, and no writer waits long."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnpreparedText:
+    """The text of a decision that is to be embedded, and the revision of the decision that has it."""
+
+    decision_id: str
+    revision: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedVector:
+    """The vector of a decision in one of its revisions."""
+
+    decision_id: str
+    revision: int
+    vector: Vector
+
+
+class PreparedVectorStore(Protocol):
+    """Stores the vectors of a model that no search uses yet.
+
+    Reads raise QueryFailed if the database does not respond.
+    """
+
+    def count_decisions(self) -> int:
+        """Return the number of decisions."""
+
+    def count_unprepared(self, model: str) -> int:
+        """Return the number of decisions that have no vector of a model in their present revision."""
+
+    def unprepared_texts(self, model: str, limit: int) -> list[UnpreparedText]:
+        """Return texts of decisions that have no vector of a model in their present revision, at most `limit`."""
+
+    def put(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[PreparedVector]) -> None:
+        """Store vectors of decisions that are still there in the same revision; the others are left out."""
+
+    def has_prepared(self, model: str) -> bool:
+        """Return whether there are prepared vectors of a model."""
+
+    def adopt(self, unit_of_work: UnitOfWork, model: str) -> int:
+        """Make the vectors of a model those that searches use, and return how many.
+
+        Vectors of decisions that have changed since, and those of other models, are removed.
+        """
+
+
+def prepare_vectors(
+    store: PreparedVectorStore,
+    embedder: Embedder,
+    writer: GroupCommitWriter,
+    change_log: SqlChangeLog,
+    on_prepared: Callable[[int], object],
+) -> int:
+    """Embed all decisions that have no vector of the embedder's model, and return how many were embedded.
+
+    `on_prepared` is called with the number of each batch. Decisions that change meanwhile are embedded again. Raises
+    QueryFailed and Unavailable; what was prepared stays.
+    """
+    count = 0
+    # The query finds only what still lacks a vector: that is the whole state of an interrupted run.
+    while texts := store.unprepared_texts(embedder.model, PREPARED_BATCH):
+        vectors = embedder.embed([each.text for each in texts])
+        prepared = [
+            PreparedVector(each.decision_id, each.revision, vector) for each, vector in zip(texts, vectors, strict=True)
+        ]
+
+        def job(unit_of_work: UnitOfWork, prepared: Sequence[PreparedVector] = prepared) -> None:
+            # So that the revisions which are compared stay what they are until the commit.
+            change_log.hold(unit_of_work)
+            store.put(unit_of_work, embedder.model, prepared)
+
+        writer.run(job)
+        count += len(prepared)
+        on_prepared(len(prepared))
+    return count
+
+
+def adopt_prepared_vectors(
+    store: PreparedVectorStore, model: str, writer: GroupCommitWriter, change_log: SqlChangeLog
+) -> int:
+    """Make the prepared vectors of a model those that searches use, and return how many.
+
+    Raises QueryFailed and Unavailable.
+    """
+    if not store.has_prepared(model):
+        return 0
+
+    def job(unit_of_work: UnitOfWork) -> int:
+        change_log.hold(unit_of_work)
+        return store.adopt(unit_of_work, model)
+
+    count = writer.run(job)
+    if count:
+        logger.info("%d decisions have the prepared vectors of %s now", count, model)
+    return count

@@ -1,0 +1,75 @@
+"""Re-embeds a journal for the configured embedder, beside a server that uses another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+
+from cstp_grpc.config import Settings
+from cstp_grpc.decisions.reindexing import adopt_prepared_vectors, prepare_vectors
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.sql_prepared_vectors import SqlPreparedVectorStore
+from cstp_grpc.embedding.module import build_configured_embedder
+from cstp_grpc.errors import ConfigError
+from cstp_grpc.storage.database import Database, open_database
+from cstp_grpc.storage.file_locks import AlreadyRunning, DataDirLock, ProcessWriteLock
+from cstp_grpc.storage.migration import current_revision, migrate_database, newest_revision
+from cstp_grpc.storage.writer import GroupCommitWriter
+
+ProgressStart = Callable[[int], Callable[[int], object]]
+"""Called with the number of decisions to embed; returns what is called with the number of each batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReindexReport:
+    """What was done: how many of all decisions were embedded, by which model, and whether searches use it already."""
+
+    model: str
+    embedded: int
+    decisions: int
+    in_use: bool
+
+
+def reindex_journal(settings: Settings, start_progress: ProgressStart) -> ReindexReport:
+    """Embed all decisions with the configured embedder, from where an interrupted run stopped.
+
+    Searches use the new vectors at once if no server can be using the journal, otherwise from the next start of a
+    server with these settings. Raises ConfigError, WeightsMissing, UnsuitableDatabase, QueryFailed and Unavailable.
+    """
+    with ExitStack() as opened:
+        # Without the lock a server has the journal open; it goes on with its own embedder.
+        alone = try_lock(opened, settings)
+        embedder = build_configured_embedder(settings.embedding, settings.data_dir)
+        database = open_database(settings.storage_url, settings.storage.pool_size)
+        opened.callback(database.close)
+        # Workers write in turns, and so does this process: on SQLite it is one more writer.
+        turn = None if database.path is None else opened.enter_context(closing(ProcessWriteLock(database.path)))
+        prepare_schema(database, turn, alone=alone)
+        writer = GroupCommitWriter(database, settings.storage.write_timeout_seconds, turn)
+        opened.callback(writer.close)
+        store, change_log = SqlPreparedVectorStore(database), SqlChangeLog(database, writer)
+        on_prepared = start_progress(store.count_unprepared(embedder.model))
+        embedded = prepare_vectors(store, embedder, writer, change_log, on_prepared)
+        # Servers elsewhere may use a PostgreSQL database, which the lock on this machine's folder does not tell.
+        in_use = alone and database.is_sqlite
+        if in_use:
+            adopt_prepared_vectors(store, embedder.model, writer, change_log)
+        return ReindexReport(embedder.model, embedded, store.count_decisions(), in_use)
+
+
+def try_lock(opened: ExitStack, settings: Settings) -> bool:
+    """Take the lock on the data folder, so that no server starts meanwhile. Return False if a server has it."""
+    try:
+        opened.enter_context(DataDirLock(settings.data_dir))
+    except AlreadyRunning:
+        return False
+    return True
+
+
+def prepare_schema(database: Database, turn: ProcessWriteLock | None, *, alone: bool) -> None:
+    """Migrate the database; under a running server that has the file only check it. Raises ConfigError."""
+    if alone or not database.is_sqlite:
+        migrate_database(database, turn)
+    elif current_revision(database) != newest_revision():
+        raise ConfigError("the server that runs is of another version: restart it, then reindex")
