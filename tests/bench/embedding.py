@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cstp_grpc.decisions.store import embedded_text
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.embedding.minilm_embedder import MiniLmEmbedder
 from cstp_grpc.embedding.model_files import WeightsMissing, find_model_files
@@ -69,7 +68,7 @@ def sample_texts(data: Path | None, count: int) -> Sequence[str]:
     """Return texts of the corpora in a folder, or made ones without a folder."""
     if data is None:
         requests = corpus.decisions(count)
-        return [embedded_text(each.decision.title, each.decision.context) for each in requests]
+        return [f"{each.decision.title}\n{each.decision.context}" for each in requests]
     corpora = read_corpora(data)
     records = [record for name in ("proposals", "long records") for record in corpora[name]]
-    return [embedded_text(each.title, each.context) for each in records[:: max(1, len(records) // count)]]
+    return [f"{each.title}\n{each.context}" for each in records[:: max(1, len(records) // count)]]
