@@ -12,11 +12,13 @@ from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bridge.admission import AccessCheck
+from bridge.decision_events import DECISIONS_PATH, DecisionEvents
+from bridge.event_streams import EventStreamEndpoint
 from bridge.http_listener import set_server_header
 from bridge.http_request import BodyReader
 from bridge.http_response import Cors
 from bridge.jsonrpc_endpoint import JsonRpcEndpoint
-from bridge.liaison_events import EVENTS_PATH, LiaisonEventEndpoint
+from bridge.liaison_events import EVENTS_PATH, LiaisonEvents
 from bridge.upstream import Forwarder
 from cstp_grpc.config import Settings
 
@@ -48,9 +50,14 @@ def create_app(
     app.on_response_prepare.append(set_server_header)
     app.router.add_post(RPC_PATH, rpc.respond)
     app.router.add_get(HEALTH_PATH, HealthEndpoint(channel).respond)
-    paths: dict[str, Iterable[str]] = {RPC_PATH: ("POST",), HEALTH_PATH: ("GET", "HEAD")}
+    EventStreamEndpoint(DecisionEvents(), forwarder, access).install(app)
+    paths: dict[str, Iterable[str]] = {
+        RPC_PATH: ("POST",),
+        HEALTH_PATH: ("GET", "HEAD"),
+        DECISIONS_PATH: ("GET",),
+    }
     if settings.liaison.enabled:
-        LiaisonEventEndpoint(forwarder, access).install(app)
+        EventStreamEndpoint(LiaisonEvents(forwarder), forwarder, access).install(app)
         paths[EVENTS_PATH] = ("GET",)
     if a2a:
         a2a.install_routes(app)

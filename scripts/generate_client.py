@@ -66,8 +66,8 @@ NOTES = {
     "UnaryCall": "",
     "PagedCall": "Yields one after another and fetches pages as they are needed.",
     "UploadCall": "They travel in batches, each of which is stored when its results are yielded; over gRPC only.",
-    "WatchCall": "Yields each as it comes, over gRPC only. After a passing failure it goes on by itself behind the last"
-    " one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.",
+    "WatchCall": "Yields each as it comes, over gRPC only. After a passing failure a watch goes on by itself behind the"
+    " last one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.",
 }
 
 
@@ -167,7 +167,7 @@ class Reader:
             return "UploadCall", (self._class(request), *of), (named, field)
         begin = (named, self._values(request))
         if rpc.server_streaming:
-            return "WatchCall", of, (*begin, field, quoted(method.replace(".watch", ".list")))
+            return "WatchCall", *self._watch_form(response, begin, quoted(method.replace(".watch", ".list")))
         if "next_page_token" in response.fields_by_name:
             return "PagedCall", of, (*begin, field)
         if "more" in response.fields_by_name:
@@ -175,6 +175,18 @@ class Reader:
         if len(response.fields) == 1 and first.message_type and not first.is_repeated:
             return "UnaryCall", of, (*begin, field)
         return "UnaryCall", (self._class(response),), begin
+
+    def _watch_form(
+        self, response: Descriptor, begin: tuple[str, str], listing: str
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the types of a response stream, and what its description is made of."""
+        first, position = response.fields[0], "journal_revision"
+        if position in response.fields_by_name:
+            return (self._class(response),), (*begin, quoted(""), quoted(position))
+        arguments = (*begin, quoted(first.name))
+        if "sequence" in first.message_type.fields_by_name:
+            return (self._element(first),), (*arguments, quoted("sequence"), listing)
+        return (self._element(first),), (*arguments, quoted(""))
 
     def _values(self, message: Descriptor) -> str:
         """Return an expression of the fields that a request is made of."""

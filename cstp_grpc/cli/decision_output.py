@@ -338,6 +338,16 @@ def earlier_reviews_text(history: journal_pb2.DecisionHistory) -> str:
     return "\n".join([*lines, *([f"and {hidden} before"] if hidden > 0 else [])])
 
 
+def change_line(change: journal_pb2.WatchDecisionsResponse) -> str:
+    """Return a change of a decision on one line."""
+    if change.HasField("deleted_id"):
+        return f"deleted     {change.deleted_id}"
+    item = change.decision
+    state = enum_word(types_pb2.Outcome, item.outcome) or enum_word(types_pb2.DecisionStatus, item.status)
+    details = [item.id, item.agent, item.category, item.project]
+    return to_printable(f"{state:11} {shorten_line(item.title)} ({', '.join(filter(None, details))})")
+
+
 def former_titles_text(history: journal_pb2.DecisionHistory) -> str:
     """Return the former contents by their titles, a line each; `--json` prints all of them."""
     return "\n".join(

@@ -15,7 +15,8 @@ import click
 from cstp_grpc.cli.command_decorators import LIMIT, Command, enum_choice, object_options, with_client
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.protocol import EXIT_BLOCKED
-from cstp_grpc.errors import CstpError, PermissionDenied
+from cstp_grpc.cli.reconnect_notices import ReconnectNotices
+from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.lazy_imports import LazyModule
 from cstp_grpc.liaison.model import AGENT_PREFIX, GUIDE, EventType, MessageRole, SessionStatus
 
@@ -294,24 +295,6 @@ def watch_command(
                 out.json_line(event)
             else:
                 out.line(liaison_output.event_line(event))
-
-
-class ReconnectNotices:
-    """Prints why a watch was interrupted, each failure once until events arrive again."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._told: set[str] = set()
-
-    def report(self, error: CstpError, _: float) -> None:
-        """Print the failure, unless it was printed already."""
-        if error.message not in self._told:
-            self._told.add(error.message)
-            self._out.note(f"{to_printable(error.message)}; trying again until Ctrl-C")
-
-    def reset(self) -> None:
-        """Forget the printed failures, because events arrive again."""
-        self._told.clear()
 
 
 @liaison_group.command(name="list")

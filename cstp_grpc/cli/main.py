@@ -61,6 +61,12 @@ COMMANDS: Final = {
         "journal:share_command", "Let every agent find a decision of yours; its context and reasoning stay private."
     ),
     "unshare": ListedCommand("journal:unshare_command", "Take back the sharing of a decision of yours."),
+    "export": ListedCommand(
+        "journal_streams:export_command", "Write your decisions as JSON Lines, which `cstp import` reads."
+    ),
+    "watch": ListedCommand(
+        "journal_streams:watch_command", "Print each change of the decisions you may read, as it happens, until Ctrl-C."
+    ),
     "calibration": ListedCommand(
         "calibration:calibration_command", "Compare stated confidences with how the decisions turned out."
     ),

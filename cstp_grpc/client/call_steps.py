@@ -113,7 +113,7 @@ class WatchCursor:
     @property
     def is_positioned(self) -> bool:
         """Whether the start position is known."""
-        return bool(self.request.HasField("after"))
+        return not self._watch.listing or bool(self.request.HasField("after"))
 
     @property
     def newest_call(self) -> UnaryCall[int]:
@@ -130,8 +130,9 @@ class WatchCursor:
     def take_item(self, answer: Message) -> Any:
         """Return the item of a response and move the position behind it."""
         item = response_field(answer, self._watch.item)
-        # Moved before the caller gets the item: a failure afterwards resumes behind it.
-        self.request.after = item.sequence
+        if self._watch.position:
+            # Moved before the caller gets the item: a failure afterwards resumes behind it.
+            self.request.after = getattr(item, self._watch.position)
         # An item shows that the server works: the next failure begins with short delays again.
         self._failures = 0
         return item
@@ -141,7 +142,7 @@ class WatchCursor:
 
         Unlike single calls, a watch also retries QueryFailed, since it can wait for the database.
         """
-        if not (is_transient_failure(error) or isinstance(error, QueryFailed)):
+        if not self._watch.position or not (is_transient_failure(error) or isinstance(error, QueryFailed)):
             return None
         self._failures += 1
         return self._timer.retry_delay(error, self._failures)

@@ -206,6 +206,12 @@ class StorageSettings(SettingsSection):
     watch_seconds: float = Field(default=0.05, gt=0)
     """How often it asks whether others wrote to the same database, so that its searches and watchers see it. PostgreSQL
     notifies it of that, and while it does, the server asks once a second only."""
+    max_watchers: int = Field(default=32, ge=1, le=256)
+    """Streams of changed decisions that may be open at once, more are refused."""
+    watchers_per_agent: int = Field(default=8, ge=1, le=256)
+    """Streams of changed decisions that one agent may have open at once."""
+    stalled_watch_seconds: float = Field(default=60.0, gt=0)
+    """How long the reader of such a stream may take nothing of it until the stream ends."""
 
 
 class IndexSettings(SettingsSection):

@@ -60,14 +60,16 @@ class PagedCall(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class WatchCall(Generic[T]):
-    """A call that returns a stream of items and can be resumed `after` the `sequence` of any of them."""
+    """A call that returns a stream of items and can be resumed `after` the position of any of them."""
 
     method: str
     values: Mapping[str, Any]
     item: str
-    """The field of each response that holds the item."""
-    listing: str
-    """The method whose response has the `newest` sequence."""
+    """The field of each response that holds the item; empty if the response is the item."""
+    position: str
+    """The field of an item that holds its position; empty if the call cannot be resumed."""
+    listing: str = ""
+    """The method whose response has the `newest` position; empty if the first item has it."""
 
 
 @dataclass(frozen=True, slots=True)

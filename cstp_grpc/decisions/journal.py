@@ -232,6 +232,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+EXPORT_BATCH = 16
+"""Decisions that an export has in memory. Chosen: one may be as large as a message, though most are small."""
+
 GRAPH_DEPTH = 2
 GRAPH_NODES = 100
 """The bounds of a graph for which none were given. Chosen: what fits on a screen."""
@@ -315,6 +318,14 @@ class Journal:
         """
         found = self._store.page(caller, filters, page, self._clock() if review_due else None)
         return Page(self._redact_for_caller(found.items, caller), found.next_token)
+
+    def export_page(self, caller: str, filters: DecisionFilter, page_token: str) -> Page[Decision]:
+        """Return the next few of the readable decisions, latest first, as `get` does."""
+        found = self._store.page(caller, filters, PageRequest(EXPORT_BATCH, page_token))
+        # Listed ones lack their private parts. One that was deleted or unshared since then is left out.
+        read = [self._store.get(item.id) if item.agent == caller else item for item in found.items]
+        present = [item for item in read if item is not None]
+        return Page(self._redact_for_caller(present, caller), found.next_token)
 
     def record(
         self,

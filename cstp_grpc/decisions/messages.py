@@ -13,6 +13,7 @@ from cstp_grpc.decisions.model import (
     DecisionGraph,
     DecisionHistory,
     ImportAction,
+    JournalChange,
     Links,
     LinkType,
     Reason,
@@ -66,6 +67,15 @@ def decision_message(
         journal_revision=journal_revision,
         review_by=proto_values.optional_timestamp(item.review_by),
         history=None if history is None else history_message(history),
+    )
+
+
+def change_response(change: JournalChange, journal_revision: str) -> journal_pb2.WatchDecisionsResponse:
+    """Convert a change to the response that has it."""
+    return journal_pb2.WatchDecisionsResponse(
+        decision=None if change.decision is None else decision_message(change.decision),
+        deleted_id=change.deleted_id,
+        journal_revision=journal_revision,
     )
 
 

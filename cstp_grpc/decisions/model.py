@@ -164,6 +164,18 @@ class DeletedDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalChange:
+    """The present state of a decision since a revision of the journal, or the id of one that was deleted then.
+
+    Without either it only says up to which revision there is nothing.
+    """
+
+    revision: int
+    decision: Decision | None = None
+    deleted_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ImportRecord:
     """A decision to import; with the importing agent, `source` identifies it.
 

@@ -10,6 +10,7 @@ from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
 from cstp_grpc.decisions.background import BackgroundReader
 from cstp_grpc.decisions.journal import CitationNotifier, Journal
+from cstp_grpc.decisions.journal_feed import JournalFeed
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.reindexing import adopt_prepared_vectors
 from cstp_grpc.decisions.revision_tokens import RevisionTokens, SyncedRevisionGate
@@ -36,6 +37,7 @@ from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.open_services import INDEX_HEALTH
 from cstp_grpc.server_module import Module, SharedParts
+from cstp_grpc.storage.subscriptions import WatchLimits
 
 
 class ChangeObserver(Protocol):
@@ -78,15 +80,19 @@ def build_decisions_module(
     if index is None:
         # Without an index nothing reads the log. One that is configured later is fed from the journal itself.
         change_log.clear()
+    tokens = RevisionTokens(store.identity())
+    feed = build_feed(shared, store, tokens)
     history = SqlHistoryStore(database)
 
     def apply_changes(rows: Sequence[IndexRow]) -> None:
         matrix.apply(rows)
         observer.note_changes(row.agent for row in rows)
+        feed.notify()
 
     def forget_erased(erased: Sequence[ErasedRow]) -> None:
         matrix.forget(erased)
         observer.note_deletions()
+        feed.notify()
 
     journal = Journal(
         store, history, change_log, writer, embedder, sink, shared.clock, apply_changes, citations, forget_erased
@@ -98,17 +104,32 @@ def build_decisions_module(
         index,
         settings.index.exact_limit,
         settings.index.overfetch,
-        SyncedRevisionGate(RevisionTokens(store.identity()), matrix_sync),
+        SyncedRevisionGate(tokens, matrix_sync),
     )
-    servicer = JournalService(journal, shared.pools[PoolName.OTHERS].run)
+    servicer = JournalService(journal, feed, shared.pools[PoolName.OTHERS].run)
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
         late_background=[] if index is None else [index],
-        begin_stop=[] if index is None else [index.begin_stop],
-        on_foreign_commit=[matrix_sync.refresh],
+        begin_stop=[feed.close, *([] if index is None else [index.begin_stop])],
+        # The feed after the matrix: who is told of a change finds it by a search.
+        on_foreign_commit=[matrix_sync.refresh, feed.check_for_new],
         health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
     )
     return DecisionParts(module, journal, search, SqlBackgroundReader(database, store))
+
+
+def build_feed(shared: SharedParts, store: SqlDecisionStore, tokens: RevisionTokens) -> JournalFeed:
+    """Build the feed of changed decisions."""
+    storage = shared.settings.storage
+    limits = WatchLimits(
+        storage.max_watchers,
+        storage.watchers_per_agent,
+        "storage.max_watchers",
+        "storage.watchers_per_agent",
+        storage.stalled_watch_seconds,
+    )
+    # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
+    return JournalFeed(store, tokens, limits, storage.refresh_seconds, shared.pools[PoolName.OTHERS].run)
 
 
 def build_read_policy(settings: Settings) -> ReadPolicy:

@@ -32,15 +32,15 @@ class RevisionTokens:
         """Return the token of a revision."""
         return f"{revision}-{self._identity}"
 
-    def read(self, token: str) -> int:
-        """Return the revision of a token. Raises InvalidArgument if it is not one of this journal."""
+    def read(self, token: str, field: str = REVISION_FIELD) -> int:
+        """Return the revision of the token in a field. Raises InvalidArgument if it is not one of this journal."""
         match = TOKEN_PATTERN.fullmatch(token)
         if match is None:
-            raise InvalidArgument.field(REVISION_FIELD, "must be the journalRevision of an answer")
+            raise InvalidArgument.field(field, "must be the journalRevision of an answer")
         # Numbers of another database mean nothing here; after a restore from a backup the identity is the same, and the
         # caller gets Unavailable until the journal has reached the revision again.
         if match[2] != self._identity:
-            raise InvalidArgument.field(REVISION_FIELD, "must be the journalRevision of an answer of this agent")
+            raise InvalidArgument.field(field, "must be the journalRevision of an answer of this agent")
         return int(match[1])
 
 

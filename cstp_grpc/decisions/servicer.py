@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import grpc
 
@@ -10,7 +11,8 @@ from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.journal import Journal
-from cstp_grpc.decisions.model import DecisionContent, ImportRecord, ImportResult, Links, SourceLinks
+from cstp_grpc.decisions.journal_feed import JournalFeed
+from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportRecord, ImportResult, Links, SourceLinks
 from cstp_grpc.enums import Visibility
 from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
 from cstp_grpc.storage.background_work import RunBlocking
@@ -21,10 +23,11 @@ IMPORT_BATCH = 128
 
 
 class JournalService(journal_pb2_grpc.JournalServiceServicer):
-    """Serves cstp.v1.JournalService; `run_blocking` runs imports on a thread."""
+    """Serves cstp.v1.JournalService; `run_blocking` runs imports, exports and watches on a thread."""
 
-    def __init__(self, journal: Journal, run_blocking: RunBlocking) -> None:
+    def __init__(self, journal: Journal, feed: JournalFeed, run_blocking: RunBlocking) -> None:
         self._journal = journal
+        self._feed = feed
         self._run_blocking = run_blocking
 
     def RecordDecision(
@@ -140,6 +143,32 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         caller = current_caller.get()
         private = self._journal.unshare(request.id, caller.agent, caller.request_id)
         return journal_pb2.UnshareDecisionResponse(decision=messages.decision_message(private, self._journal.revision))
+
+    async def ExportDecisions(  # type: ignore[override]  # the stubs know threads' iterators only
+        self, request: journal_pb2.ExportDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[journal_pb2.ExportDecisionsResponse, None]:
+        """Stream decisions."""
+        filters = messages.parse_decision_filter(request.filters)
+        return self._exported(current_caller.get().agent, filters)
+
+    async def WatchDecisions(  # type: ignore[override]  # as above
+        self, request: journal_pb2.WatchDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[journal_pb2.WatchDecisionsResponse, None]:
+        """Stream changes of decisions."""
+        filters, after = messages.parse_decision_filter(request.filters), proto_values.optional_field(request, "after")
+        watch = await self._run_blocking(self._feed.watch, current_caller.get().agent, filters, after)
+        context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
+        return (messages.change_response(change, self._feed.token_of(change)) async for change in watch)
+
+    async def _exported(
+        self, caller: str, filters: DecisionFilter
+    ) -> AsyncGenerator[journal_pb2.ExportDecisionsResponse, None]:
+        token: str | None = ""
+        while token is not None:
+            page = await self._run_blocking(self._journal.export_page, caller, filters, token)
+            for item in page.items:
+                yield journal_pb2.ExportDecisionsResponse(decision=messages.decision_message(item))
+            token = page.next_token or None
 
     async def ImportDecisions(
         self, request_iterator: AsyncIterator[journal_pb2.ImportDecisionsRequest], context: grpc.ServicerContext

@@ -28,7 +28,15 @@ from sqlalchemy import (
     update,
 )
 
-from cstp_grpc.decisions.model import Decision, DecisionFilter, DecisionLink, Links, LinkType, build_predicate
+from cstp_grpc.decisions.model import (
+    Decision,
+    DecisionFilter,
+    DecisionLink,
+    JournalChange,
+    Links,
+    LinkType,
+    build_predicate,
+)
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_deadlines import delete_deadlines, insert_deadlines, read_deadlines, review_due_condition
 from cstp_grpc.decisions.sql_mapping import (
@@ -330,6 +338,37 @@ class SqlDecisionStore:
         ]
         shown = shown[: count_within_budget(shown, estimate_decision_size)]
         return Page(tuple(shown), listing_page_token(shown[-1], listing) if len(rows) > len(shown) else "")
+
+    def changes(
+        self, caller: str, filters: DecisionFilter, after_revision: int, limit: int
+    ) -> tuple[list[JournalChange], int]:
+        """Return changes after a revision by rising revision, and the revision up to which these are all."""
+        changed = select(*LISTED, decisions.c.revision).where(
+            decisions.c.revision > after_revision,
+            readable_condition(self._sharing, caller),
+            *filter_conditions(filters),
+        )
+        erased = select(deleted_decisions.c.revision, deleted_decisions.c.id).where(
+            deleted_decisions.c.revision > after_revision, deleted_decisions.c.agent == caller
+        )
+        # One snapshot: what is committed while it is read has a greater revision than the newest one that it has.
+        with self._database.read_snapshot() as unit_of_work:
+            (revisions,) = self._newest.all(unit_of_work, {})
+            newest = int(max(revisions))
+            if newest <= after_revision:
+                return [], after_revision
+            ordered = changed.order_by(decisions.c.revision).limit(limit)
+            rows = unit_of_work.execute(ordered, {"caller": caller}).all()
+            ids = [row.id for row in rows]
+            links, deadlines = read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
+            gone = unit_of_work.execute(erased.order_by(deleted_decisions.c.revision).limit(limit)).all()
+        found = [
+            JournalChange(row.revision, listed_decision_from_row(row, links[row.id], deadlines.get(row.id), caller))
+            for row in rows
+        ]
+        found += [JournalChange(revision, deleted_id=key) for revision, key in gone]
+        found.sort(key=lambda change: change.revision)
+        return found[:limit], found[limit - 1].revision if len(found) >= limit else newest
 
     def index_rows(self, model: str, after_revision: int = -1) -> Iterator[IndexRow]:
         """Yield the decisions that have a vector of this model and changed after a revision, by rising revision."""

@@ -18,6 +18,7 @@ from cstp_grpc.decisions.model import (
     DecisionLink,
     DecisionReview,
     DeletedDecision,
+    JournalChange,
     Links,
 )
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
@@ -121,6 +122,15 @@ class DecisionStore(Protocol):
         With `due_at` only the caller's own whose review is due at that instant. They have no context and texts of
         reasons, and others' no source and date of review. Raises InvalidArgument if the page token is not one of this
         listing.
+        """
+
+    def changes(
+        self, caller: str, filters: DecisionFilter, after_revision: int, limit: int
+    ) -> tuple[list[JournalChange], int]:
+        """Return changes after a revision by rising revision, and the revision up to which these are all.
+
+        These are the decisions that the caller may read and that pass the filters, as `page` returns them, and the
+        deletions of its own; together at most `limit`.
         """
 
     def index_rows(self, model: str, after_revision: int = -1) -> Iterator[IndexRow]:

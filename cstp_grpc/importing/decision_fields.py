@@ -67,6 +67,7 @@ class FieldReader:
             tags=self._names("tags", MAX_LENGTHS["tags"], MAX_TAGS),
             project=self._name("project"),
             visibility=self._word("visibility", Visibility) or Visibility.PRIVATE,
+            review_by=self._date("review_by"),
         )
 
     def read_id(self) -> str | None:

@@ -29,9 +29,20 @@ MAX_LINE_BYTES = 4 * 1024 * 1024
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LIST_KEY = "decisions"
 TITLE_KEY = re.compile(r"""\btitle["']?\s*:""")
-SERVER_FIELDS = ("agent", "source", "reviewedDate", "reviewed_date", "distance", "score")
+SERVER_FIELDS = (
+    "agent",
+    "source",
+    "reviewedDate",
+    "reviewed_date",
+    "distance",
+    "score",
+    "history",
+    "journalRevision",
+)
 """Fields of a decision in an answer that an import cannot set."""
-CONTRACT_FIELDS = frozenset(("id", "links", *FIELDS, *SERVER_FIELDS))
+CONTENT_FIELDS = {name: name for name in ("id", *FIELDS)} | {"reviewBy": "review_by"}
+"""Our name of each field of a record that is imported."""
+CONTRACT_FIELDS = frozenset(("links", *CONTENT_FIELDS, *SERVER_FIELDS))
 
 
 class StructuredRecordReader:
@@ -127,7 +138,7 @@ def _read_contract_fields(entry: dict[str, PlainValue]) -> tuple[dict[str, Plain
     """Return the values of an entry with the names of the contract, and remarks. Raises FieldError."""
     if unknown := sorted(entry.keys() - CONTRACT_FIELDS):
         raise FieldError(f"{unknown[0]}: there is no such field; records of another make need a mapping")
-    values = {name: value for name, value in entry.items() if name in FIELDS or name == "id"}
+    values = {CONTENT_FIELDS[name]: value for name, value in entry.items() if name in CONTENT_FIELDS}
     links = entry.get("links") or {}
     if not isinstance(links, dict):
         raise FieldError("links: it is no object")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.cli.conftest import Server
@@ -188,3 +190,44 @@ def test_a_graph_says_that_there_is_more(server: Server) -> None:
         record(server, f"Next {number}", "--depends-on", first)
     assert "More decisions are linked" in server.ok("graph", first, "--max-nodes", 2)
     assert "More decisions are linked" not in server.ok("graph", first)
+
+
+def test_an_export_is_read_back_by_an_import(server: Server, tmp_path: Path) -> None:
+    first = record(server, "Keep sessions in Redis", "--context", "It was slow", "--project", "round trip")
+    options = ("--reason", "analysis=it is fast", "--tag", "redis", "--review-by", "2027-01-01", "--supersedes", first)
+    second = record(server, "Keep sessions in PostgreSQL", *options, "--project", "round trip", "--stakes", "high")
+    server.ok("review", second, "--outcome", "partial", "--notes", "Add an index")
+    file = tmp_path / "decisions.jsonl"
+    assert server.ok("export", "--project", "round trip", "--output", file) == ""
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert {line["id"] for line in lines} == {first, second}
+    server.ok("import", file, agent="bob")
+    filters = ("--project", "round trip", "--by", "bob")
+    copies = [json.loads(line) for line in server.ok("export", *filters, agent="bob").splitlines()]
+    (new,) = [copy for copy in copies if copy["title"] == "Keep sessions in PostgreSQL"]
+    (old,) = [copy for copy in copies if copy["title"] == "Keep sessions in Redis"]
+    (line,) = [line for line in lines if line["id"] == second]
+    own = ("id", "agent", "source", "links", "reviewedDate")
+    assert {key: new[key] for key in new if key not in own} == {key: line[key] for key in line if key not in own}
+    assert new["links"]["supersedes"] == [old["id"]]
+    assert (old["status"], old["context"]) == ("superseded", "It was slow")
+
+
+def test_an_export_without_all_is_of_the_callers_own(server: Server) -> None:
+    own, shared = record(server, "Mine"), record(server, "Theirs", "--share", agent="bob")
+    exported = {json.loads(line)["id"] for line in server.ok("export").splitlines()}
+    assert own in exported
+    assert shared not in exported
+    assert shared in server.ok("export", "--all")
+
+
+def test_a_watch_prints_changes_from_a_revision_on(server: Server) -> None:
+    begun = server.json("record", "Begin")["decision"]["journalRevision"]
+    kept, gone = record(server, "Use a queue", "--project", "watched"), record(server, "Use none")
+    server.ok("review", kept, "--outcome", "failure")
+    server.ok("delete", gone, "--yes")
+    printed = server.ok("watch", "--from-revision", begun, "--limit", 2)
+    assert f"failure     Use a queue ({kept}, alice, watched)" in printed
+    assert f"deleted     {gone}" in printed
+    (line,) = server.ok("watch", "--from-revision", begun, "--limit", 1, "--json").splitlines()
+    assert json.loads(line)["decision"]["id"] == kept

@@ -25,6 +25,7 @@ from cstp_grpc.decisions.model import (
     DecisionReview,
     DeletedDecision,
     FormerContent,
+    JournalChange,
     Links,
     LinkType,
     Reason,
@@ -599,3 +600,58 @@ def test_links_are_added_removed_and_found_from_both_ends(shelf: Shelf, writer: 
     writer.run(partial(shelf.store.remove_links, agent="alice", links=links))
     assert shelf.store.touching_links([second], 10) == [DecisionLink(third, LinkType.DEPENDS_ON, second)]
     assert shelf.store.touching_links(["dec-none"], 10) == []
+
+
+@slow
+@given(data=st.data())
+@pytest.mark.contract("SqlDecisionStore.changes")
+def test_changes_are_what_may_be_read_by_rising_revision(shelf: Shelf, data: st.DataObject) -> None:
+    mark = uuid.uuid4().hex
+    agents = [f"{name}-{mark}" for name in ("alice", "bob")]
+    start = shelf.store.newest_revision()
+    drawn = data.draw(st.lists(st.tuples(st.sampled_from(agents), contents), min_size=1, max_size=6))
+    entries = [entry(agent, content) for agent, content in drawn]
+    shelf.add(*entries)
+    shelf.replace(entries[0])
+    order = [*entries[1:], entries[0]]
+    wanted, limit = data.draw(filters(st.sampled_from(agents))), data.draw(st.integers(1, 4))
+    expected = [
+        item.decision.id
+        for item in order
+        if (item.decision.agent == agents[0] or shared(item.decision)) and meets(item.decision, wanted)
+    ]
+    found: list[str] = []
+    after, newest = start, shelf.store.newest_revision()
+    while after < newest:
+        changes, reached = shelf.store.changes(agents[0], wanted, after, limit)
+        assert len(changes) <= limit
+        assert [change.revision for change in changes] == sorted(change.revision for change in changes)
+        assert all(after < change.revision <= reached for change in changes)
+        found += [change.decision.id for change in changes if change.decision is not None]
+        after = reached
+    assert found == expected
+    assert shelf.store.changes(agents[0], wanted, newest, limit) == ([], newest)
+
+
+def test_deletions_are_changes_for_their_agent(shelf: Shelf, database: Database, writer: GroupCommitWriter) -> None:
+    gone, kept = entry(visibility=Visibility.SHARED), entry()
+    shelf.add(gone, kept)
+    outbox, history = SqlChangeLog(database, writer), SqlHistoryStore(database)
+    key = gone.decision.id
+
+    def delete(unit_of_work: UnitOfWork) -> int:
+        revision = outbox.append(unit_of_work, key)
+        shelf.store.delete(unit_of_work, key)
+        history.add_deleted(unit_of_work, DeletedDecision(key, "alice", NOW), revision)
+        return revision
+
+    before = shelf.store.newest_revision()
+    revision = writer.run(delete)
+    shelf.replace(kept)
+    newest = shelf.store.newest_revision()
+    deletion = JournalChange(revision, deleted_id=key)
+    changes, reached = shelf.store.changes("alice", EVERYTHING, before, 10)
+    assert ([change.deleted_id for change in changes], changes[0], reached) == ([key, None], deletion, newest)
+    assert shelf.store.changes("alice", DecisionFilter(project="none"), before, 10) == ([deletion], newest)
+    assert shelf.store.changes("alice", EVERYTHING, before, 1) == ([deletion], revision)
+    assert shelf.store.changes("bob", EVERYTHING, before, 10) == ([], newest)

@@ -17,7 +17,9 @@ from cstp_grpc.audit.servicer import AuditService
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.caller import Caller, current_caller
 from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.decisions.journal_feed import JournalFeed
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
@@ -34,6 +36,7 @@ from cstp_grpc.intents.servicer import CstpService, QueryLimits, list_intents
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.subscriptions import WatchLimits
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import Clock
 from tests.guardrails.rulebooks import rule, rule_set
@@ -101,6 +104,8 @@ class Served:
             clock,
             listener=matrix.apply,
         )
+        limits = WatchLimits(1, 1, "most", "per agent")
+        feed = JournalFeed(store, RevisionTokens(store.identity()), limits, None, asyncio.to_thread)
         search = DecisionSearch(store, matrix, embedder, None, exact_limit=1000, overfetch=10)
         checks = GuardrailChecker(GuardrailEvaluator(RULES), trail, clock)
         lane = ObservedLane()
@@ -122,7 +127,7 @@ class Served:
             cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(
                 NAME, announcer, search, checks, LIMITS, SHARE_WITH_ALL, queries=lane
             ),
-            journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal, asyncio.to_thread),
+            journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal, feed, asyncio.to_thread),
             audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, partial(list_intents, intents)),
         }
         self._methods = {method.name: method for service in servicers for method in service.methods}

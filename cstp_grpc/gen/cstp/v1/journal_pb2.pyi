@@ -1180,6 +1180,118 @@ class GraphLink(_message.Message):
 Global___GraphLink: _TypeAlias = GraphLink  # noqa: Y015
 
 @_typing.final
+class ExportDecisionsRequest(_message.Message):
+    """Decisions to export."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def filters(self) -> _types_pb2.DecisionFilters:
+        """Conditions that decisions must meet."""
+
+    def __init__(
+        self,
+        *,
+        filters: _types_pb2.DecisionFilters | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportDecisionsRequest: _TypeAlias = ExportDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class ExportDecisionsResponse(_message.Message):
+    """An exported decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decision(self) -> Global___Decision:
+        """As far as the caller may read it, without history."""
+
+    def __init__(
+        self,
+        *,
+        decision: Global___Decision | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportDecisionsResponse: _TypeAlias = ExportDecisionsResponse  # noqa: Y015
+
+@_typing.final
+class WatchDecisionsRequest(_message.Message):
+    """Changes to watch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTERS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    after: _builtins.str
+    """The `journalRevision` of an answer, behind which the watch begins; now when absent."""
+    @_builtins.property
+    def filters(self) -> _types_pb2.DecisionFilters:
+        """Conditions that changed decisions must meet. Deletions are told whatever they are."""
+
+    def __init__(
+        self,
+        *,
+        filters: _types_pb2.DecisionFilters | None = ...,
+        after: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "filters", b"filters"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "filters", b"filters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+
+Global___WatchDecisionsRequest: _TypeAlias = WatchDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class WatchDecisionsResponse(_message.Message):
+    """A change, or where the watch begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    DELETED_ID_FIELD_NUMBER: _builtins.int
+    JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
+    deleted_id: _builtins.str
+    """The identifier of a decision of the caller's that was deleted."""
+    journal_revision: _builtins.str
+    """Names what the journal had then, for `after` of a later watch and `minJournalRevision` of searches."""
+    @_builtins.property
+    def decision(self) -> Global___Decision:
+        """A decision as ListDecisions answers it; absent where it was deleted."""
+
+    def __init__(
+        self,
+        *,
+        decision: Global___Decision | None = ...,
+        deleted_id: _builtins.str | None = ...,
+        journal_revision: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deleted_id", b"_deleted_id", "decision", b"decision", "deleted_id", b"deleted_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deleted_id", b"_deleted_id", "decision", b"decision", "deleted_id", b"deleted_id", "journal_revision", b"journal_revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__deleted_id: _TypeAlias = _typing.Literal["deleted_id"]  # noqa: Y015
+    _WhichOneofArgType__deleted_id: _TypeAlias = _typing.Literal["_deleted_id", b"_deleted_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deleted_id) -> _WhichOneofReturnType__deleted_id | None: ...
+
+Global___WatchDecisionsResponse: _TypeAlias = WatchDecisionsResponse  # noqa: Y015
+
+@_typing.final
 class ShareDecisionRequest(_message.Message):
     """A decision to share."""
 

@@ -75,6 +75,16 @@ class JournalServiceStub:
                 request_serializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphResponse.FromString,
                 _registered_method=True)
+        self.ExportDecisions = channel.unary_stream(
+                '/cstp.v1.JournalService/ExportDecisions',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.ExportDecisionsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.ExportDecisionsResponse.FromString,
+                _registered_method=True)
+        self.WatchDecisions = channel.unary_stream(
+                '/cstp.v1.JournalService/WatchDecisions',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.WatchDecisionsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.WatchDecisionsResponse.FromString,
+                _registered_method=True)
         self.ShareDecision = channel.unary_unary(
                 '/cstp.v1.JournalService/ShareDecision',
                 request_serializer=cstp_dot_v1_dot_journal__pb2.ShareDecisionRequest.SerializeToString,
@@ -164,6 +174,26 @@ class JournalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportDecisions(self, request, context):
+        """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
+        history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
+        them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchDecisions(self, request, context):
+        """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
+        answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
+        answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
+        told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
+        many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ShareDecision(self, request, context):
         """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
         """
@@ -230,6 +260,16 @@ def add_JournalServiceServicer_to_server(servicer, server):
                     servicer.GetDecisionGraph,
                     request_deserializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphResponse.SerializeToString,
+            ),
+            'ExportDecisions': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportDecisions,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.ExportDecisionsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.ExportDecisionsResponse.SerializeToString,
+            ),
+            'WatchDecisions': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchDecisions,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.WatchDecisionsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.WatchDecisionsResponse.SerializeToString,
             ),
             'ShareDecision': grpc.unary_unary_rpc_method_handler(
                     servicer.ShareDecision,
@@ -464,6 +504,60 @@ class JournalService:
             '/cstp.v1.JournalService/GetDecisionGraph',
             cstp_dot_v1_dot_journal__pb2.GetDecisionGraphRequest.SerializeToString,
             cstp_dot_v1_dot_journal__pb2.GetDecisionGraphResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cstp.v1.JournalService/ExportDecisions',
+            cstp_dot_v1_dot_journal__pb2.ExportDecisionsRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.ExportDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cstp.v1.JournalService/WatchDecisions',
+            cstp_dot_v1_dot_journal__pb2.WatchDecisionsRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.WatchDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -66,6 +66,18 @@ class JournalServiceStub:
     """
     GetDecisionGraph: _grpc.UnaryUnaryMultiCallable[_journal_pb2.GetDecisionGraphRequest, _journal_pb2.GetDecisionGraphResponse]
     """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
+    ExportDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]
+    """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
+    history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
+    them.
+    """
+    WatchDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.WatchDecisionsRequest, _journal_pb2.WatchDecisionsResponse]
+    """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
+    answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
+    answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
+    told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
+    many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+    """
     ShareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]
@@ -115,6 +127,18 @@ class JournalServiceAsyncStub(JournalServiceStub):
     """
     GetDecisionGraph: _aio.UnaryUnaryMultiCallable[_journal_pb2.GetDecisionGraphRequest, _journal_pb2.GetDecisionGraphResponse]  # type: ignore[assignment]
     """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
+    ExportDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]  # type: ignore[assignment]
+    """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
+    history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
+    them.
+    """
+    WatchDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.WatchDecisionsRequest, _journal_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
+    """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
+    answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
+    answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
+    told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
+    many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+    """
     ShareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]  # type: ignore[assignment]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]  # type: ignore[assignment]
@@ -209,6 +233,30 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_journal_pb2.GetDecisionGraphResponse, _abc.Awaitable[_journal_pb2.GetDecisionGraphResponse]]:
         """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ExportDecisions(
+        self,
+        request: _journal_pb2.ExportDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_journal_pb2.ExportDecisionsResponse], _abc.AsyncIterator[_journal_pb2.ExportDecisionsResponse]]:
+        """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
+        history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
+        them.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchDecisions(
+        self,
+        request: _journal_pb2.WatchDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_journal_pb2.WatchDecisionsResponse], _abc.AsyncIterator[_journal_pb2.WatchDecisionsResponse]]:
+        """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
+        answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
+        answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
+        told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
+        many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+        """
 
     @_abc_1.abstractmethod
     def ShareDecision(

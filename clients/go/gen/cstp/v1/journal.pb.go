@@ -2111,6 +2111,217 @@ func (x *GraphLink) GetType() LinkType {
 	return LinkType_LINK_TYPE_UNSPECIFIED
 }
 
+// Decisions to export.
+type ExportDecisionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Conditions that decisions must meet.
+	Filters       *DecisionFilters `protobuf:"bytes,1,opt,name=filters,proto3" json:"filters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportDecisionsRequest) Reset() {
+	*x = ExportDecisionsRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportDecisionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportDecisionsRequest) ProtoMessage() {}
+
+func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportDecisionsRequest.ProtoReflect.Descriptor instead.
+func (*ExportDecisionsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ExportDecisionsRequest) GetFilters() *DecisionFilters {
+	if x != nil {
+		return x.Filters
+	}
+	return nil
+}
+
+// An exported decision.
+type ExportDecisionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As far as the caller may read it, without history.
+	Decision      *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportDecisionsResponse) Reset() {
+	*x = ExportDecisionsResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportDecisionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportDecisionsResponse) ProtoMessage() {}
+
+func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportDecisionsResponse.ProtoReflect.Descriptor instead.
+func (*ExportDecisionsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ExportDecisionsResponse) GetDecision() *Decision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+// Changes to watch.
+type WatchDecisionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Conditions that changed decisions must meet. Deletions are told whatever they are.
+	Filters *DecisionFilters `protobuf:"bytes,1,opt,name=filters,proto3" json:"filters,omitempty"`
+	// The `journalRevision` of an answer, behind which the watch begins; now when absent.
+	After         *string `protobuf:"bytes,2,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchDecisionsRequest) Reset() {
+	*x = WatchDecisionsRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchDecisionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchDecisionsRequest) ProtoMessage() {}
+
+func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchDecisionsRequest.ProtoReflect.Descriptor instead.
+func (*WatchDecisionsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *WatchDecisionsRequest) GetFilters() *DecisionFilters {
+	if x != nil {
+		return x.Filters
+	}
+	return nil
+}
+
+func (x *WatchDecisionsRequest) GetAfter() string {
+	if x != nil && x.After != nil {
+		return *x.After
+	}
+	return ""
+}
+
+// A change, or where the watch begins.
+type WatchDecisionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A decision as ListDecisions answers it; absent where it was deleted.
+	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	// The identifier of a decision of the caller's that was deleted.
+	DeletedId *string `protobuf:"bytes,2,opt,name=deleted_id,json=deletedId,proto3,oneof" json:"deleted_id,omitempty"`
+	// Names what the journal had then, for `after` of a later watch and `minJournalRevision` of searches.
+	JournalRevision string `protobuf:"bytes,3,opt,name=journal_revision,json=journalRevision,proto3" json:"journal_revision,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *WatchDecisionsResponse) Reset() {
+	*x = WatchDecisionsResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchDecisionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchDecisionsResponse) ProtoMessage() {}
+
+func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchDecisionsResponse.ProtoReflect.Descriptor instead.
+func (*WatchDecisionsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *WatchDecisionsResponse) GetDecision() *Decision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+func (x *WatchDecisionsResponse) GetDeletedId() string {
+	if x != nil && x.DeletedId != nil {
+		return *x.DeletedId
+	}
+	return ""
+}
+
+func (x *WatchDecisionsResponse) GetJournalRevision() string {
+	if x != nil {
+		return x.JournalRevision
+	}
+	return ""
+}
+
 // A decision to share.
 type ShareDecisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2122,7 +2333,7 @@ type ShareDecisionRequest struct {
 
 func (x *ShareDecisionRequest) Reset() {
 	*x = ShareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2345,7 @@ func (x *ShareDecisionRequest) String() string {
 func (*ShareDecisionRequest) ProtoMessage() {}
 
 func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2358,7 @@ func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ShareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ShareDecisionRequest) GetId() string {
@@ -2168,7 +2379,7 @@ type ShareDecisionResponse struct {
 
 func (x *ShareDecisionResponse) Reset() {
 	*x = ShareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2391,7 @@ func (x *ShareDecisionResponse) String() string {
 func (*ShareDecisionResponse) ProtoMessage() {}
 
 func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2404,7 @@ func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ShareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ShareDecisionResponse) GetDecision() *Decision {
@@ -2214,7 +2425,7 @@ type UnshareDecisionRequest struct {
 
 func (x *UnshareDecisionRequest) Reset() {
 	*x = UnshareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2226,7 +2437,7 @@ func (x *UnshareDecisionRequest) String() string {
 func (*UnshareDecisionRequest) ProtoMessage() {}
 
 func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2239,7 +2450,7 @@ func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{28}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *UnshareDecisionRequest) GetId() string {
@@ -2260,7 +2471,7 @@ type UnshareDecisionResponse struct {
 
 func (x *UnshareDecisionResponse) Reset() {
 	*x = UnshareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2483,7 @@ func (x *UnshareDecisionResponse) String() string {
 func (*UnshareDecisionResponse) ProtoMessage() {}
 
 func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2496,7 @@ func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{29}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *UnshareDecisionResponse) GetDecision() *Decision {
@@ -2313,7 +2524,7 @@ type ImportDecisionsRequest struct {
 
 func (x *ImportDecisionsRequest) Reset() {
 	*x = ImportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2325,7 +2536,7 @@ func (x *ImportDecisionsRequest) String() string {
 func (*ImportDecisionsRequest) ProtoMessage() {}
 
 func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2338,7 +2549,7 @@ func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ImportDecisionsRequest) GetSource() string {
@@ -2387,7 +2598,7 @@ type SourceLinks struct {
 
 func (x *SourceLinks) Reset() {
 	*x = SourceLinks{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2399,7 +2610,7 @@ func (x *SourceLinks) String() string {
 func (*SourceLinks) ProtoMessage() {}
 
 func (x *SourceLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2412,7 +2623,7 @@ func (x *SourceLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceLinks.ProtoReflect.Descriptor instead.
 func (*SourceLinks) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SourceLinks) GetSupersedes() []string {
@@ -2458,7 +2669,7 @@ type ImportResult struct {
 
 func (x *ImportResult) Reset() {
 	*x = ImportResult{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2681,7 @@ func (x *ImportResult) String() string {
 func (*ImportResult) ProtoMessage() {}
 
 func (x *ImportResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2694,7 @@ func (x *ImportResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportResult.ProtoReflect.Descriptor instead.
 func (*ImportResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ImportResult) GetSource() string {
@@ -2521,7 +2732,7 @@ type ImportDecisionsResponse struct {
 
 func (x *ImportDecisionsResponse) Reset() {
 	*x = ImportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2744,7 @@ func (x *ImportDecisionsResponse) String() string {
 func (*ImportDecisionsResponse) ProtoMessage() {}
 
 func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2757,7 @@ func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
@@ -2760,7 +2971,21 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\tGraphLink\x12\x17\n" +
 	"\afrom_id\x18\x01 \x01(\tR\x06fromId\x12\x13\n" +
 	"\x05to_id\x18\x02 \x01(\tR\x04toId\x12%\n" +
-	"\x04type\x18\x03 \x01(\x0e2\x11.cstp.v1.LinkTypeR\x04type\"&\n" +
+	"\x04type\x18\x03 \x01(\x0e2\x11.cstp.v1.LinkTypeR\x04type\"L\n" +
+	"\x16ExportDecisionsRequest\x122\n" +
+	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\"H\n" +
+	"\x17ExportDecisionsResponse\x12-\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\"p\n" +
+	"\x15WatchDecisionsRequest\x122\n" +
+	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x19\n" +
+	"\x05after\x18\x02 \x01(\tH\x00R\x05after\x88\x01\x01B\b\n" +
+	"\x06_after\"\xa5\x01\n" +
+	"\x16WatchDecisionsResponse\x12-\n" +
+	"\bdecision\x18\x01 \x01(\v2\x11.cstp.v1.DecisionR\bdecision\x12\"\n" +
+	"\n" +
+	"deleted_id\x18\x02 \x01(\tH\x00R\tdeletedId\x88\x01\x01\x12)\n" +
+	"\x10journal_revision\x18\x03 \x01(\tR\x0fjournalRevisionB\r\n" +
+	"\v_deleted_id\"&\n" +
 	"\x14ShareDecisionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"F\n" +
 	"\x15ShareDecisionResponse\x12-\n" +
@@ -2801,7 +3026,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x16IMPORT_ACTION_IMPORTED\x10\x01\x12\x19\n" +
 	"\x15IMPORT_ACTION_UPDATED\x10\x02\x12\x1b\n" +
 	"\x17IMPORT_ACTION_UNCHANGED\x10\x03\x12\x19\n" +
-	"\x15IMPORT_ACTION_DELETED\x10\x042\xa7\r\n" +
+	"\x15IMPORT_ACTION_DELETED\x10\x042\xb5\x0f\n" +
 	"\x0eJournalService\x12\xd9\x01\n" +
 	"\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x85\x01\x88\xb5\x18\x04\x9a\xb5\x18z{\"decision\": {\"title\": \"Use PostgreSQL for the journal\", \"category\": \"architecture\", \"stakes\": \"high\", \"confidence\": 0.8}}\x90\x02\x02\x12j\n" +
 	"\vGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\" \x88\xb5\x18\x01\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x01\x12k\n" +
@@ -2810,7 +3035,9 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x0eUpdateDecision\x12\x1e.cstp.v1.UpdateDecisionRequest\x1a\x1f.cstp.v1.UpdateDecisionResponse\"{\x88\xb5\x18\x04\x9a\xb5\x18p{\"id\": \"DECISION-ID\", \"changes\": {\"title\": \"Use PostgreSQL 18 for the journal\"}, \"updateMask\": \"title,category\"}\x90\x02\x02\x12s\n" +
 	"\x0eDeleteDecision\x12\x1e.cstp.v1.DeleteDecisionRequest\x1a\x1f.cstp.v1.DeleteDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12\x9d\x01\n" +
 	"\rLinkDecisions\x12\x1d.cstp.v1.LinkDecisionsRequest\x1a\x1e.cstp.v1.LinkDecisionsResponse\"M\x88\xb5\x18\x04\x9a\xb5\x18B{\"id\": \"DECISION-ID\", \"add\": {\"dependsOn\": [\"OTHER-DECISION-ID\"]}}\x90\x02\x02\x12\x85\x01\n" +
-	"\x10GetDecisionGraph\x12 .cstp.v1.GetDecisionGraphRequest\x1a!.cstp.v1.GetDecisionGraphResponse\",\x88\xb5\x18\x01\x9a\xb5\x18!{\"id\": \"DECISION-ID\", \"depth\": 3}\x90\x02\x01\x12p\n" +
+	"\x10GetDecisionGraph\x12 .cstp.v1.GetDecisionGraphRequest\x1a!.cstp.v1.GetDecisionGraphResponse\",\x88\xb5\x18\x01\x9a\xb5\x18!{\"id\": \"DECISION-ID\", \"depth\": 3}\x90\x02\x01\x12\x83\x01\n" +
+	"\x0fExportDecisions\x12\x1f.cstp.v1.ExportDecisionsRequest\x1a .cstp.v1.ExportDecisionsResponse\"+\x88\xb5\x18\x01\x9a\xb5\x18 {\"filters\": {\"project\": \"shop\"}}\x90\x02\x010\x01\x12\x85\x01\n" +
+	"\x0eWatchDecisions\x12\x1e.cstp.v1.WatchDecisionsRequest\x1a\x1f.cstp.v1.WatchDecisionsResponse\"0\x88\xb5\x18\x01\x9a\xb5\x18%{\"filters\": {\"outcome\": [\"failure\"]}}\x90\x02\x010\x01\x12p\n" +
 	"\rShareDecision\x12\x1d.cstp.v1.ShareDecisionRequest\x1a\x1e.cstp.v1.ShareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12v\n" +
 	"\x0fUnshareDecision\x12\x1f.cstp.v1.UnshareDecisionRequest\x1a .cstp.v1.UnshareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12\xbc\x01\n" +
 	"\x0fImportDecisions\x12\x1f.cstp.v1.ImportDecisionsRequest\x1a .cstp.v1.ImportDecisionsResponse\"d\x88\xb5\x18\x04\x9a\xb5\x18Y{\"source\": \"docs/adr/0007-use-x.md\", \"decision\": {\"title\": \"Use X\", \"status\": \"decided\"}}\x90\x02\x02(\x01B}\n" +
@@ -2829,7 +3056,7 @@ func file_cstp_v1_journal_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_cstp_v1_journal_proto_goTypes = []any{
 	(LinkType)(0),                    // 0: cstp.v1.LinkType
 	(ImportAction)(0),                // 1: cstp.v1.ImportAction
@@ -2859,105 +3086,117 @@ var file_cstp_v1_journal_proto_goTypes = []any{
 	(*GetDecisionGraphResponse)(nil), // 25: cstp.v1.GetDecisionGraphResponse
 	(*GraphNode)(nil),                // 26: cstp.v1.GraphNode
 	(*GraphLink)(nil),                // 27: cstp.v1.GraphLink
-	(*ShareDecisionRequest)(nil),     // 28: cstp.v1.ShareDecisionRequest
-	(*ShareDecisionResponse)(nil),    // 29: cstp.v1.ShareDecisionResponse
-	(*UnshareDecisionRequest)(nil),   // 30: cstp.v1.UnshareDecisionRequest
-	(*UnshareDecisionResponse)(nil),  // 31: cstp.v1.UnshareDecisionResponse
-	(*ImportDecisionsRequest)(nil),   // 32: cstp.v1.ImportDecisionsRequest
-	(*SourceLinks)(nil),              // 33: cstp.v1.SourceLinks
-	(*ImportResult)(nil),             // 34: cstp.v1.ImportResult
-	(*ImportDecisionsResponse)(nil),  // 35: cstp.v1.ImportDecisionsResponse
-	(Stakes)(0),                      // 36: cstp.v1.Stakes
-	(DecisionStatus)(0),              // 37: cstp.v1.DecisionStatus
-	(Outcome)(0),                     // 38: cstp.v1.Outcome
-	(*timestamppb.Timestamp)(nil),    // 39: google.protobuf.Timestamp
-	(Visibility)(0),                  // 40: cstp.v1.Visibility
-	(*DecisionFilters)(nil),          // 41: cstp.v1.DecisionFilters
-	(*fieldmaskpb.FieldMask)(nil),    // 42: google.protobuf.FieldMask
+	(*ExportDecisionsRequest)(nil),   // 28: cstp.v1.ExportDecisionsRequest
+	(*ExportDecisionsResponse)(nil),  // 29: cstp.v1.ExportDecisionsResponse
+	(*WatchDecisionsRequest)(nil),    // 30: cstp.v1.WatchDecisionsRequest
+	(*WatchDecisionsResponse)(nil),   // 31: cstp.v1.WatchDecisionsResponse
+	(*ShareDecisionRequest)(nil),     // 32: cstp.v1.ShareDecisionRequest
+	(*ShareDecisionResponse)(nil),    // 33: cstp.v1.ShareDecisionResponse
+	(*UnshareDecisionRequest)(nil),   // 34: cstp.v1.UnshareDecisionRequest
+	(*UnshareDecisionResponse)(nil),  // 35: cstp.v1.UnshareDecisionResponse
+	(*ImportDecisionsRequest)(nil),   // 36: cstp.v1.ImportDecisionsRequest
+	(*SourceLinks)(nil),              // 37: cstp.v1.SourceLinks
+	(*ImportResult)(nil),             // 38: cstp.v1.ImportResult
+	(*ImportDecisionsResponse)(nil),  // 39: cstp.v1.ImportDecisionsResponse
+	(Stakes)(0),                      // 40: cstp.v1.Stakes
+	(DecisionStatus)(0),              // 41: cstp.v1.DecisionStatus
+	(Outcome)(0),                     // 42: cstp.v1.Outcome
+	(*timestamppb.Timestamp)(nil),    // 43: google.protobuf.Timestamp
+	(Visibility)(0),                  // 44: cstp.v1.Visibility
+	(*DecisionFilters)(nil),          // 45: cstp.v1.DecisionFilters
+	(*fieldmaskpb.FieldMask)(nil),    // 46: google.protobuf.FieldMask
 }
 var file_cstp_v1_journal_proto_depIdxs = []int32{
-	36, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
-	37, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
-	38, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
-	39, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
+	40, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
+	41, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
+	42, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
+	43, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
 	2,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
-	40, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
-	39, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
-	36, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
-	37, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
-	38, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
-	39, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
-	39, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
+	44, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
+	43, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
+	40, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
+	41, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
+	42, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
+	43, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
+	43, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
 	2,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
-	40, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
+	44, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
 	3,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
-	39, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
+	43, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
 	6,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
 	8,  // 17: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
 	7,  // 18: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
-	39, // 19: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
+	43, // 19: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
 	4,  // 20: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
-	38, // 21: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
-	39, // 22: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
+	42, // 21: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
+	43, // 22: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
 	4,  // 23: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
 	3,  // 24: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
 	5,  // 25: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
 	5,  // 26: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
-	41, // 27: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	45, // 27: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
 	5,  // 28: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
-	38, // 29: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
+	42, // 29: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
 	5,  // 30: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
-	36, // 31: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
-	37, // 32: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
-	39, // 33: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
+	40, // 31: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
+	41, // 32: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
+	43, // 33: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
 	2,  // 34: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
-	39, // 35: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
+	43, // 35: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
 	17, // 36: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
-	42, // 37: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	46, // 37: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
 	5,  // 38: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
-	39, // 39: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
+	43, // 39: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
 	3,  // 40: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
 	3,  // 41: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
 	5,  // 42: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
 	26, // 43: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
 	27, // 44: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
-	37, // 45: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
-	38, // 46: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
-	39, // 47: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
+	41, // 45: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
+	42, // 46: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
+	43, // 47: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
 	0,  // 48: cstp.v1.GraphLink.type:type_name -> cstp.v1.LinkType
-	5,  // 49: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	5,  // 50: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 51: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
-	33, // 52: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
-	1,  // 53: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
-	34, // 54: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
-	9,  // 55: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
-	11, // 56: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
-	13, // 57: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
-	15, // 58: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
-	18, // 59: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
-	20, // 60: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
-	22, // 61: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
-	24, // 62: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
-	28, // 63: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
-	30, // 64: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
-	32, // 65: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
-	10, // 66: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
-	12, // 67: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
-	14, // 68: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
-	16, // 69: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
-	19, // 70: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
-	21, // 71: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
-	23, // 72: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
-	25, // 73: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
-	29, // 74: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
-	31, // 75: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
-	35, // 76: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
-	66, // [66:77] is the sub-list for method output_type
-	55, // [55:66] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	45, // 49: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	5,  // 50: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	45, // 51: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	5,  // 52: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	5,  // 53: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	5,  // 54: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	4,  // 55: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
+	37, // 56: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
+	1,  // 57: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
+	38, // 58: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
+	9,  // 59: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
+	11, // 60: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
+	13, // 61: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
+	15, // 62: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
+	18, // 63: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
+	20, // 64: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
+	22, // 65: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
+	24, // 66: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
+	28, // 67: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
+	30, // 68: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
+	32, // 69: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
+	34, // 70: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
+	36, // 71: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
+	10, // 72: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
+	12, // 73: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
+	14, // 74: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
+	16, // 75: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
+	19, // 76: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
+	21, // 77: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
+	23, // 78: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
+	25, // 79: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
+	29, // 80: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
+	31, // 81: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
+	33, // 82: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
+	35, // 83: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
+	39, // 84: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
+	72, // [72:85] is the sub-list for method output_type
+	59, // [59:72] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_journal_proto_init() }
@@ -2976,13 +3215,15 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[15].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[16].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[24].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[28].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[29].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_journal_proto_rawDesc), len(file_cstp_v1_journal_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   34,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,8 @@ const (
 	JournalService_DeleteDecision_FullMethodName   = "/cstp.v1.JournalService/DeleteDecision"
 	JournalService_LinkDecisions_FullMethodName    = "/cstp.v1.JournalService/LinkDecisions"
 	JournalService_GetDecisionGraph_FullMethodName = "/cstp.v1.JournalService/GetDecisionGraph"
+	JournalService_ExportDecisions_FullMethodName  = "/cstp.v1.JournalService/ExportDecisions"
+	JournalService_WatchDecisions_FullMethodName   = "/cstp.v1.JournalService/WatchDecisions"
 	JournalService_ShareDecision_FullMethodName    = "/cstp.v1.JournalService/ShareDecision"
 	JournalService_UnshareDecision_FullMethodName  = "/cstp.v1.JournalService/UnshareDecision"
 	JournalService_ImportDecisions_FullMethodName  = "/cstp.v1.JournalService/ImportDecisions"
@@ -68,6 +70,16 @@ type JournalServiceClient interface {
 	LinkDecisions(ctx context.Context, in *LinkDecisionsRequest, opts ...grpc.CallOption) (*LinkDecisionsResponse, error)
 	// Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND.
 	GetDecisionGraph(ctx context.Context, in *GetDecisionGraphRequest, opts ...grpc.CallOption) (*GetDecisionGraphResponse, error)
+	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
+	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
+	// them.
+	ExportDecisions(ctx context.Context, in *ExportDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportDecisionsResponse], error)
+	// Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
+	// answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
+	// answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
+	// told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
+	// many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+	WatchDecisions(ctx context.Context, in *WatchDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDecisionsResponse], error)
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(ctx context.Context, in *ShareDecisionRequest, opts ...grpc.CallOption) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
@@ -167,6 +179,44 @@ func (c *journalServiceClient) GetDecisionGraph(ctx context.Context, in *GetDeci
 	return out, nil
 }
 
+func (c *journalServiceClient) ExportDecisions(ctx context.Context, in *ExportDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportDecisionsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &JournalService_ServiceDesc.Streams[0], JournalService_ExportDecisions_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportDecisionsRequest, ExportDecisionsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JournalService_ExportDecisionsClient = grpc.ServerStreamingClient[ExportDecisionsResponse]
+
+func (c *journalServiceClient) WatchDecisions(ctx context.Context, in *WatchDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDecisionsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &JournalService_ServiceDesc.Streams[1], JournalService_WatchDecisions_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchDecisionsRequest, WatchDecisionsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JournalService_WatchDecisionsClient = grpc.ServerStreamingClient[WatchDecisionsResponse]
+
 func (c *journalServiceClient) ShareDecision(ctx context.Context, in *ShareDecisionRequest, opts ...grpc.CallOption) (*ShareDecisionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ShareDecisionResponse)
@@ -189,7 +239,7 @@ func (c *journalServiceClient) UnshareDecision(ctx context.Context, in *UnshareD
 
 func (c *journalServiceClient) ImportDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportDecisionsRequest, ImportDecisionsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &JournalService_ServiceDesc.Streams[0], JournalService_ImportDecisions_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &JournalService_ServiceDesc.Streams[2], JournalService_ImportDecisions_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -234,6 +284,16 @@ type JournalServiceServer interface {
 	LinkDecisions(context.Context, *LinkDecisionsRequest) (*LinkDecisionsResponse, error)
 	// Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND.
 	GetDecisionGraph(context.Context, *GetDecisionGraphRequest) (*GetDecisionGraphResponse, error)
+	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
+	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
+	// them.
+	ExportDecisions(*ExportDecisionsRequest, grpc.ServerStreamingServer[ExportDecisionsResponse]) error
+	// Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
+	// answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
+	// answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
+	// told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
+	// many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+	WatchDecisions(*WatchDecisionsRequest, grpc.ServerStreamingServer[WatchDecisionsResponse]) error
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(context.Context, *ShareDecisionRequest) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
@@ -276,6 +336,12 @@ func (UnimplementedJournalServiceServer) LinkDecisions(context.Context, *LinkDec
 }
 func (UnimplementedJournalServiceServer) GetDecisionGraph(context.Context, *GetDecisionGraphRequest) (*GetDecisionGraphResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetDecisionGraph not implemented")
+}
+func (UnimplementedJournalServiceServer) ExportDecisions(*ExportDecisionsRequest, grpc.ServerStreamingServer[ExportDecisionsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportDecisions not implemented")
+}
+func (UnimplementedJournalServiceServer) WatchDecisions(*WatchDecisionsRequest, grpc.ServerStreamingServer[WatchDecisionsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchDecisions not implemented")
 }
 func (UnimplementedJournalServiceServer) ShareDecision(context.Context, *ShareDecisionRequest) (*ShareDecisionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ShareDecision not implemented")
@@ -451,6 +517,28 @@ func _JournalService_GetDecisionGraph_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JournalService_ExportDecisions_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportDecisionsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(JournalServiceServer).ExportDecisions(m, &grpc.GenericServerStream[ExportDecisionsRequest, ExportDecisionsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JournalService_ExportDecisionsServer = grpc.ServerStreamingServer[ExportDecisionsResponse]
+
+func _JournalService_WatchDecisions_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchDecisionsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(JournalServiceServer).WatchDecisions(m, &grpc.GenericServerStream[WatchDecisionsRequest, WatchDecisionsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JournalService_WatchDecisionsServer = grpc.ServerStreamingServer[WatchDecisionsResponse]
+
 func _JournalService_ShareDecision_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ShareDecisionRequest)
 	if err := dec(in); err != nil {
@@ -543,6 +631,16 @@ var JournalService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "ExportDecisions",
+			Handler:       _JournalService_ExportDecisions_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchDecisions",
+			Handler:       _JournalService_WatchDecisions_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "ImportDecisions",
 			Handler:       _JournalService_ImportDecisions_Handler,

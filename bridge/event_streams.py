@@ -1,0 +1,141 @@
+"""Server-streaming methods as server-sent events, for browsers and other clients without gRPC."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from aiohttp import hdrs, web
+from aiohttp_sse import EventSourceResponse
+
+from bridge import http_request, http_response, sse
+from bridge.admission import AccessCheck
+from bridge.call_errors import failure_status
+from bridge.upstream import Forwarder, Metadata
+from cstp_grpc.errors import CstpError, InvalidArgument
+
+logger = logging.getLogger(__name__)
+
+LAST_EVENT_ID = "Last-Event-ID"
+
+
+class StreamedMethod(Protocol):
+    """A server-streaming method whose answers are events, each with an id behind which a stream goes on."""
+
+    @property
+    def path(self) -> str:
+        """The path of the stream."""
+
+    @property
+    def method(self) -> str:
+        """The JSON-RPC name of the method."""
+
+    async def read_params(self, request: web.Request, metadata: Metadata) -> dict[str, object]:
+        """Return the params of a call. Raises CstpError."""
+
+    def first_id(self, params: dict[str, object]) -> str | None:
+        """Return the id from which a client resumes that is disconnected before the first event, if it is known."""
+
+    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
+        """Return the id of an answer and its event; None if it has an id alone."""
+
+
+class EventStreamEndpoint:
+    """Streams the answers of a method as server-sent events."""
+
+    def __init__(self, streamed: StreamedMethod, forwarder: Forwarder, gate: AccessCheck) -> None:
+        self._streamed = streamed
+        self._forwarder = forwarder
+        self._gate = gate
+        self._open: WeakSet[EventSourceResponse] = WeakSet()
+
+    def install(self, app: web.Application) -> None:
+        """Add the route to an application, at whose shutdown the streams end."""
+        app.router.add_get(self._streamed.path, self.stream, allow_head=False)
+        app.on_shutdown.append(self._close)
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Stream events until the client disconnects, or the server or the bridge stops."""
+        request_id = http_request.read_request_id(request)
+        metadata = http_request.request_metadata(request, request_id)
+        try:
+            params = await self._streamed.read_params(request, metadata)
+            results = await self._forwarder.open_stream(self._streamed.method, params, metadata)
+        except CstpError as failure:
+            error = await self._gate.visible_failure(failure, metadata)
+            return failure_response(error, request_id)
+        # Outermost, so that the call of the server is cancelled however the response ends.
+        async with aclosing(results):
+            headers = {http_request.REQUEST_ID_HEADER: request_id}
+            response = await sse.start_event_stream(request, headers, sse.PING_SECONDS)
+            # Without it, an open stream would hold up the shutdown of the application until its drain time is over.
+            self._open.add(response)
+            async with response:
+                sending = self._send(response, self._streamed.first_id(params), results)
+                await sse.run_while_connected(request, response, sending)
+        return response
+
+    async def _send(
+        self, response: EventSourceResponse, first_id: str | None, results: AsyncGenerator[dict[str, Any], None]
+    ) -> None:
+        """Send events as they arrive, until the stream ends."""
+        try:
+            if first_id is not None:
+                await send_id(response, first_id)
+            async for result in results:
+                event_id, event = self._streamed.to_event(result)
+                if event is None:
+                    await send_id(response, event_id)
+                else:
+                    text = json.dumps(event, ensure_ascii=False).translate(sse.LINE_BREAKS)
+                    await response.send(text, id=event_id)
+        except (ConnectionResetError, TimeoutError):
+            logger.info("the reader of a stream of events left or stopped reading")
+        except CstpError as failure:
+            # The stream ends without an error event: the client reconnects, and gets the error with its HTTP status.
+            logger.info("a stream of events ended: %s", failure.message)
+
+    async def _close(self, _: web.Application) -> None:
+        for response in self._open:
+            response.stop_streaming()
+
+
+async def send_id(response: EventSourceResponse, event_id: str) -> None:
+    """Send an id without an event, from which a client resumes."""
+    # An event with an id and no data is not dispatched, but sets the client's last event id (HTML, server-sent events).
+    await response.write(f"id: {event_id}\r\n\r\n".encode())
+
+
+def read_query(request: web.Request, lists: frozenset[str]) -> dict[str, Any]:
+    """Return the query parameters; those of `lists` may be repeated, or have commas between their values.
+
+    Raises CstpError for another one that is repeated.
+    """
+    values: dict[str, Any] = {}
+    for name in request.query:
+        given = request.query.getall(name)
+        if name in lists:
+            values[name] = [value for text in given for value in text.split(",")]
+        elif len(given) > 1:
+            raise invalid_parameter(name, "must not be given more than once")
+        else:
+            values[name] = given[0]
+    return values
+
+
+def invalid_parameter(name: str, description: str) -> CstpError:
+    """Return the failure of an invalid query parameter or header."""
+    return InvalidArgument.field(name, description)
+
+
+def failure_response(failure: CstpError, request_id: str) -> web.Response:
+    """Return the error response as HTTP+JSON defines it: a google.rpc.Status."""
+    status, body = failure_status(failure, request_id)
+    headers = {http_request.REQUEST_ID_HEADER: request_id, hdrs.CACHE_CONTROL: "no-store"}
+    return web.json_response(
+        body, status=status, headers={**headers, **http_response.challenge_headers(status, failure)}
+    )

@@ -1,0 +1,157 @@
+"""Exporting and watching decisions, as those see it who call a whole server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cstp_grpc.client import CstpClient, RetryPolicy, decision_filters
+from cstp_grpc.enums import Visibility
+from cstp_grpc.errors import InvalidArgument, RateLimited, Unavailable
+from cstp_grpc.gen.cstp.v1 import journal_pb2
+from cstp_grpc.server.app import App
+from tests.harness import TIMEOUT, TOKENS, bridging, running, running_workers, settings
+from tests.waiting import wait_until
+
+ONCE = RetryPolicy(attempts=1)
+
+
+@contextmanager
+def clients(app: App, *agents: str) -> Iterator[list[CstpClient]]:
+    """Give clients of agents, none of which repeats anything."""
+    opened = [CstpClient(app.target, TOKENS[agent], timeout=TIMEOUT, retries=ONCE) for agent in agents]
+    try:
+        yield opened
+    finally:
+        for client in opened:
+            client.close()
+
+
+@contextmanager
+def watching(client: CstpClient, **conditions: Any) -> Iterator[Iterator[journal_pb2.WatchDecisionsResponse]]:
+    """Watch, and leave."""
+    with closing(client.watch_decisions(resume=False, timeout=TIMEOUT, **conditions)) as changes:
+        yield changes
+
+
+def test_an_export_has_own_decisions_whole_and_shared_ones_without_private_parts(tmp_path: Path) -> None:
+    with running(settings(tmp_path)) as app, clients(app, "alice", "bob") as (alice, bob):
+        hidden = alice.record_decision("Private", context="secret", project="shop")
+        shared = alice.record_decision("Shared", context="secret", visibility="shared", project="shop")
+        own = [bob.record_decision(f"Own {number}", context="mine", project="shop") for number in range(40)]
+        bob.record_decision("Elsewhere", project="other")
+        found = {item.id: item for item in bob.export_decisions(filters=decision_filters(project="shop"))}
+        assert found.keys() == {shared.id, *(item.id for item in own)}
+        assert {item.context for item in found.values() if item.agent == "bob"} == {"mine"}
+        assert not found[shared.id].HasField("context")
+        assert {item.id for item in alice.export_decisions()} == {hidden.id, shared.id}
+
+
+def test_a_watch_sees_changes_and_another_goes_on_behind_any_of_them(tmp_path: Path) -> None:
+    with running(settings(tmp_path)) as app, clients(app, "alice", "bob") as (alice, bob):
+        alice.record_decision("Before", visibility="shared")
+        with watching(bob, filters=decision_filters(project="shop")) as changes:
+            begun = next(changes)
+            assert not begun.HasField("decision")
+            alice.record_decision("Private", project="shop")
+            alice.record_decision("Elsewhere", visibility="shared")
+            first = alice.record_decision("Shared", project="shop", visibility="shared", context="secret")
+            seen = next(changes)
+            assert (seen.decision.id, seen.decision.HasField("context")) == (first.id, False)
+            assert seen.journal_revision == first.journal_revision
+        second = bob.record_decision("Own", project="shop")
+        alice.review_decision(first.id, "failure")
+        bob.delete_decision(second.id)
+        with watching(bob, after=seen.journal_revision) as changes:
+            later = [next(changes) for _ in range(3)]
+            assert later[0].journal_revision == seen.journal_revision
+            assert [item.decision.outcome for item in later[1:2]] == [2]
+            assert later[2].deleted_id == second.id
+        with watching(alice, after=begun.journal_revision) as changes:
+            assert [next(changes).deleted_id for _ in range(4)] == [""] * 4
+
+
+def test_a_revision_that_never_was_is_refused(tmp_path: Path) -> None:
+    with running(settings(tmp_path)) as app, clients(app, "alice") as (alice,):
+        with watching(alice) as changes:
+            begun = next(changes).journal_revision
+        with watching(alice, after=begun) as changes:
+            assert next(changes).journal_revision == begun
+        _, _, identity = begun.partition("-")
+        for wrong in ("nonsense", "1-abcdef", f"1000-{identity}"):
+            with watching(alice, after=wrong) as changes, pytest.raises(InvalidArgument) as caught:
+                next(changes)
+            assert [violation.field for violation in caught.value.violations] == ["after"]
+
+
+def test_watches_are_bounded_for_all_and_for_each_agent(tmp_path: Path) -> None:
+    narrow = settings(tmp_path, storage={"max_watchers": 2, "watchers_per_agent": 1})
+    with running(narrow) as app, clients(app, "alice", "bob", "carol") as (alice, bob, carol):
+        with watching(alice) as first, watching(bob) as second:
+            assert next(first) == next(second)
+            for client, limit in ((alice, "limit is 2"), (carol, "limit is 2")):
+                with watching(client) as refused, pytest.raises(RateLimited, match=limit):
+                    next(refused)
+        wait_until(lambda: is_let_in(alice), "who left made room")
+        with watching(alice) as first:
+            next(first)
+            with watching(alice) as refused, pytest.raises(RateLimited, match="limit of an agent is 1"):
+                next(refused)
+
+
+def is_let_in(client: CstpClient) -> bool:
+    """Whether a watch begins."""
+    with watching(client) as changes:
+        try:
+            return bool(next(changes))
+        except RateLimited:
+            return False
+
+
+def test_a_watch_ends_when_the_server_stops(tmp_path: Path) -> None:
+    with running(settings(tmp_path)) as app, clients(app, "alice") as (alice,), watching(alice) as changes:
+        next(changes)
+        app.stop()
+        with pytest.raises(Unavailable):
+            next(changes)
+
+
+def test_a_watch_sees_what_other_workers_write(tmp_path: Path) -> None:
+    with (
+        running_workers(settings(tmp_path), 2) as (one, two),
+        clients(one, "alice") as (alice,),
+        clients(two, "alice") as (elsewhere,),
+        watching(alice) as changes,
+    ):
+        next(changes)
+        recorded = elsewhere.record_decision("Use a queue")
+        assert next(changes).decision.id == recorded.id
+        with watching(elsewhere, after=recorded.journal_revision) as others:
+            assert next(others).journal_revision == recorded.journal_revision
+
+
+def test_a_bridge_streams_changes_as_events(tmp_path: Path) -> None:
+    wanted = settings(tmp_path)
+    with running(wanted) as app, bridging(wanted, app.target) as url, clients(app, "alice") as (alice,):
+        headers = {"Authorization": f"Bearer {TOKENS['alice']}"}
+        events = f"{url}/decisions/events"
+        with httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False) as browser:
+            with browser.stream("GET", events, params={"tags": "a,b", "minConfidence": "0.5"}) as response:
+                assert response.status_code == 200
+                lines = response.iter_lines()
+                begun = next(line for line in lines if line.startswith("id: ")).removeprefix("id: ")
+                alice.record_decision("Untold", tags=["a"])
+                told = alice.record_decision("Told", tags=["a", "b"], confidence=0.7, visibility=Visibility.SHARED)
+                data = next(line for line in lines if line.startswith("data: "))
+                assert told.id in data
+            resumed = {"Last-Event-ID": begun}
+            with browser.stream("GET", events, params={"after": "nonsense"}, headers=resumed) as response:
+                assert "Untold" in next(line for line in response.iter_lines() if line.startswith("data: "))
+            for params in ({"after": "nonsense"}, {"minConfidence": "much"}, {"nonsense": "1"}):
+                assert browser.get(events, params=params).status_code == 400
+            assert browser.get(events, headers={"Authorization": "Bearer wrong"}).status_code == 401
