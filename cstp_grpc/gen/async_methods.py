@@ -620,6 +620,58 @@ class AsyncCstp:
         call = calls.get_decision_graph(id, depth=depth, max_nodes=max_nodes)
         return await self._caller.make(call, timeout=timeout)
 
+    def export_decisions(
+        self,
+        *,
+        filters: types_pb2.DecisionFilters | None = None,
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[journal_pb2.Decision, None]:
+        """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without
+        their history, and others' shared ones without contexts and texts of reasons.
+
+        What changes meanwhile may or may not be among them. Yields each as it comes, over gRPC only. After a passing
+        failure a watch goes on by itself behind the last one that was seen, pausing as the client's RetryPolicy says,
+        anew after each, for as long as it takes.
+
+        Args:
+            filters: Conditions that decisions must meet.
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.export_decisions(filters=filters)
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
+
+    def watch_decisions(
+        self,
+        *,
+        filters: types_pb2.DecisionFilters | None = None,
+        after: str | None = None,
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[journal_pb2.WatchDecisionsResponse, None]:
+        """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call.
+
+        The first answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the
+        revision of any answer goes on behind it, on any server of this agent. Several changes of a decision may be one,
+        and deletions are told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another
+        journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller takes nothing for
+        long. Yields each as it comes, over gRPC only. After a passing failure a watch goes on by itself behind the last
+        one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.
+
+        Args:
+            filters: Conditions that changed decisions must meet. Deletions are told whatever they are.
+            after: The `journalRevision` of an answer, behind which the watch begins; now when absent.
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.watch_decisions(filters=filters, after=after)
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
+
     async def share_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:
         """Lets every agent find a decision of the caller's.
 
@@ -1345,7 +1397,7 @@ class AsyncLiaison:
         Ask again with the last sequence that you saw to go on where a stream ended. Errors: INVALID_ARGUMENT if the
         tenant has no such sequence yet, as after a restored backup; RATE_LIMITED if as many streams are open as may be,
         with their `limit` in the metadata; UNAVAILABLE if the server stops. Yields each as it comes, over gRPC only.
-        After a passing failure it goes on by itself behind the last one that was seen, pausing as the client's
+        After a passing failure a watch goes on by itself behind the last one that was seen, pausing as the client's
         RetryPolicy says, anew after each, for as long as it takes.
 
         Args:

@@ -389,6 +389,20 @@ def get_decision_graph(
     return UnaryCall("cstp.getDecisionGraph", {"id": id, "depth": depth, "max_nodes": max_nodes})
 
 
+def export_decisions(*, filters: types_pb2.DecisionFilters | None = None) -> WatchCall[journal_pb2.Decision]:
+    """Describe exportDecisions of cstp.v1.JournalService."""
+    return WatchCall("cstp.exportDecisions", {"filters": filters}, "decision", "")
+
+
+def watch_decisions(
+    *,
+    filters: types_pb2.DecisionFilters | None = None,
+    after: str | None = None,
+) -> WatchCall[journal_pb2.WatchDecisionsResponse]:
+    """Describe watchDecisions of cstp.v1.JournalService."""
+    return WatchCall("cstp.watchDecisions", {"filters": filters, "after": after}, "", "journal_revision")
+
+
 def share_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
     """Describe shareDecision of cstp.v1.JournalService."""
     return UnaryCall("cstp.shareDecision", {"id": id}, "decision")
@@ -777,5 +791,6 @@ def watch_events(
             "after": after,
         },
         "event",
+        "sequence",
         "liaison.listEvents",
     )

@@ -113,6 +113,7 @@ def as_object(content: DecisionContent) -> dict[str, object]:
         "tags": list(content.tags),
         "reasons": reasons,
         "date": content.date and content.date.isoformat(),
+        "reviewBy": content.review_by and content.review_by.isoformat(),
     }
 
 
