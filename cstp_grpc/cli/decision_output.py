@@ -338,6 +338,19 @@ def earlier_reviews_text(history: journal_pb2.DecisionHistory) -> str:
     return "\n".join([*lines, *([f"and {hidden} before"] if hidden > 0 else [])])
 
 
+def print_duplicates(console: Console, report: journal_pb2.FindDuplicateDecisionsResponse) -> None:
+    """Print groups of duplicates."""
+    for group in report.groups:
+        hidden = group.count - len(group.decisions)
+        console.print(Text(f"{group.count} alike, up to {group.similarity:.2f}", style="bold"))
+        print_decisions(console, group.decisions)
+        if hidden:
+            console.print(Text(f"and {hidden} more", style="dim"))
+    summary = f"{report.compared} decisions compared, {len(report.groups)} groups of duplicates"
+    more = "; there is more: narrow it with filters, or raise --limit" if report.truncated else ""
+    console.print(Text(f"{summary}{more}.", style="dim"))
+
+
 def change_line(change: journal_pb2.WatchDecisionsResponse) -> str:
     """Return a change of a decision on one line."""
     if change.HasField("deleted_id"):

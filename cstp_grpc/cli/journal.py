@@ -332,3 +332,32 @@ def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int,
     """
     graph = client.get_decision_graph(decision_id, depth=depth, max_nodes=max_nodes)
     out.answer(graph, lambda console: console.print(graph_rendering.RENDERERS[form](graph), soft_wrap=True))
+
+
+@click.command()
+@filter_options
+@click.option(
+    "--similarity",
+    type=click.FloatRange(0.5, 1),
+    default=0.9,
+    show_default=True,
+    help="From which similarity on two are duplicates.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="How many groups at the most."
+)
+@with_client
+def duplicates_command(
+    client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, similarity: float, limit: int
+) -> None:
+    """Find decisions of yours that say nearly the same.
+
+    Superseded ones are left out. `cstp link --supersedes` and `cstp delete` clear up.
+
+    \b
+    Examples:
+      cstp duplicates
+      cstp duplicates --project shop --similarity 0.8
+    """
+    report = client.find_duplicate_decisions(filters=filters, min_similarity=similarity, limit=limit)
+    out.answer(report, lambda console: decision_output.print_duplicates(console, report))

@@ -61,6 +61,7 @@ COMMANDS: Final = {
         "journal:share_command", "Let every agent find a decision of yours; its context and reasoning stay private."
     ),
     "unshare": ListedCommand("journal:unshare_command", "Take back the sharing of a decision of yours."),
+    "duplicates": ListedCommand("journal:duplicates_command", "Find decisions of yours that say nearly the same."),
     "export": ListedCommand(
         "journal_streams:export_command", "Write your decisions as JSON Lines, which `cstp import` reads."
     ),

@@ -12,6 +12,7 @@ from cstp_grpc.decisions.model import (
     DecisionFilter,
     DecisionGraph,
     DecisionHistory,
+    DuplicateReport,
     ImportAction,
     JournalChange,
     Links,
@@ -21,6 +22,8 @@ from cstp_grpc.decisions.model import (
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 
 IMPORT_ACTION = EnumMapping(journal_pb2.ImportAction, ImportAction)
+SHOWN_DUPLICATES = 20
+"""Decisions of a group in an answer, the latest. Chosen: with lessons of 5000 characters, a hundred such groups fit."""
 LINK_TYPE = EnumMapping(journal_pb2.LinkType, LinkType)
 
 
@@ -151,6 +154,22 @@ def graph_response(graph: DecisionGraph) -> journal_pb2.GetDecisionGraphResponse
             for link in graph.links
         ],
         truncated=graph.truncated,
+    )
+
+
+def duplicates_response(report: DuplicateReport) -> journal_pb2.FindDuplicateDecisionsResponse:
+    """Convert a report on duplicates to a response."""
+    return journal_pb2.FindDuplicateDecisionsResponse(
+        groups=[
+            journal_pb2.DuplicateGroup(
+                decisions=[decision_message(item) for item in group.decisions[:SHOWN_DUPLICATES]],
+                count=len(group.decisions),
+                similarity=group.similarity,
+            )
+            for group in report.groups
+        ],
+        compared=report.compared,
+        truncated=report.truncated,
     )
 
 

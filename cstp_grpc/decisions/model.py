@@ -29,6 +29,29 @@ class Links:
     relates_to: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DuplicateGroup:
+    """Decisions each of which says nearly the same as another, latest first.
+
+    `similarity` is that of the two closest.
+    """
+
+    decisions: tuple[Decision, ...]
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateReport:
+    """Groups of duplicates, the most similar first, and the number of decisions that were compared.
+
+    `truncated` means that there are further decisions, or groups.
+    """
+
+    groups: tuple[DuplicateGroup, ...]
+    compared: int
+    truncated: bool
+
+
 class LinkType(StrEnum):
     """How a decision relates to another; the values are the names of the fields of `Links`."""
 

@@ -144,6 +144,18 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         private = self._journal.unshare(request.id, caller.agent, caller.request_id)
         return journal_pb2.UnshareDecisionResponse(decision=messages.decision_message(private, self._journal.revision))
 
+    def FindDuplicateDecisions(
+        self, request: journal_pb2.FindDuplicateDecisionsRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.FindDuplicateDecisionsResponse:
+        """Find decisions that say nearly the same."""
+        report = self._journal.find_duplicates(
+            current_caller.get().agent,
+            messages.parse_decision_filter(request.filters),
+            proto_values.optional_field(request, "min_similarity"),
+            request.limit,
+        )
+        return messages.duplicates_response(report)
+
     async def ExportDecisions(  # type: ignore[override]  # the stubs know threads' iterators only
         self, request: journal_pb2.ExportDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[journal_pb2.ExportDecisionsResponse, None]:

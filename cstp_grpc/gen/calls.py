@@ -389,6 +389,23 @@ def get_decision_graph(
     return UnaryCall("cstp.getDecisionGraph", {"id": id, "depth": depth, "max_nodes": max_nodes})
 
 
+def find_duplicate_decisions(
+    *,
+    filters: types_pb2.DecisionFilters | None = None,
+    min_similarity: float | None = None,
+    limit: int = 0,
+) -> UnaryCall[journal_pb2.FindDuplicateDecisionsResponse]:
+    """Describe findDuplicateDecisions of cstp.v1.JournalService."""
+    return UnaryCall(
+        "cstp.findDuplicateDecisions",
+        {
+            "filters": filters,
+            "min_similarity": min_similarity,
+            "limit": limit,
+        },
+    )
+
+
 def export_decisions(*, filters: types_pb2.DecisionFilters | None = None) -> WatchCall[journal_pb2.Decision]:
     """Describe exportDecisions of cstp.v1.JournalService."""
     return WatchCall("cstp.exportDecisions", {"filters": filters}, "decision", "")

@@ -620,6 +620,27 @@ class Cstp:
         call = calls.get_decision_graph(id, depth=depth, max_nodes=max_nodes)
         return self._caller.make(call, timeout=timeout)
 
+    def find_duplicate_decisions(
+        self,
+        *,
+        filters: types_pb2.DecisionFilters | None = None,
+        min_similarity: float | None = None,
+        limit: int = 0,
+        timeout: float | None = None,
+    ) -> journal_pb2.FindDuplicateDecisionsResponse:
+        """Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are
+        not superseded, groups of which each is similar to another.
+
+        Args:
+            filters: Conditions that decisions must meet.
+            min_similarity: The cosine similarity of two decisions from which they are duplicates, 0.5 to 1; 0.9 when
+                absent.
+            limit: How many groups at the most; 20 when absent or 0, at most 100.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.find_duplicate_decisions(filters=filters, min_similarity=min_similarity, limit=limit)
+        return self._caller.make(call, timeout=timeout)
+
     def export_decisions(
         self,
         *,

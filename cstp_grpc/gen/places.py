@@ -20,6 +20,7 @@ METHOD_MODULES: dict[str, str] = {
     'cstp.deleteDecision': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.deletePushConfig': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.exportDecisions': 'cstp_grpc.gen.cstp.v1.journal_pb2',
+    'cstp.findDuplicateDecisions': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.findTask': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.getAccess': 'cstp_grpc.gen.cstp.v1.access_pb2',
     'cstp.getCalibration': 'cstp_grpc.gen.cstp.v1.calibration_pb2',

@@ -231,3 +231,14 @@ def test_a_watch_prints_changes_from_a_revision_on(server: Server) -> None:
     assert f"deleted     {gone}" in printed
     (line,) = server.ok("watch", "--from-revision", begun, "--limit", 1, "--json").splitlines()
     assert json.loads(line)["decision"]["id"] == kept
+
+
+def test_duplicates_are_printed_in_groups(server: Server) -> None:
+    for _ in range(2):
+        record(server, "Put the jobs of the night on a queue", "--project", "twice")
+    record(server, "Drop the cache", "--project", "twice")
+    printed = server.ok("duplicates", "--project", "twice")
+    assert "2 alike, up to 1.00" in printed
+    assert printed.count("Put the jobs of the night on a queue") == 2
+    assert "3 decisions compared, 1 groups of duplicates." in printed
+    assert server.json("duplicates", "--project", "twice", "--limit", 1)["compared"] == 3

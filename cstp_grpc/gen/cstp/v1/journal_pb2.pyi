@@ -1180,6 +1180,104 @@ class GraphLink(_message.Message):
 Global___GraphLink: _TypeAlias = GraphLink  # noqa: Y015
 
 @_typing.final
+class FindDuplicateDecisionsRequest(_message.Message):
+    """Decisions to compare with each other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTERS_FIELD_NUMBER: _builtins.int
+    MIN_SIMILARITY_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    min_similarity: _builtins.float
+    """The cosine similarity of two decisions from which they are duplicates, 0.5 to 1; 0.9 when absent."""
+    limit: _builtins.int
+    """How many groups at the most; 20 when absent or 0, at most 100."""
+    @_builtins.property
+    def filters(self) -> _types_pb2.DecisionFilters:
+        """Conditions that decisions must meet."""
+
+    def __init__(
+        self,
+        *,
+        filters: _types_pb2.DecisionFilters | None = ...,
+        min_similarity: _builtins.float | None = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_similarity", b"_min_similarity", "filters", b"filters", "min_similarity", b"min_similarity"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_similarity", b"_min_similarity", "filters", b"filters", "limit", b"limit", "min_similarity", b"min_similarity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__min_similarity: _TypeAlias = _typing.Literal["min_similarity"]  # noqa: Y015
+    _WhichOneofArgType__min_similarity: _TypeAlias = _typing.Literal["_min_similarity", b"_min_similarity"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_similarity) -> _WhichOneofReturnType__min_similarity | None: ...
+
+Global___FindDuplicateDecisionsRequest: _TypeAlias = FindDuplicateDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class FindDuplicateDecisionsResponse(_message.Message):
+    """Groups of duplicates."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    COMPARED_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    compared: _builtins.int
+    """How many decisions were compared."""
+    truncated: _builtins.bool
+    """Whether there are further decisions that were not compared, or groups that are left out."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___DuplicateGroup]:
+        """The most similar first."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___DuplicateGroup] | None = ...,
+        compared: _builtins.int = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compared", b"compared", "groups", b"groups", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindDuplicateDecisionsResponse: _TypeAlias = FindDuplicateDecisionsResponse  # noqa: Y015
+
+@_typing.final
+class DuplicateGroup(_message.Message):
+    """Decisions that say nearly the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    SIMILARITY_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """How many decisions it has."""
+    similarity: _builtins.float
+    """The cosine similarity of its two most similar decisions."""
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
+        """The latest first, at most 20, as ListDecisions answers them."""
+
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___Decision] | None = ...,
+        count: _builtins.int = ...,
+        similarity: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "decisions", b"decisions", "similarity", b"similarity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DuplicateGroup: _TypeAlias = DuplicateGroup  # noqa: Y015
+
+@_typing.final
 class ExportDecisionsRequest(_message.Message):
     """Decisions to export."""
 

@@ -75,6 +75,11 @@ class JournalServiceStub:
                 request_serializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphResponse.FromString,
                 _registered_method=True)
+        self.FindDuplicateDecisions = channel.unary_unary(
+                '/cstp.v1.JournalService/FindDuplicateDecisions',
+                request_serializer=cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsResponse.FromString,
+                _registered_method=True)
         self.ExportDecisions = channel.unary_stream(
                 '/cstp.v1.JournalService/ExportDecisions',
                 request_serializer=cstp_dot_v1_dot_journal__pb2.ExportDecisionsRequest.SerializeToString,
@@ -174,6 +179,14 @@ class JournalServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindDuplicateDecisions(self, request, context):
+        """Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
+        superseded, groups of which each is similar to another.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExportDecisions(self, request, context):
         """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
         history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
@@ -260,6 +273,11 @@ def add_JournalServiceServicer_to_server(servicer, server):
                     servicer.GetDecisionGraph,
                     request_deserializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_journal__pb2.GetDecisionGraphResponse.SerializeToString,
+            ),
+            'FindDuplicateDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindDuplicateDecisions,
+                    request_deserializer=cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsResponse.SerializeToString,
             ),
             'ExportDecisions': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportDecisions,
@@ -504,6 +522,33 @@ class JournalService:
             '/cstp.v1.JournalService/GetDecisionGraph',
             cstp_dot_v1_dot_journal__pb2.GetDecisionGraphRequest.SerializeToString,
             cstp_dot_v1_dot_journal__pb2.GetDecisionGraphResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindDuplicateDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.JournalService/FindDuplicateDecisions',
+            cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsRequest.SerializeToString,
+            cstp_dot_v1_dot_journal__pb2.FindDuplicateDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -66,6 +66,10 @@ class JournalServiceStub:
     """
     GetDecisionGraph: _grpc.UnaryUnaryMultiCallable[_journal_pb2.GetDecisionGraphRequest, _journal_pb2.GetDecisionGraphResponse]
     """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
+    FindDuplicateDecisions: _grpc.UnaryUnaryMultiCallable[_journal_pb2.FindDuplicateDecisionsRequest, _journal_pb2.FindDuplicateDecisionsResponse]
+    """Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
+    superseded, groups of which each is similar to another.
+    """
     ExportDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
     history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
@@ -127,6 +131,10 @@ class JournalServiceAsyncStub(JournalServiceStub):
     """
     GetDecisionGraph: _aio.UnaryUnaryMultiCallable[_journal_pb2.GetDecisionGraphRequest, _journal_pb2.GetDecisionGraphResponse]  # type: ignore[assignment]
     """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
+    FindDuplicateDecisions: _aio.UnaryUnaryMultiCallable[_journal_pb2.FindDuplicateDecisionsRequest, _journal_pb2.FindDuplicateDecisionsResponse]  # type: ignore[assignment]
+    """Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
+    superseded, groups of which each is similar to another.
+    """
     ExportDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]  # type: ignore[assignment]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
     history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
@@ -233,6 +241,16 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_journal_pb2.GetDecisionGraphResponse, _abc.Awaitable[_journal_pb2.GetDecisionGraphResponse]]:
         """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def FindDuplicateDecisions(
+        self,
+        request: _journal_pb2.FindDuplicateDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_journal_pb2.FindDuplicateDecisionsResponse, _abc.Awaitable[_journal_pb2.FindDuplicateDecisionsResponse]]:
+        """Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
+        superseded, groups of which each is similar to another.
+        """
 
     @_abc_1.abstractmethod
     def ExportDecisions(

@@ -2111,6 +2111,198 @@ func (x *GraphLink) GetType() LinkType {
 	return LinkType_LINK_TYPE_UNSPECIFIED
 }
 
+// Decisions to compare with each other.
+type FindDuplicateDecisionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Conditions that decisions must meet.
+	Filters *DecisionFilters `protobuf:"bytes,1,opt,name=filters,proto3" json:"filters,omitempty"`
+	// The cosine similarity of two decisions from which they are duplicates, 0.5 to 1; 0.9 when absent.
+	MinSimilarity *float64 `protobuf:"fixed64,2,opt,name=min_similarity,json=minSimilarity,proto3,oneof" json:"min_similarity,omitempty"`
+	// How many groups at the most; 20 when absent or 0, at most 100.
+	Limit         int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindDuplicateDecisionsRequest) Reset() {
+	*x = FindDuplicateDecisionsRequest{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindDuplicateDecisionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindDuplicateDecisionsRequest) ProtoMessage() {}
+
+func (x *FindDuplicateDecisionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindDuplicateDecisionsRequest.ProtoReflect.Descriptor instead.
+func (*FindDuplicateDecisionsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *FindDuplicateDecisionsRequest) GetFilters() *DecisionFilters {
+	if x != nil {
+		return x.Filters
+	}
+	return nil
+}
+
+func (x *FindDuplicateDecisionsRequest) GetMinSimilarity() float64 {
+	if x != nil && x.MinSimilarity != nil {
+		return *x.MinSimilarity
+	}
+	return 0
+}
+
+func (x *FindDuplicateDecisionsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// Groups of duplicates.
+type FindDuplicateDecisionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The most similar first.
+	Groups []*DuplicateGroup `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	// How many decisions were compared.
+	Compared int32 `protobuf:"varint,2,opt,name=compared,proto3" json:"compared,omitempty"`
+	// Whether there are further decisions that were not compared, or groups that are left out.
+	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindDuplicateDecisionsResponse) Reset() {
+	*x = FindDuplicateDecisionsResponse{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindDuplicateDecisionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindDuplicateDecisionsResponse) ProtoMessage() {}
+
+func (x *FindDuplicateDecisionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindDuplicateDecisionsResponse.ProtoReflect.Descriptor instead.
+func (*FindDuplicateDecisionsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *FindDuplicateDecisionsResponse) GetGroups() []*DuplicateGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *FindDuplicateDecisionsResponse) GetCompared() int32 {
+	if x != nil {
+		return x.Compared
+	}
+	return 0
+}
+
+func (x *FindDuplicateDecisionsResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+// Decisions that say nearly the same.
+type DuplicateGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The latest first, at most 20, as ListDecisions answers them.
+	Decisions []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	// How many decisions it has.
+	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// The cosine similarity of its two most similar decisions.
+	Similarity    float64 `protobuf:"fixed64,3,opt,name=similarity,proto3" json:"similarity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DuplicateGroup) Reset() {
+	*x = DuplicateGroup{}
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DuplicateGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DuplicateGroup) ProtoMessage() {}
+
+func (x *DuplicateGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DuplicateGroup.ProtoReflect.Descriptor instead.
+func (*DuplicateGroup) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DuplicateGroup) GetDecisions() []*Decision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
+func (x *DuplicateGroup) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *DuplicateGroup) GetSimilarity() float64 {
+	if x != nil {
+		return x.Similarity
+	}
+	return 0
+}
+
 // Decisions to export.
 type ExportDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2122,7 +2314,7 @@ type ExportDecisionsRequest struct {
 
 func (x *ExportDecisionsRequest) Reset() {
 	*x = ExportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2326,7 @@ func (x *ExportDecisionsRequest) String() string {
 func (*ExportDecisionsRequest) ProtoMessage() {}
 
 func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[26]
+	mi := &file_cstp_v1_journal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2339,7 @@ func (x *ExportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{26}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExportDecisionsRequest) GetFilters() *DecisionFilters {
@@ -2168,7 +2360,7 @@ type ExportDecisionsResponse struct {
 
 func (x *ExportDecisionsResponse) Reset() {
 	*x = ExportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2372,7 @@ func (x *ExportDecisionsResponse) String() string {
 func (*ExportDecisionsResponse) ProtoMessage() {}
 
 func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[27]
+	mi := &file_cstp_v1_journal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2385,7 @@ func (x *ExportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ExportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{27}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExportDecisionsResponse) GetDecision() *Decision {
@@ -2216,7 +2408,7 @@ type WatchDecisionsRequest struct {
 
 func (x *WatchDecisionsRequest) Reset() {
 	*x = WatchDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2420,7 @@ func (x *WatchDecisionsRequest) String() string {
 func (*WatchDecisionsRequest) ProtoMessage() {}
 
 func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[28]
+	mi := &file_cstp_v1_journal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2433,7 @@ func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{28}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WatchDecisionsRequest) GetFilters() *DecisionFilters {
@@ -2273,7 +2465,7 @@ type WatchDecisionsResponse struct {
 
 func (x *WatchDecisionsResponse) Reset() {
 	*x = WatchDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2285,7 +2477,7 @@ func (x *WatchDecisionsResponse) String() string {
 func (*WatchDecisionsResponse) ProtoMessage() {}
 
 func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[29]
+	mi := &file_cstp_v1_journal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2298,7 +2490,7 @@ func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{29}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchDecisionsResponse) GetDecision() *Decision {
@@ -2333,7 +2525,7 @@ type ShareDecisionRequest struct {
 
 func (x *ShareDecisionRequest) Reset() {
 	*x = ShareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2537,7 @@ func (x *ShareDecisionRequest) String() string {
 func (*ShareDecisionRequest) ProtoMessage() {}
 
 func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[30]
+	mi := &file_cstp_v1_journal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2550,7 @@ func (x *ShareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*ShareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{30}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ShareDecisionRequest) GetId() string {
@@ -2379,7 +2571,7 @@ type ShareDecisionResponse struct {
 
 func (x *ShareDecisionResponse) Reset() {
 	*x = ShareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2583,7 @@ func (x *ShareDecisionResponse) String() string {
 func (*ShareDecisionResponse) ProtoMessage() {}
 
 func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[31]
+	mi := &file_cstp_v1_journal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2596,7 @@ func (x *ShareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*ShareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{31}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ShareDecisionResponse) GetDecision() *Decision {
@@ -2425,7 +2617,7 @@ type UnshareDecisionRequest struct {
 
 func (x *UnshareDecisionRequest) Reset() {
 	*x = UnshareDecisionRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +2629,7 @@ func (x *UnshareDecisionRequest) String() string {
 func (*UnshareDecisionRequest) ProtoMessage() {}
 
 func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[32]
+	mi := &file_cstp_v1_journal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +2642,7 @@ func (x *UnshareDecisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionRequest.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{32}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *UnshareDecisionRequest) GetId() string {
@@ -2471,7 +2663,7 @@ type UnshareDecisionResponse struct {
 
 func (x *UnshareDecisionResponse) Reset() {
 	*x = UnshareDecisionResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2675,7 @@ func (x *UnshareDecisionResponse) String() string {
 func (*UnshareDecisionResponse) ProtoMessage() {}
 
 func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[33]
+	mi := &file_cstp_v1_journal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2688,7 @@ func (x *UnshareDecisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnshareDecisionResponse.ProtoReflect.Descriptor instead.
 func (*UnshareDecisionResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{33}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *UnshareDecisionResponse) GetDecision() *Decision {
@@ -2524,7 +2716,7 @@ type ImportDecisionsRequest struct {
 
 func (x *ImportDecisionsRequest) Reset() {
 	*x = ImportDecisionsRequest{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[34]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2536,7 +2728,7 @@ func (x *ImportDecisionsRequest) String() string {
 func (*ImportDecisionsRequest) ProtoMessage() {}
 
 func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[34]
+	mi := &file_cstp_v1_journal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2549,7 +2741,7 @@ func (x *ImportDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{34}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ImportDecisionsRequest) GetSource() string {
@@ -2598,7 +2790,7 @@ type SourceLinks struct {
 
 func (x *SourceLinks) Reset() {
 	*x = SourceLinks{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[35]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2610,7 +2802,7 @@ func (x *SourceLinks) String() string {
 func (*SourceLinks) ProtoMessage() {}
 
 func (x *SourceLinks) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[35]
+	mi := &file_cstp_v1_journal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2623,7 +2815,7 @@ func (x *SourceLinks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceLinks.ProtoReflect.Descriptor instead.
 func (*SourceLinks) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{35}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SourceLinks) GetSupersedes() []string {
@@ -2669,7 +2861,7 @@ type ImportResult struct {
 
 func (x *ImportResult) Reset() {
 	*x = ImportResult{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +2873,7 @@ func (x *ImportResult) String() string {
 func (*ImportResult) ProtoMessage() {}
 
 func (x *ImportResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[36]
+	mi := &file_cstp_v1_journal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +2886,7 @@ func (x *ImportResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportResult.ProtoReflect.Descriptor instead.
 func (*ImportResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{36}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ImportResult) GetSource() string {
@@ -2732,7 +2924,7 @@ type ImportDecisionsResponse struct {
 
 func (x *ImportDecisionsResponse) Reset() {
 	*x = ImportDecisionsResponse{}
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2744,7 +2936,7 @@ func (x *ImportDecisionsResponse) String() string {
 func (*ImportDecisionsResponse) ProtoMessage() {}
 
 func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_journal_proto_msgTypes[37]
+	mi := &file_cstp_v1_journal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2757,7 +2949,7 @@ func (x *ImportDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ImportDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{37}
+	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
@@ -2971,7 +3163,22 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\tGraphLink\x12\x17\n" +
 	"\afrom_id\x18\x01 \x01(\tR\x06fromId\x12\x13\n" +
 	"\x05to_id\x18\x02 \x01(\tR\x04toId\x12%\n" +
-	"\x04type\x18\x03 \x01(\x0e2\x11.cstp.v1.LinkTypeR\x04type\"L\n" +
+	"\x04type\x18\x03 \x01(\x0e2\x11.cstp.v1.LinkTypeR\x04type\"\xa8\x01\n" +
+	"\x1dFindDuplicateDecisionsRequest\x122\n" +
+	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12*\n" +
+	"\x0emin_similarity\x18\x02 \x01(\x01H\x00R\rminSimilarity\x88\x01\x01\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x05R\x05limitB\x11\n" +
+	"\x0f_min_similarity\"\x8b\x01\n" +
+	"\x1eFindDuplicateDecisionsResponse\x12/\n" +
+	"\x06groups\x18\x01 \x03(\v2\x17.cstp.v1.DuplicateGroupR\x06groups\x12\x1a\n" +
+	"\bcompared\x18\x02 \x01(\x05R\bcompared\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"w\n" +
+	"\x0eDuplicateGroup\x12/\n" +
+	"\tdecisions\x18\x01 \x03(\v2\x11.cstp.v1.DecisionR\tdecisions\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x1e\n" +
+	"\n" +
+	"similarity\x18\x03 \x01(\x01R\n" +
+	"similarity\"L\n" +
 	"\x16ExportDecisionsRequest\x122\n" +
 	"\afilters\x18\x01 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\"H\n" +
 	"\x17ExportDecisionsResponse\x12-\n" +
@@ -3026,7 +3233,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x16IMPORT_ACTION_IMPORTED\x10\x01\x12\x19\n" +
 	"\x15IMPORT_ACTION_UPDATED\x10\x02\x12\x1b\n" +
 	"\x17IMPORT_ACTION_UNCHANGED\x10\x03\x12\x19\n" +
-	"\x15IMPORT_ACTION_DELETED\x10\x042\xb5\x0f\n" +
+	"\x15IMPORT_ACTION_DELETED\x10\x042\xc5\x10\n" +
 	"\x0eJournalService\x12\xd9\x01\n" +
 	"\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x85\x01\x88\xb5\x18\x04\x9a\xb5\x18z{\"decision\": {\"title\": \"Use PostgreSQL for the journal\", \"category\": \"architecture\", \"stakes\": \"high\", \"confidence\": 0.8}}\x90\x02\x02\x12j\n" +
 	"\vGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\" \x88\xb5\x18\x01\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x01\x12k\n" +
@@ -3035,7 +3242,8 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x0eUpdateDecision\x12\x1e.cstp.v1.UpdateDecisionRequest\x1a\x1f.cstp.v1.UpdateDecisionResponse\"{\x88\xb5\x18\x04\x9a\xb5\x18p{\"id\": \"DECISION-ID\", \"changes\": {\"title\": \"Use PostgreSQL 18 for the journal\"}, \"updateMask\": \"title,category\"}\x90\x02\x02\x12s\n" +
 	"\x0eDeleteDecision\x12\x1e.cstp.v1.DeleteDecisionRequest\x1a\x1f.cstp.v1.DeleteDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12\x9d\x01\n" +
 	"\rLinkDecisions\x12\x1d.cstp.v1.LinkDecisionsRequest\x1a\x1e.cstp.v1.LinkDecisionsResponse\"M\x88\xb5\x18\x04\x9a\xb5\x18B{\"id\": \"DECISION-ID\", \"add\": {\"dependsOn\": [\"OTHER-DECISION-ID\"]}}\x90\x02\x02\x12\x85\x01\n" +
-	"\x10GetDecisionGraph\x12 .cstp.v1.GetDecisionGraphRequest\x1a!.cstp.v1.GetDecisionGraphResponse\",\x88\xb5\x18\x01\x9a\xb5\x18!{\"id\": \"DECISION-ID\", \"depth\": 3}\x90\x02\x01\x12\x83\x01\n" +
+	"\x10GetDecisionGraph\x12 .cstp.v1.GetDecisionGraphRequest\x1a!.cstp.v1.GetDecisionGraphResponse\",\x88\xb5\x18\x01\x9a\xb5\x18!{\"id\": \"DECISION-ID\", \"depth\": 3}\x90\x02\x01\x12\x8d\x01\n" +
+	"\x16FindDuplicateDecisions\x12&.cstp.v1.FindDuplicateDecisionsRequest\x1a'.cstp.v1.FindDuplicateDecisionsResponse\"\"\x88\xb5\x18\x01\x9a\xb5\x18\x17{\"minSimilarity\": 0.95}\x90\x02\x01\x12\x83\x01\n" +
 	"\x0fExportDecisions\x12\x1f.cstp.v1.ExportDecisionsRequest\x1a .cstp.v1.ExportDecisionsResponse\"+\x88\xb5\x18\x01\x9a\xb5\x18 {\"filters\": {\"project\": \"shop\"}}\x90\x02\x010\x01\x12\x85\x01\n" +
 	"\x0eWatchDecisions\x12\x1e.cstp.v1.WatchDecisionsRequest\x1a\x1f.cstp.v1.WatchDecisionsResponse\"0\x88\xb5\x18\x01\x9a\xb5\x18%{\"filters\": {\"outcome\": [\"failure\"]}}\x90\x02\x010\x01\x12p\n" +
 	"\rShareDecision\x12\x1d.cstp.v1.ShareDecisionRequest\x1a\x1e.cstp.v1.ShareDecisionResponse\" \x88\xb5\x18\x04\x9a\xb5\x18\x15{\"id\": \"DECISION-ID\"}\x90\x02\x02\x12v\n" +
@@ -3056,147 +3264,155 @@ func file_cstp_v1_journal_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_cstp_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_cstp_v1_journal_proto_goTypes = []any{
-	(LinkType)(0),                    // 0: cstp.v1.LinkType
-	(ImportAction)(0),                // 1: cstp.v1.ImportAction
-	(*Reason)(nil),                   // 2: cstp.v1.Reason
-	(*Links)(nil),                    // 3: cstp.v1.Links
-	(*DecisionContent)(nil),          // 4: cstp.v1.DecisionContent
-	(*Decision)(nil),                 // 5: cstp.v1.Decision
-	(*DecisionHistory)(nil),          // 6: cstp.v1.DecisionHistory
-	(*FormerContent)(nil),            // 7: cstp.v1.FormerContent
-	(*DecisionReview)(nil),           // 8: cstp.v1.DecisionReview
-	(*RecordDecisionRequest)(nil),    // 9: cstp.v1.RecordDecisionRequest
-	(*RecordDecisionResponse)(nil),   // 10: cstp.v1.RecordDecisionResponse
-	(*GetDecisionRequest)(nil),       // 11: cstp.v1.GetDecisionRequest
-	(*GetDecisionResponse)(nil),      // 12: cstp.v1.GetDecisionResponse
-	(*ListDecisionsRequest)(nil),     // 13: cstp.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),    // 14: cstp.v1.ListDecisionsResponse
-	(*ReviewDecisionRequest)(nil),    // 15: cstp.v1.ReviewDecisionRequest
-	(*ReviewDecisionResponse)(nil),   // 16: cstp.v1.ReviewDecisionResponse
-	(*DecisionChanges)(nil),          // 17: cstp.v1.DecisionChanges
-	(*UpdateDecisionRequest)(nil),    // 18: cstp.v1.UpdateDecisionRequest
-	(*UpdateDecisionResponse)(nil),   // 19: cstp.v1.UpdateDecisionResponse
-	(*DeleteDecisionRequest)(nil),    // 20: cstp.v1.DeleteDecisionRequest
-	(*DeleteDecisionResponse)(nil),   // 21: cstp.v1.DeleteDecisionResponse
-	(*LinkDecisionsRequest)(nil),     // 22: cstp.v1.LinkDecisionsRequest
-	(*LinkDecisionsResponse)(nil),    // 23: cstp.v1.LinkDecisionsResponse
-	(*GetDecisionGraphRequest)(nil),  // 24: cstp.v1.GetDecisionGraphRequest
-	(*GetDecisionGraphResponse)(nil), // 25: cstp.v1.GetDecisionGraphResponse
-	(*GraphNode)(nil),                // 26: cstp.v1.GraphNode
-	(*GraphLink)(nil),                // 27: cstp.v1.GraphLink
-	(*ExportDecisionsRequest)(nil),   // 28: cstp.v1.ExportDecisionsRequest
-	(*ExportDecisionsResponse)(nil),  // 29: cstp.v1.ExportDecisionsResponse
-	(*WatchDecisionsRequest)(nil),    // 30: cstp.v1.WatchDecisionsRequest
-	(*WatchDecisionsResponse)(nil),   // 31: cstp.v1.WatchDecisionsResponse
-	(*ShareDecisionRequest)(nil),     // 32: cstp.v1.ShareDecisionRequest
-	(*ShareDecisionResponse)(nil),    // 33: cstp.v1.ShareDecisionResponse
-	(*UnshareDecisionRequest)(nil),   // 34: cstp.v1.UnshareDecisionRequest
-	(*UnshareDecisionResponse)(nil),  // 35: cstp.v1.UnshareDecisionResponse
-	(*ImportDecisionsRequest)(nil),   // 36: cstp.v1.ImportDecisionsRequest
-	(*SourceLinks)(nil),              // 37: cstp.v1.SourceLinks
-	(*ImportResult)(nil),             // 38: cstp.v1.ImportResult
-	(*ImportDecisionsResponse)(nil),  // 39: cstp.v1.ImportDecisionsResponse
-	(Stakes)(0),                      // 40: cstp.v1.Stakes
-	(DecisionStatus)(0),              // 41: cstp.v1.DecisionStatus
-	(Outcome)(0),                     // 42: cstp.v1.Outcome
-	(*timestamppb.Timestamp)(nil),    // 43: google.protobuf.Timestamp
-	(Visibility)(0),                  // 44: cstp.v1.Visibility
-	(*DecisionFilters)(nil),          // 45: cstp.v1.DecisionFilters
-	(*fieldmaskpb.FieldMask)(nil),    // 46: google.protobuf.FieldMask
+	(LinkType)(0),                          // 0: cstp.v1.LinkType
+	(ImportAction)(0),                      // 1: cstp.v1.ImportAction
+	(*Reason)(nil),                         // 2: cstp.v1.Reason
+	(*Links)(nil),                          // 3: cstp.v1.Links
+	(*DecisionContent)(nil),                // 4: cstp.v1.DecisionContent
+	(*Decision)(nil),                       // 5: cstp.v1.Decision
+	(*DecisionHistory)(nil),                // 6: cstp.v1.DecisionHistory
+	(*FormerContent)(nil),                  // 7: cstp.v1.FormerContent
+	(*DecisionReview)(nil),                 // 8: cstp.v1.DecisionReview
+	(*RecordDecisionRequest)(nil),          // 9: cstp.v1.RecordDecisionRequest
+	(*RecordDecisionResponse)(nil),         // 10: cstp.v1.RecordDecisionResponse
+	(*GetDecisionRequest)(nil),             // 11: cstp.v1.GetDecisionRequest
+	(*GetDecisionResponse)(nil),            // 12: cstp.v1.GetDecisionResponse
+	(*ListDecisionsRequest)(nil),           // 13: cstp.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),          // 14: cstp.v1.ListDecisionsResponse
+	(*ReviewDecisionRequest)(nil),          // 15: cstp.v1.ReviewDecisionRequest
+	(*ReviewDecisionResponse)(nil),         // 16: cstp.v1.ReviewDecisionResponse
+	(*DecisionChanges)(nil),                // 17: cstp.v1.DecisionChanges
+	(*UpdateDecisionRequest)(nil),          // 18: cstp.v1.UpdateDecisionRequest
+	(*UpdateDecisionResponse)(nil),         // 19: cstp.v1.UpdateDecisionResponse
+	(*DeleteDecisionRequest)(nil),          // 20: cstp.v1.DeleteDecisionRequest
+	(*DeleteDecisionResponse)(nil),         // 21: cstp.v1.DeleteDecisionResponse
+	(*LinkDecisionsRequest)(nil),           // 22: cstp.v1.LinkDecisionsRequest
+	(*LinkDecisionsResponse)(nil),          // 23: cstp.v1.LinkDecisionsResponse
+	(*GetDecisionGraphRequest)(nil),        // 24: cstp.v1.GetDecisionGraphRequest
+	(*GetDecisionGraphResponse)(nil),       // 25: cstp.v1.GetDecisionGraphResponse
+	(*GraphNode)(nil),                      // 26: cstp.v1.GraphNode
+	(*GraphLink)(nil),                      // 27: cstp.v1.GraphLink
+	(*FindDuplicateDecisionsRequest)(nil),  // 28: cstp.v1.FindDuplicateDecisionsRequest
+	(*FindDuplicateDecisionsResponse)(nil), // 29: cstp.v1.FindDuplicateDecisionsResponse
+	(*DuplicateGroup)(nil),                 // 30: cstp.v1.DuplicateGroup
+	(*ExportDecisionsRequest)(nil),         // 31: cstp.v1.ExportDecisionsRequest
+	(*ExportDecisionsResponse)(nil),        // 32: cstp.v1.ExportDecisionsResponse
+	(*WatchDecisionsRequest)(nil),          // 33: cstp.v1.WatchDecisionsRequest
+	(*WatchDecisionsResponse)(nil),         // 34: cstp.v1.WatchDecisionsResponse
+	(*ShareDecisionRequest)(nil),           // 35: cstp.v1.ShareDecisionRequest
+	(*ShareDecisionResponse)(nil),          // 36: cstp.v1.ShareDecisionResponse
+	(*UnshareDecisionRequest)(nil),         // 37: cstp.v1.UnshareDecisionRequest
+	(*UnshareDecisionResponse)(nil),        // 38: cstp.v1.UnshareDecisionResponse
+	(*ImportDecisionsRequest)(nil),         // 39: cstp.v1.ImportDecisionsRequest
+	(*SourceLinks)(nil),                    // 40: cstp.v1.SourceLinks
+	(*ImportResult)(nil),                   // 41: cstp.v1.ImportResult
+	(*ImportDecisionsResponse)(nil),        // 42: cstp.v1.ImportDecisionsResponse
+	(Stakes)(0),                            // 43: cstp.v1.Stakes
+	(DecisionStatus)(0),                    // 44: cstp.v1.DecisionStatus
+	(Outcome)(0),                           // 45: cstp.v1.Outcome
+	(*timestamppb.Timestamp)(nil),          // 46: google.protobuf.Timestamp
+	(Visibility)(0),                        // 47: cstp.v1.Visibility
+	(*DecisionFilters)(nil),                // 48: cstp.v1.DecisionFilters
+	(*fieldmaskpb.FieldMask)(nil),          // 49: google.protobuf.FieldMask
 }
 var file_cstp_v1_journal_proto_depIdxs = []int32{
-	40, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
-	41, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
-	42, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
-	43, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
+	43, // 0: cstp.v1.DecisionContent.stakes:type_name -> cstp.v1.Stakes
+	44, // 1: cstp.v1.DecisionContent.status:type_name -> cstp.v1.DecisionStatus
+	45, // 2: cstp.v1.DecisionContent.outcome:type_name -> cstp.v1.Outcome
+	46, // 3: cstp.v1.DecisionContent.date:type_name -> google.protobuf.Timestamp
 	2,  // 4: cstp.v1.DecisionContent.reasons:type_name -> cstp.v1.Reason
-	44, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
-	43, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
-	40, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
-	41, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
-	42, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
-	43, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
-	43, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
+	47, // 5: cstp.v1.DecisionContent.visibility:type_name -> cstp.v1.Visibility
+	46, // 6: cstp.v1.DecisionContent.review_by:type_name -> google.protobuf.Timestamp
+	43, // 7: cstp.v1.Decision.stakes:type_name -> cstp.v1.Stakes
+	44, // 8: cstp.v1.Decision.status:type_name -> cstp.v1.DecisionStatus
+	45, // 9: cstp.v1.Decision.outcome:type_name -> cstp.v1.Outcome
+	46, // 10: cstp.v1.Decision.date:type_name -> google.protobuf.Timestamp
+	46, // 11: cstp.v1.Decision.reviewed_date:type_name -> google.protobuf.Timestamp
 	2,  // 12: cstp.v1.Decision.reasons:type_name -> cstp.v1.Reason
-	44, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
+	47, // 13: cstp.v1.Decision.visibility:type_name -> cstp.v1.Visibility
 	3,  // 14: cstp.v1.Decision.links:type_name -> cstp.v1.Links
-	43, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
+	46, // 15: cstp.v1.Decision.review_by:type_name -> google.protobuf.Timestamp
 	6,  // 16: cstp.v1.Decision.history:type_name -> cstp.v1.DecisionHistory
 	8,  // 17: cstp.v1.DecisionHistory.reviews:type_name -> cstp.v1.DecisionReview
 	7,  // 18: cstp.v1.DecisionHistory.former_contents:type_name -> cstp.v1.FormerContent
-	43, // 19: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
+	46, // 19: cstp.v1.FormerContent.replaced_date:type_name -> google.protobuf.Timestamp
 	4,  // 20: cstp.v1.FormerContent.content:type_name -> cstp.v1.DecisionContent
-	42, // 21: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
-	43, // 22: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
+	45, // 21: cstp.v1.DecisionReview.outcome:type_name -> cstp.v1.Outcome
+	46, // 22: cstp.v1.DecisionReview.reviewed_date:type_name -> google.protobuf.Timestamp
 	4,  // 23: cstp.v1.RecordDecisionRequest.decision:type_name -> cstp.v1.DecisionContent
 	3,  // 24: cstp.v1.RecordDecisionRequest.links:type_name -> cstp.v1.Links
 	5,  // 25: cstp.v1.RecordDecisionResponse.decision:type_name -> cstp.v1.Decision
 	5,  // 26: cstp.v1.GetDecisionResponse.decision:type_name -> cstp.v1.Decision
-	45, // 27: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	48, // 27: cstp.v1.ListDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
 	5,  // 28: cstp.v1.ListDecisionsResponse.decisions:type_name -> cstp.v1.Decision
-	42, // 29: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
+	45, // 29: cstp.v1.ReviewDecisionRequest.outcome:type_name -> cstp.v1.Outcome
 	5,  // 30: cstp.v1.ReviewDecisionResponse.decision:type_name -> cstp.v1.Decision
-	40, // 31: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
-	41, // 32: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
-	43, // 33: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
+	43, // 31: cstp.v1.DecisionChanges.stakes:type_name -> cstp.v1.Stakes
+	44, // 32: cstp.v1.DecisionChanges.status:type_name -> cstp.v1.DecisionStatus
+	46, // 33: cstp.v1.DecisionChanges.date:type_name -> google.protobuf.Timestamp
 	2,  // 34: cstp.v1.DecisionChanges.reasons:type_name -> cstp.v1.Reason
-	43, // 35: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
+	46, // 35: cstp.v1.DecisionChanges.review_by:type_name -> google.protobuf.Timestamp
 	17, // 36: cstp.v1.UpdateDecisionRequest.changes:type_name -> cstp.v1.DecisionChanges
-	46, // 37: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	49, // 37: cstp.v1.UpdateDecisionRequest.update_mask:type_name -> google.protobuf.FieldMask
 	5,  // 38: cstp.v1.UpdateDecisionResponse.decision:type_name -> cstp.v1.Decision
-	43, // 39: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
+	46, // 39: cstp.v1.DeleteDecisionResponse.deleted_date:type_name -> google.protobuf.Timestamp
 	3,  // 40: cstp.v1.LinkDecisionsRequest.add:type_name -> cstp.v1.Links
 	3,  // 41: cstp.v1.LinkDecisionsRequest.remove:type_name -> cstp.v1.Links
 	5,  // 42: cstp.v1.LinkDecisionsResponse.decision:type_name -> cstp.v1.Decision
 	26, // 43: cstp.v1.GetDecisionGraphResponse.nodes:type_name -> cstp.v1.GraphNode
 	27, // 44: cstp.v1.GetDecisionGraphResponse.links:type_name -> cstp.v1.GraphLink
-	41, // 45: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
-	42, // 46: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
-	43, // 47: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
+	44, // 45: cstp.v1.GraphNode.status:type_name -> cstp.v1.DecisionStatus
+	45, // 46: cstp.v1.GraphNode.outcome:type_name -> cstp.v1.Outcome
+	46, // 47: cstp.v1.GraphNode.date:type_name -> google.protobuf.Timestamp
 	0,  // 48: cstp.v1.GraphLink.type:type_name -> cstp.v1.LinkType
-	45, // 49: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	5,  // 50: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	45, // 51: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	5,  // 52: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
-	5,  // 53: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	5,  // 54: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
-	4,  // 55: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
-	37, // 56: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
-	1,  // 57: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
-	38, // 58: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
-	9,  // 59: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
-	11, // 60: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
-	13, // 61: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
-	15, // 62: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
-	18, // 63: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
-	20, // 64: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
-	22, // 65: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
-	24, // 66: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
-	28, // 67: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
-	30, // 68: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
-	32, // 69: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
-	34, // 70: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
-	36, // 71: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
-	10, // 72: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
-	12, // 73: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
-	14, // 74: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
-	16, // 75: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
-	19, // 76: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
-	21, // 77: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
-	23, // 78: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
-	25, // 79: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
-	29, // 80: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
-	31, // 81: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
-	33, // 82: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
-	35, // 83: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
-	39, // 84: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
-	72, // [72:85] is the sub-list for method output_type
-	59, // [59:72] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	48, // 49: cstp.v1.FindDuplicateDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	30, // 50: cstp.v1.FindDuplicateDecisionsResponse.groups:type_name -> cstp.v1.DuplicateGroup
+	5,  // 51: cstp.v1.DuplicateGroup.decisions:type_name -> cstp.v1.Decision
+	48, // 52: cstp.v1.ExportDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	5,  // 53: cstp.v1.ExportDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	48, // 54: cstp.v1.WatchDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	5,  // 55: cstp.v1.WatchDecisionsResponse.decision:type_name -> cstp.v1.Decision
+	5,  // 56: cstp.v1.ShareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	5,  // 57: cstp.v1.UnshareDecisionResponse.decision:type_name -> cstp.v1.Decision
+	4,  // 58: cstp.v1.ImportDecisionsRequest.decision:type_name -> cstp.v1.DecisionContent
+	40, // 59: cstp.v1.ImportDecisionsRequest.links:type_name -> cstp.v1.SourceLinks
+	1,  // 60: cstp.v1.ImportResult.action:type_name -> cstp.v1.ImportAction
+	41, // 61: cstp.v1.ImportDecisionsResponse.results:type_name -> cstp.v1.ImportResult
+	9,  // 62: cstp.v1.JournalService.RecordDecision:input_type -> cstp.v1.RecordDecisionRequest
+	11, // 63: cstp.v1.JournalService.GetDecision:input_type -> cstp.v1.GetDecisionRequest
+	13, // 64: cstp.v1.JournalService.ListDecisions:input_type -> cstp.v1.ListDecisionsRequest
+	15, // 65: cstp.v1.JournalService.ReviewDecision:input_type -> cstp.v1.ReviewDecisionRequest
+	18, // 66: cstp.v1.JournalService.UpdateDecision:input_type -> cstp.v1.UpdateDecisionRequest
+	20, // 67: cstp.v1.JournalService.DeleteDecision:input_type -> cstp.v1.DeleteDecisionRequest
+	22, // 68: cstp.v1.JournalService.LinkDecisions:input_type -> cstp.v1.LinkDecisionsRequest
+	24, // 69: cstp.v1.JournalService.GetDecisionGraph:input_type -> cstp.v1.GetDecisionGraphRequest
+	28, // 70: cstp.v1.JournalService.FindDuplicateDecisions:input_type -> cstp.v1.FindDuplicateDecisionsRequest
+	31, // 71: cstp.v1.JournalService.ExportDecisions:input_type -> cstp.v1.ExportDecisionsRequest
+	33, // 72: cstp.v1.JournalService.WatchDecisions:input_type -> cstp.v1.WatchDecisionsRequest
+	35, // 73: cstp.v1.JournalService.ShareDecision:input_type -> cstp.v1.ShareDecisionRequest
+	37, // 74: cstp.v1.JournalService.UnshareDecision:input_type -> cstp.v1.UnshareDecisionRequest
+	39, // 75: cstp.v1.JournalService.ImportDecisions:input_type -> cstp.v1.ImportDecisionsRequest
+	10, // 76: cstp.v1.JournalService.RecordDecision:output_type -> cstp.v1.RecordDecisionResponse
+	12, // 77: cstp.v1.JournalService.GetDecision:output_type -> cstp.v1.GetDecisionResponse
+	14, // 78: cstp.v1.JournalService.ListDecisions:output_type -> cstp.v1.ListDecisionsResponse
+	16, // 79: cstp.v1.JournalService.ReviewDecision:output_type -> cstp.v1.ReviewDecisionResponse
+	19, // 80: cstp.v1.JournalService.UpdateDecision:output_type -> cstp.v1.UpdateDecisionResponse
+	21, // 81: cstp.v1.JournalService.DeleteDecision:output_type -> cstp.v1.DeleteDecisionResponse
+	23, // 82: cstp.v1.JournalService.LinkDecisions:output_type -> cstp.v1.LinkDecisionsResponse
+	25, // 83: cstp.v1.JournalService.GetDecisionGraph:output_type -> cstp.v1.GetDecisionGraphResponse
+	29, // 84: cstp.v1.JournalService.FindDuplicateDecisions:output_type -> cstp.v1.FindDuplicateDecisionsResponse
+	32, // 85: cstp.v1.JournalService.ExportDecisions:output_type -> cstp.v1.ExportDecisionsResponse
+	34, // 86: cstp.v1.JournalService.WatchDecisions:output_type -> cstp.v1.WatchDecisionsResponse
+	36, // 87: cstp.v1.JournalService.ShareDecision:output_type -> cstp.v1.ShareDecisionResponse
+	38, // 88: cstp.v1.JournalService.UnshareDecision:output_type -> cstp.v1.UnshareDecisionResponse
+	42, // 89: cstp.v1.JournalService.ImportDecisions:output_type -> cstp.v1.ImportDecisionsResponse
+	76, // [76:90] is the sub-list for method output_type
+	62, // [62:76] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_journal_proto_init() }
@@ -3215,15 +3431,16 @@ func file_cstp_v1_journal_proto_init() {
 	file_cstp_v1_journal_proto_msgTypes[15].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[16].OneofWrappers = []any{}
 	file_cstp_v1_journal_proto_msgTypes[24].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[28].OneofWrappers = []any{}
-	file_cstp_v1_journal_proto_msgTypes[29].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[26].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[31].OneofWrappers = []any{}
+	file_cstp_v1_journal_proto_msgTypes[32].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_journal_proto_rawDesc), len(file_cstp_v1_journal_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   38,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,19 +21,20 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	JournalService_RecordDecision_FullMethodName   = "/cstp.v1.JournalService/RecordDecision"
-	JournalService_GetDecision_FullMethodName      = "/cstp.v1.JournalService/GetDecision"
-	JournalService_ListDecisions_FullMethodName    = "/cstp.v1.JournalService/ListDecisions"
-	JournalService_ReviewDecision_FullMethodName   = "/cstp.v1.JournalService/ReviewDecision"
-	JournalService_UpdateDecision_FullMethodName   = "/cstp.v1.JournalService/UpdateDecision"
-	JournalService_DeleteDecision_FullMethodName   = "/cstp.v1.JournalService/DeleteDecision"
-	JournalService_LinkDecisions_FullMethodName    = "/cstp.v1.JournalService/LinkDecisions"
-	JournalService_GetDecisionGraph_FullMethodName = "/cstp.v1.JournalService/GetDecisionGraph"
-	JournalService_ExportDecisions_FullMethodName  = "/cstp.v1.JournalService/ExportDecisions"
-	JournalService_WatchDecisions_FullMethodName   = "/cstp.v1.JournalService/WatchDecisions"
-	JournalService_ShareDecision_FullMethodName    = "/cstp.v1.JournalService/ShareDecision"
-	JournalService_UnshareDecision_FullMethodName  = "/cstp.v1.JournalService/UnshareDecision"
-	JournalService_ImportDecisions_FullMethodName  = "/cstp.v1.JournalService/ImportDecisions"
+	JournalService_RecordDecision_FullMethodName         = "/cstp.v1.JournalService/RecordDecision"
+	JournalService_GetDecision_FullMethodName            = "/cstp.v1.JournalService/GetDecision"
+	JournalService_ListDecisions_FullMethodName          = "/cstp.v1.JournalService/ListDecisions"
+	JournalService_ReviewDecision_FullMethodName         = "/cstp.v1.JournalService/ReviewDecision"
+	JournalService_UpdateDecision_FullMethodName         = "/cstp.v1.JournalService/UpdateDecision"
+	JournalService_DeleteDecision_FullMethodName         = "/cstp.v1.JournalService/DeleteDecision"
+	JournalService_LinkDecisions_FullMethodName          = "/cstp.v1.JournalService/LinkDecisions"
+	JournalService_GetDecisionGraph_FullMethodName       = "/cstp.v1.JournalService/GetDecisionGraph"
+	JournalService_FindDuplicateDecisions_FullMethodName = "/cstp.v1.JournalService/FindDuplicateDecisions"
+	JournalService_ExportDecisions_FullMethodName        = "/cstp.v1.JournalService/ExportDecisions"
+	JournalService_WatchDecisions_FullMethodName         = "/cstp.v1.JournalService/WatchDecisions"
+	JournalService_ShareDecision_FullMethodName          = "/cstp.v1.JournalService/ShareDecision"
+	JournalService_UnshareDecision_FullMethodName        = "/cstp.v1.JournalService/UnshareDecision"
+	JournalService_ImportDecisions_FullMethodName        = "/cstp.v1.JournalService/ImportDecisions"
 )
 
 // JournalServiceClient is the client API for JournalService service.
@@ -70,6 +71,9 @@ type JournalServiceClient interface {
 	LinkDecisions(ctx context.Context, in *LinkDecisionsRequest, opts ...grpc.CallOption) (*LinkDecisionsResponse, error)
 	// Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND.
 	GetDecisionGraph(ctx context.Context, in *GetDecisionGraphRequest, opts ...grpc.CallOption) (*GetDecisionGraphResponse, error)
+	// Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
+	// superseded, groups of which each is similar to another.
+	FindDuplicateDecisions(ctx context.Context, in *FindDuplicateDecisionsRequest, opts ...grpc.CallOption) (*FindDuplicateDecisionsResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
 	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
 	// them.
@@ -173,6 +177,16 @@ func (c *journalServiceClient) GetDecisionGraph(ctx context.Context, in *GetDeci
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetDecisionGraphResponse)
 	err := c.cc.Invoke(ctx, JournalService_GetDecisionGraph_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *journalServiceClient) FindDuplicateDecisions(ctx context.Context, in *FindDuplicateDecisionsRequest, opts ...grpc.CallOption) (*FindDuplicateDecisionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FindDuplicateDecisionsResponse)
+	err := c.cc.Invoke(ctx, JournalService_FindDuplicateDecisions_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -284,6 +298,9 @@ type JournalServiceServer interface {
 	LinkDecisions(context.Context, *LinkDecisionsRequest) (*LinkDecisionsResponse, error)
 	// Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND.
 	GetDecisionGraph(context.Context, *GetDecisionGraphRequest) (*GetDecisionGraphResponse, error)
+	// Finds decisions of the caller's that say nearly the same: of the latest 2000 that pass the filters and are not
+	// superseded, groups of which each is similar to another.
+	FindDuplicateDecisions(context.Context, *FindDuplicateDecisionsRequest) (*FindDuplicateDecisionsResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
 	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
 	// them.
@@ -336,6 +353,9 @@ func (UnimplementedJournalServiceServer) LinkDecisions(context.Context, *LinkDec
 }
 func (UnimplementedJournalServiceServer) GetDecisionGraph(context.Context, *GetDecisionGraphRequest) (*GetDecisionGraphResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetDecisionGraph not implemented")
+}
+func (UnimplementedJournalServiceServer) FindDuplicateDecisions(context.Context, *FindDuplicateDecisionsRequest) (*FindDuplicateDecisionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FindDuplicateDecisions not implemented")
 }
 func (UnimplementedJournalServiceServer) ExportDecisions(*ExportDecisionsRequest, grpc.ServerStreamingServer[ExportDecisionsResponse]) error {
 	return status.Error(codes.Unimplemented, "method ExportDecisions not implemented")
@@ -517,6 +537,24 @@ func _JournalService_GetDecisionGraph_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JournalService_FindDuplicateDecisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FindDuplicateDecisionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JournalServiceServer).FindDuplicateDecisions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JournalService_FindDuplicateDecisions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JournalServiceServer).FindDuplicateDecisions(ctx, req.(*FindDuplicateDecisionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _JournalService_ExportDecisions_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ExportDecisionsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -620,6 +658,10 @@ var JournalService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetDecisionGraph",
 			Handler:    _JournalService_GetDecisionGraph_Handler,
+		},
+		{
+			MethodName: "FindDuplicateDecisions",
+			Handler:    _JournalService_FindDuplicateDecisions_Handler,
 		},
 		{
 			MethodName: "ShareDecision",
