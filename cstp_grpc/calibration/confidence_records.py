@@ -51,6 +51,18 @@ class AgentRecord:
     buckets: Mapping[BucketKey, BucketRecord]
     changes: int
 
+    def find_warning(self, category: str | None, confidence: float) -> str | None:
+        """Return a warning if the agent's confidences near this one have meant something else; None if not.
+
+        The decisions of the category count if they are enough, otherwise all of the agent's.
+        """
+        bucket = bucket_number(confidence)
+        for kind in (category, None):
+            found = self.buckets.get((kind, bucket))
+            if found is not None:
+                return warning_text(found, kind, confidence) if found.is_misleading else None
+        return None
+
 
 class ConfidenceRecords:
     """Tells agents whose confidences have been far from their record. Safe for many threads.
@@ -76,22 +88,28 @@ class ConfidenceRecords:
         self._revision = store.newest_revision()
         """The journal revision up to which changes of other processes are known."""
 
-    def is_current(self, agent: str) -> bool:
-        """Return True if the record of an agent is in memory and nothing has changed since."""
-        return self._current_record(agent) is not None
+    def current_record(self, agent: str) -> AgentRecord | None:
+        """Return the record of an agent if it is in memory and nothing has changed since."""
+        with self._lock:
+            record = self._records.get(agent)
+            changed = max(self._all_changed, self._changed.get(agent, 0))
+            return record if record is not None and record.changes >= changed else None
 
-    def find_warning(self, agent: str, category: str | None, confidence: float) -> str | None:
-        """Return a warning if the agent's confidences near this one have meant something else; None if not.
-
-        The decisions of the category count if they are enough, otherwise all of the agent's. Raises QueryFailed.
-        """
-        record = self._current_record(agent) or self._read_record(agent)
-        bucket = bucket_number(confidence)
-        for kind in dict.fromkeys((category, None)):
-            found = record.buckets.get((kind, bucket))
-            if found is not None:
-                return warning_text(found, kind, confidence) if found.is_misleading else None
-        return None
+    def read_record(self, agent: str) -> AgentRecord:
+        """Read the record of an agent. Raises QueryFailed."""
+        # Counted before reading: a change in between makes the record outdated at once, and it is read again.
+        with self._lock:
+            changes = self._changes
+            self._reading += 1
+        try:
+            buckets = summarize_buckets(self._store.read_confidences(agent, RECENT_DECISIONS))
+            record = AgentRecord(buckets, changes)
+            with self._lock:
+                self._records[agent] = record
+        finally:
+            with self._lock:
+                self._reading -= 1
+        return record
 
     def note_changes(self, agents: Iterable[str]) -> None:
         """Note that decisions of these agents have changed."""
@@ -116,27 +134,6 @@ class ConfidenceRecords:
         self.note_changes(agents)
         # After the changes are noted: if reading fails, the next call reads the same again. Called by one thread only.
         self._revision = revision
-
-    def _current_record(self, agent: str) -> AgentRecord | None:
-        with self._lock:
-            record = self._records.get(agent)
-            changed = max(self._all_changed, self._changed.get(agent, 0))
-            return record if record is not None and record.changes >= changed else None
-
-    def _read_record(self, agent: str) -> AgentRecord:
-        # Counted before reading: a change in between makes the record outdated at once, and it is read again.
-        with self._lock:
-            changes = self._changes
-            self._reading += 1
-        try:
-            buckets = summarize_buckets(self._store.read_confidences(agent, RECENT_DECISIONS))
-            record = AgentRecord(buckets, changes)
-            with self._lock:
-                self._records[agent] = record
-        finally:
-            with self._lock:
-                self._reading -= 1
-        return record
 
 
 def summarize_buckets(found: Sequence[StatedConfidence]) -> dict[BucketKey, BucketRecord]:

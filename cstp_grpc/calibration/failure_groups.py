@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cstp_grpc.calibration.model import RecurringFailure, ReviewedDecision
+from cstp_grpc.decisions.search.row_vectors import dot_products
 from cstp_grpc.decisions.store import Vector
 from cstp_grpc.embedding.lexical_embedder import STOP_WORDS, split_words, stem_word
 
@@ -43,7 +44,8 @@ def find_recurring_failures(
     if len(known) < 2:
         return []
     matrix = np.stack([vectors[item.id] for item in known]).astype(np.float64)
-    similarities = matrix @ matrix.T
+    # Row by row and not as one matrix product, whose threads would take the time of other calls.
+    similarities = np.stack([dot_products(matrix, row) for row in matrix])
     background = [*known, *latest_first(others)[:MAX_OTHERS]]
     word_counts = count_decisions_by_word(background)
     found = []

@@ -109,8 +109,8 @@ def spiegelhalter_p_value(confidences: Values, outcomes: Values) -> float | None
     Prediction in Patient Management and Clinical Trials.
     """
     slope = 1 - 2 * confidences
-    difference = float((outcomes - confidences) @ slope)
-    variance = float(slope**2 @ (confidences * (1 - confidences)))
+    difference = float(np.vecdot(outcomes - confidences, slope))
+    variance = float(np.vecdot(slope**2, confidences * (1 - confidences)))
     if variance <= 0:
         # Certain of all, and wrong at least once: impossible if every confidence were right.
         return 0.0 if difference else None

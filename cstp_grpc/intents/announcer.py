@@ -133,14 +133,21 @@ class CitationRecorder(Protocol):
         """Record within a transaction the decisions in an answer; `url` is the callback URL of the agent."""
 
 
+class ConfidenceRecord(Protocol):
+    """What the stated confidences of an agent have meant."""
+
+    def find_warning(self, category: str | None, confidence: float) -> str | None:
+        """Return a warning with its figures if a confidence has meant something else; None if not."""
+
+
 class ConfidenceHistory(Protocol):
-    """Tells agents whose stated confidences have been far from how their decisions turned out."""
+    """Keeps the records of agents."""
 
-    def is_current(self, agent: str) -> bool:
-        """Return True if `find_warning` for this agent does not block."""
+    def current_record(self, agent: str) -> ConfidenceRecord | None:
+        """Return the record of an agent without blocking; None if it has to be read."""
 
-    def find_warning(self, agent: str, category: str | None, confidence: float) -> str | None:
-        """Return a warning with its figures, or None if there is nothing to warn of. Raises QueryFailed."""
+    def read_record(self, agent: str) -> ConfidenceRecord:
+        """Read the record of an agent. Raises QueryFailed."""
 
 
 class Announcer:
@@ -262,9 +269,10 @@ class Announcer:
         confidence, history = announcement.confidence, self._confidences
         if confidence is None or history is None:
             return None
-        if history.is_current(caller):
-            return history.find_warning(caller, announcement.category, confidence)
-        return await self._pool.run(history.find_warning, caller, announcement.category, confidence)
+        record = history.current_record(caller)
+        if record is None:
+            record = await self._pool.run(history.read_record, caller)
+        return record.find_warning(announcement.category, confidence)
 
     def _suggest(
         self, announcement: Announcement, feedback: Feedback, related: Sequence[RelatedIntent], reader: str

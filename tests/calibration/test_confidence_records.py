@@ -38,6 +38,12 @@ class CountedReviews:
         return 0
 
 
+def find_warning(records: ConfidenceRecords, category: str | None, confidence: float) -> str | None:
+    """Ask as an announcement of alice does."""
+    record = records.current_record("alice") or records.read_record("alice")
+    return record.find_warning(category, confidence)
+
+
 def outcomes(confidence: float, successes: int, failures: int, category: str | None = None) -> list[StatedConfidence]:
     return [
         *[StatedConfidence(confidence, Outcome.SUCCESS, category)] * successes,
@@ -47,7 +53,7 @@ def outcomes(confidence: float, successes: int, failures: int, category: str | N
 
 def test_an_agent_whose_confidence_has_meant_less_is_told_with_figures() -> None:
     records = ConfidenceRecords(CountedReviews(*outcomes(0.9, 24, 17, "deployment")))
-    assert records.find_warning("alice", "deployment", 0.9) == (
+    assert find_warning(records, "deployment", 0.9) == (
         "Your confidence of 0.9 has meant 0.59 in 41 reviewed decisions of the category deployment"
         " (95 % interval 0.43 to 0.72)."
     )
@@ -55,7 +61,7 @@ def test_an_agent_whose_confidence_has_meant_less_is_told_with_figures() -> None
 
 def test_an_agent_whose_confidence_has_meant_more_is_told_too() -> None:
     records = ConfidenceRecords(CountedReviews(*outcomes(0.5, 30, 0)))
-    warning = records.find_warning("alice", None, 0.55)
+    warning = find_warning(records, None, 0.55)
     assert warning is not None
     assert warning.startswith("Your confidence of 0.55 has meant 1 in 30 reviewed decisions (")
 
@@ -71,53 +77,53 @@ def test_an_agent_whose_confidence_has_meant_more_is_told_too() -> None:
     ],
 )
 def test_an_agent_without_a_significant_gap_is_told_nothing(known: list[StatedConfidence], confidence: float) -> None:
-    assert ConfidenceRecords(CountedReviews(*known)).find_warning("alice", "deployment", confidence) is None
+    assert find_warning(ConfidenceRecords(CountedReviews(*known)), "deployment", confidence) is None
 
 
 def test_enough_decisions_of_the_category_count_instead_of_all() -> None:
     known = [*outcomes(0.9, 20, 0, "docs"), *outcomes(0.9, 0, 20, "deployment"), *outcomes(0.9, 2, 3, "design")]
     records = ConfidenceRecords(CountedReviews(*known))
-    assert records.find_warning("alice", "docs", 0.9) is None
-    assert "of 0.9 has meant 0 in 20 " in (records.find_warning("alice", "deployment", 0.9) or "")
+    assert find_warning(records, "docs", 0.9) is None
+    assert "of 0.9 has meant 0 in 20 " in (find_warning(records, "deployment", 0.9) or "")
     # Too few of their own: all 45 are spoken of.
-    assert "in 45 reviewed decisions (" in (records.find_warning("alice", "design", 0.9) or "")
+    assert "in 45 reviewed decisions (" in (find_warning(records, "design", 0.9) or "")
 
 
 def test_the_store_is_read_once_until_the_agents_decisions_change() -> None:
     store = CountedReviews(*outcomes(0.9, 24, 17))
     records = ConfidenceRecords(store)
-    assert not records.is_current("alice")
+    assert records.current_record("alice") is None
     for _ in range(3):
-        assert records.find_warning("alice", None, 0.9)
-        assert records.is_current("alice")
+        assert find_warning(records, None, 0.9)
+        assert records.current_record("alice")
     assert store.reads == 1
     records.note_changes(["bob"])
-    assert records.is_current("alice")
+    assert records.current_record("alice")
     store.found = outcomes(0.9, 41, 0)
     records.note_changes(["alice"])
-    assert not records.is_current("alice")
-    assert records.find_warning("alice", None, 0.9) is None
+    assert records.current_record("alice") is None
+    assert find_warning(records, None, 0.9) is None
     assert store.reads == 2
 
 
 def test_a_deletion_outdates_every_record() -> None:
     records = ConfidenceRecords(CountedReviews(*outcomes(0.9, 24, 17)))
-    assert records.find_warning("alice", None, 0.9)
+    assert find_warning(records, None, 0.9)
     records.note_deletions()
-    assert not records.is_current("alice")
-    assert records.find_warning("alice", None, 0.9)
-    assert records.is_current("alice")
+    assert records.current_record("alice") is None
+    assert find_warning(records, None, 0.9)
+    assert records.current_record("alice")
 
 
 def test_changes_of_other_processes_are_noticed() -> None:
     store = CountedReviews(*outcomes(0.9, 24, 17))
     records = ConfidenceRecords(store)
-    assert records.find_warning("alice", None, 0.9)
+    assert find_warning(records, None, 0.9)
     records.read_foreign_changes()
-    assert records.is_current("alice")
+    assert records.current_record("alice")
     store.changed = frozenset({"alice"})
     records.read_foreign_changes()
-    assert not records.is_current("alice")
+    assert records.current_record("alice") is None
 
 
 def test_without_a_record_in_memory_the_changes_of_others_are_not_looked_for() -> None:
@@ -125,7 +131,7 @@ def test_without_a_record_in_memory_the_changes_of_others_are_not_looked_for() -
     records = ConfidenceRecords(store)
     records.read_foreign_changes()
     assert store.looks == 0
-    assert records.find_warning("alice", None, 0.9)
+    assert find_warning(records, None, 0.9)
     records.read_foreign_changes()
     assert store.looks == 1
 
@@ -139,8 +145,8 @@ def test_a_foreign_change_while_the_store_is_read_is_not_missed() -> None:
             return before
 
     records = ConfidenceRecords(Committing(*outcomes(0.9, 24, 17)))
-    records.find_warning("alice", None, 0.9)
-    assert not records.is_current("alice")
+    find_warning(records, None, 0.9)
+    assert records.current_record("alice") is None
 
 
 def test_a_change_while_the_store_is_read_is_not_missed() -> None:
@@ -151,8 +157,8 @@ def test_a_change_while_the_store_is_read_is_not_missed() -> None:
             return before
 
     records = ConfidenceRecords(Reviewing(*outcomes(0.9, 24, 17)))
-    records.find_warning("alice", None, 0.9)
-    assert not records.is_current("alice")
+    find_warning(records, None, 0.9)
+    assert records.current_record("alice") is None
 
 
 def test_right_confidences_are_hardly_ever_called_misleading() -> None:
@@ -161,7 +167,7 @@ def test_right_confidences_are_hardly_ever_called_misleading() -> None:
     for _ in range(500):
         successes = int(random.binomial(40, 0.8))
         records = ConfidenceRecords(CountedReviews(*outcomes(0.8, successes, 40 - successes)))
-        warned += records.find_warning("alice", None, 0.8) is not None
+        warned += find_warning(records, None, 0.8) is not None
     assert warned <= 3
 
 
@@ -170,5 +176,5 @@ def test_a_warning_never_comes_of_fewer_decisions_than_figures_need(
     pairs: list[tuple[float, Outcome]], confidence: float
 ) -> None:
     known = [StatedConfidence(stated, outcome, None) for stated, outcome in pairs]
-    warning = ConfidenceRecords(CountedReviews(*known)).find_warning("alice", "docs", confidence)
+    warning = find_warning(ConfidenceRecords(CountedReviews(*known)), "docs", confidence)
     assert warning is None or len(known) >= 20

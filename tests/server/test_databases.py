@@ -164,6 +164,21 @@ def test_a_repetition_and_an_import_tell_a_revision_that_has_what_they_wrote(clu
             assert result(second.call("cstp.queryDecisions", asked))["total"] == 2
 
 
+def test_an_announcement_is_judged_by_reviews_on_another_server(cluster: Cluster) -> None:
+    params = {"intent": "Rotate signing keys", "confidence": 0.9}
+    failed = {"decision": {"title": "Ship version 2", "confidence": 0.9, "outcome": "failure"}}
+    with cluster.server() as one, cluster.server() as other:
+        assert result(other.call("cstp.announceIntent", params))["suggestions"] == []
+        for _ in range(20):
+            result(one.call("cstp.recordDecision", failed))
+
+        def is_warned() -> bool:
+            suggestions = result(other.call("cstp.announceIntent", params))["suggestions"]
+            return any("has meant 0 in 20 reviewed decisions" in text for text in suggestions)
+
+        wait_until(is_warned, "the second server knows of the failures")
+
+
 def test_who_watches_a_server_sees_events_of_another_one(cluster: Cluster) -> None:
     with (
         cluster.server() as first,
