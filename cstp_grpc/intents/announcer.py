@@ -14,6 +14,7 @@ from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.background import BackgroundReader, DecisionBackground
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, error_reason
 from cstp_grpc.guardrails.checker import GuardrailChecker, verdict_audit_fields
@@ -181,6 +182,7 @@ class Announcer:
         confidences: ConfidenceHistory | None = None,
     ) -> None:
         self._search = search
+        self._searches = SearchScheduler(search, pool)
         self._judge = judge
         self._code = code
         self._intents = intents
@@ -318,8 +320,7 @@ class Announcer:
         """Return similar decisions, in the order of `preferred_decisions`."""
         text = announcement.searched_text
         preferences = preferred_decisions(announcement.category)
-        run = self._pool.run_short if self._search.is_short(text, preferences, MAX_SIMILAR) else self._pool.run
-        return await run(self._search.search_by_preference, text, preferences, reader, MAX_SIMILAR, self._min_score)
+        return await self._searches.search_by_preference(text, preferences, reader, MAX_SIMILAR, self._min_score)
 
     async def _store_intent(
         self,
