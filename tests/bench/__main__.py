@@ -68,6 +68,14 @@ def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--data", type=Path, metavar="FOLDER", help="corpora of retrieval and embedding: peps.jsonl and adr/"
     )
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        type=parse_size,
+        default=(1_000, 10_000, 100_000),
+        metavar="SIZE",
+        help="decisions in the section search, such as 10k and 1m (1k 10k 100k)",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"where the JSON goes (a new file in {OUTPUT})")
     parser.add_argument(
         "--from", dest="source", metavar="FILE", help="read a JSON document, or the `newest`, instead of measuring"
@@ -82,6 +90,13 @@ def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
+def parse_size(text: str) -> int:
+    """Return a number of decisions from text such as 500, 10k or 1m. Raises ValueError."""
+    factors = {"k": 1_000, "m": 1_000_000}
+    factor = factors.get(text[-1:].lower())
+    return int(text) if factor is None else int(text[:-1]) * factor
+
+
 def usual_sections() -> list[str]:
     """Return the sections that are measured unless others are named."""
     return [name for name, section in SECTIONS.items() if section.is_usual]
@@ -92,7 +107,9 @@ def measure(arguments: argparse.Namespace, sections: Collection[str], into: Resu
     rounds, calls = (2, 40) if arguments.quick else (arguments.rounds, arguments.calls)
     results = into or Results(calls)
     with tempfile.TemporaryDirectory(prefix="cstp-bench-") as folder:
-        run = Run(Path(folder), rounds, calls, results, arguments.provider, arguments.quick, data=arguments.data)
+        run = Run(
+            Path(folder), rounds, calls, results, arguments.provider, arguments.quick, arguments.data, arguments.sizes
+        )
         for number, name in enumerate(sections):
             run.title, begun = name, time.monotonic()
             try:

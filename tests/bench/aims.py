@@ -51,6 +51,15 @@ class Aim:
         return f"| {self.what} | {self.before} | {self.aim} | {' | '.join(self.describe(results))} |"
 
 
+KINDS_OF_QUERIES = ("no-filter", "category", "date", "three-filters", "own-private")
+"""The figures of the section search, for each number of decisions."""
+
+
+def search_parts(size: int, in_flight: int, limit: float) -> list[Part]:
+    """Return the parts of an aim for queries of each kind."""
+    return [Part(f"search/{size}.{kind}.latency-{in_flight}", limit, "{:.1f}") for kind in KINDS_OF_QUERIES]
+
+
 AIMS = [
     Aim(
         "CheckGuardrails, 50 rules, audit off: p50 at 1 / throughput at 16",
@@ -79,6 +88,15 @@ AIMS = [
         "4 x / 0.35",
         [Part("memory/announce-cached.p50", 4.0, "{:.2f} x"), Part("memory/announce-cached.throughput", 0.35)],
     ),
+    Aim(
+        "QueryDecisions, cached text, 100 000: no filter / category / date / three filters / own private rows",
+        "22 / 10.5 / 10.9 / 5.9 / 9.8 x",
+        "6 x an empty call",
+        search_parts(100_000, 1, 6.0),
+    ),
+    Aim("the same with 16 in flight", "5 to 22 x", "6 x", search_parts(100_000, 16, 6.0)),
+    Aim("the same with 10 000, 1 in flight", "-", "3 x", search_parts(10_000, 1, 3.0)),
+    Aim("recall@10 with 100 000", "1.00", "0.98", [Part("search/100000.recall-at-10", 0.98)]),
     Aim("RouteToLiaisonAgent", "6.6 x", "3.5 x", [Part("liaison/route.p50", 3.5, "{:.2f} x")]),
     Aim(
         "the bridge adds; SendMessage over A2A",

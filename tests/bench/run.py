@@ -28,6 +28,8 @@ class Run:
     """Whether this only shows that it works."""
     data: Path | None = None
     """The folder of the corpora on which searches are measured; None without one."""
+    sizes: Sequence[int] = (1_000, 10_000, 100_000)
+    """The numbers of decisions in the section search."""
     title: str = ""
     """The section that is running."""
     _filled: dict[int, Path] = field(default_factory=dict)

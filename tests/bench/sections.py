@@ -14,6 +14,7 @@ from tests.bench.liaison import measure_liaison
 from tests.bench.memory import measure_large_memory, measure_memory
 from tests.bench.retrieval.section import measure_retrieval
 from tests.bench.run import Run
+from tests.bench.search_speed import measure_search
 from tests.bench.start import measure_start
 from tests.bench.steps import measure_steps
 from tests.bench.workers import measure_workers
@@ -33,6 +34,7 @@ SECTIONS: Mapping[str, Section] = {
     "checks": Section("guardrail checks with 5, 50 and 500 rules, with durable audit and without", measure_checks),
     "memory": Section("queries, announcements, the bridge and A2A with 1 000 decisions", measure_memory),
     "large-memory": Section("queries and announcements with 10 000 decisions", measure_large_memory),
+    "search": Section("queries under filters by the number of decisions: --sizes 1k 10k 100k 1m", measure_search),
     "liaison": Section("routing chat sessions", measure_liaison),
     "contention": Section("checks beside 64 queries in flight", measure_contention),
     "workers": Section("one worker and four, each held to a quarter of a core", measure_workers),

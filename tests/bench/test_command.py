@@ -86,3 +86,8 @@ def test_what_seems_worse_is_measured_again_before_it_counts(
     monkeypatch.setattr(command, "SECTIONS", {"checks": section})
     assert command.main(["--out", str(tmp_path / "now.json"), "--check"]) == code
     assert len(read_results(tmp_path / "now.json").figures["checks/50-rules.p50"].rounds) == 7
+
+
+@pytest.mark.parametrize(("text", "size"), [("500", 500), ("10k", 10_000), ("1M", 1_000_000)])
+def test_sizes_are_written_short(text: str, size: int) -> None:
+    assert command.parse_arguments(["--sizes", text]).sizes == [size]
