@@ -5,102 +5,43 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import multiprocessing
-import random
-import shutil
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from itertools import count
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, Unavailable
 from cstp_grpc.intent_layer.learning_review import LikelyDuplicate, Reviewer
-from cstp_grpc.intent_layer.learning_store import MAX_REPORT_BYTES, LearningQuery, LearningStore
+from cstp_grpc.intent_layer.learning_store import MAX_REPORT_BYTES
 from cstp_grpc.intent_layer.model import (
-    Learning,
     LearningEdits,
     LearningReview,
     LearningState,
     LearningType,
-    NewLearning,
-    ReviewOutcome,
     ReviewRequest,
     ReviewVerdict,
 )
 from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
-from cstp_grpc.storage.pagination import PageRequest
-from tests.intent_layer.killing import AT, Killer, started, synced_in_order
+from tests.intent_layer.filed_reports import (
+    ACCEPT,
+    DEFER,
+    FILES,
+    INTEGRATED,
+    MISTAKES,
+    NODE,
+    NOW,
+    PENDING,
+    REJECT,
+    REJECTED,
+    ROOT_NODE,
+    filed,
+    learnings_of,
+    review,
+    snapshot,
+)
+from tests.intent_layer.killing import AT
 from tests.intent_layer.trees import write_tree
-
-NOW = datetime(2026, 2, 6, 10, tzinfo=UTC)
-MISTAKES = ".intent-layer/mistakes"
-ROOT_NODE = "# Shop\n\n## Purpose\n\nSells.\n"
-NODE = """# API
-
-## Purpose
-
-Serves.
-
-## Pitfalls
-
-- Never commit the .env file.
-
-## Own
-
-x""".replace("\n", "\r\n")
-FILES = {"CLAUDE.md": ROOT_NODE, "src/api/AGENTS.md": NODE, "src/api/handlers.ts": "", "src/auth/login.ts": ""}
-ACCEPT, REJECT, DEFER = ReviewVerdict.ACCEPT, ReviewVerdict.REJECT, ReviewVerdict.DEFER
-PENDING, INTEGRATED, REJECTED = LearningState.PENDING, LearningState.INTEGRATED, LearningState.REJECTED
-STATES = {ACCEPT: INTEGRATED, REJECT: REJECTED, DEFER: PENDING}
-
-
-def ticking() -> Callable[[], datetime]:
-    seconds = count()
-    return lambda: NOW + timedelta(seconds=next(seconds))
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    return write_tree(tmp_path / "project", FILES)
-
-
-def filed(
-    project: Path, title: str = "Arrow functions", *, path: str = "src/api/handlers.ts", **fields: object
-) -> Learning:
-    given: dict[str, object] = {
-        "type": LearningType.PITFALL,
-        "paths": (path,),
-        "detail": "Handlers are bare.",
-        "agent_id": "worker-3",
-        **fields,
-    }
-    return LearningStore(ProjectTree(project), ticking()).file(NewLearning(title=title, **given))  # type: ignore[arg-type]
-
-
-def review(project: Path, learning: Learning | str, verdict: ReviewVerdict = ACCEPT, **fields: object) -> ReviewOutcome:
-    learning_id = learning if isinstance(learning, str) else learning.id
-    given: dict[str, object] = {"reviewer": "alice", "reason": "Seen twice", **fields}
-    request = ReviewRequest(learning_id, verdict, **given)  # type: ignore[arg-type]
-    return Reviewer(ProjectTree(project), lambda: AT).review(request)
-
-
-def snapshot(project: Path) -> dict[str, bytes | str]:
-    """Everything there is, but for the lock."""
-    return {
-        str(path.relative_to(project)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
-        for path in sorted(project.rglob("*"))
-        if path.is_symlink() or (path.is_file() and path.name != ".review.lock")
-    }
-
-
-def learnings_of(project: Path) -> list[Learning]:
-    page = LearningStore(ProjectTree(project), lambda: NOW).page(LearningQuery(), PageRequest(1000))
-    assert page.unreadable == ()
-    return list(page.items)
 
 
 def test_a_review_that_would_make_the_report_unreadable_is_refused(project: Path) -> None:
@@ -376,199 +317,3 @@ def test_a_node_that_appears_while_one_is_created_stays(tmp_path: Path) -> None:
         Reviewer(ProjectTree(tmp_path), created).review(ReviewRequest(learning.id, ACCEPT, "alice"))
     assert (tmp_path / "CLAUDE.md").read_text() == "# Mine\n"
     assert [each.state for each in learnings_of(tmp_path)] == [PENDING]
-
-
-# Killing
-
-
-@pytest.fixture(scope="module")
-def killer() -> Iterator[Killer]:
-    with started() as killer:
-        yield killer
-
-
-SCENES = {
-    "accept": (ACCEPT, "src/api/handlers.ts", "src/api/AGENTS.md", FILES),
-    "accept into a node and its copy": (ACCEPT, "src", "CLAUDE.md", {**FILES, "AGENTS.md": ROOT_NODE}),
-    "accept into a new node": (ACCEPT, "src", "CLAUDE.md", {"src/": ""}),
-    "reject": (REJECT, "src/api", "src/api/AGENTS.md", FILES),
-    "defer": (DEFER, "src/api", "src/api/AGENTS.md", FILES),
-}
-
-
-class Scene:
-    """A project with a learning to review, as often as wanted."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.verdict, self.path, self.node, files = SCENES[name]
-        self._template = write_tree(folder / "template", files)
-        self._folder = folder
-        self._copies = count()
-        self.learning = filed(self._template, path=self.path)
-        self.request = ReviewRequest(self.learning.id, self.verdict, "alice", "Seen twice")
-        self.before = snapshot(self._template)
-        done = self.copy()
-        review(done, self.learning, self.verdict)
-        self.after = snapshot(done)
-        shutil.rmtree(done)
-
-    def copy(self) -> Path:
-        return Path(shutil.copytree(self._template, self._folder / str(next(self._copies))))
-
-
-@pytest.fixture(scope="module", params=SCENES)
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    return Scene(tmp_path_factory.mktemp("scene"), request.param)
-
-
-def steps_of(killer: Killer, root: Path, request: ReviewRequest) -> int:
-    taken = killer.review(root, request)
-    assert taken
-    shutil.rmtree(root)
-    return len(taken)
-
-
-def test_after_a_kill_at_any_step_the_next_run_leaves_one_of_two_states(killer: Killer, scene: Scene) -> None:
-    outcomes = []
-    for step in range(steps_of(killer, scene.copy(), scene.request)):
-        project = scene.copy()
-        assert killer.review(project, scene.request, step) is None
-        assert [each.id for each in learnings_of(project)] == [scene.learning.id]
-        Reviewer(ProjectTree(project), lambda: AT).recover()
-        assert snapshot(project) in (scene.before, scene.after)
-        outcomes.append(snapshot(project) == scene.after)
-        shutil.rmtree(project)
-    assert outcomes == sorted(outcomes), "once decided, it stays decided"
-    assert not outcomes[0]
-    assert outcomes[-1]
-
-
-def test_after_a_kill_the_next_review_settles_and_goes_on(killer: Killer, scene: Scene) -> None:
-    for step in range(0, steps_of(killer, scene.copy(), scene.request), 3):
-        project = scene.copy()
-        other = filed(project, "Routes are matched in order", path=scene.path, detail="First wins.")
-        assert killer.review(project, scene.request, step) is None
-        review(project, other)
-        states = {each.id: each.state for each in learnings_of(project)}
-        assert states[other.id] is INTEGRATED
-        if states[scene.learning.id] is PENDING:
-            review(project, scene.learning, scene.verdict)
-        texts = "".join(path.read_text() for path in project.rglob("*.md") if ".intent-layer" not in path.parts)
-        copies = 2 if scene.after.get("AGENTS.md") == scene.after.get("CLAUDE.md") else 1
-        assert texts.count(f"_Source: {scene.learning.id}.md_") == (copies if scene.verdict is ACCEPT else 0)
-        assert texts.count(f"_Source: {other.id}.md_") == copies
-        shutil.rmtree(project)
-
-
-def test_settling_may_be_killed_too(killer: Killer, scene: Scene) -> None:
-    randomness = random.Random(4)
-    steps = steps_of(killer, scene.copy(), scene.request)
-    for _ in range(40):
-        kill_again(killer, scene, randomness.randrange(steps), randomness.randrange(12), randomness.randrange(12))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_settling_may_be_killed_at_any_step(killer: Killer, scene: Scene) -> None:
-    for step in range(steps_of(killer, scene.copy(), scene.request)):
-        project = scene.copy()
-        killer.review(project, scene.request, step)
-        settling = len(killer.settle(project) or [])
-        shutil.rmtree(project)
-        for second in range(settling):
-            kill_again(killer, scene, step, second)
-
-
-def kill_again(killer: Killer, scene: Scene, step: int, *settling: int) -> None:
-    """Kill a review and then those that settle it, if they take so many steps."""
-    project = scene.copy()
-    assert killer.review(project, scene.request, step) is None
-    for kill_at in settling:
-        killer.settle(project, kill_at)
-        assert [each.id for each in learnings_of(project)] == [scene.learning.id]
-    Reviewer(ProjectTree(project), lambda: AT).recover()
-    assert snapshot(project) in (scene.before, scene.after)
-    shutil.rmtree(project)
-
-
-def edit(node: Path, before: bytes | str | None, how: str) -> bytes | None:
-    """Edit a node as somebody does who knows nothing of reviews; return what it says then."""
-    if how == "removes":
-        node.unlink(missing_ok=True)
-        return None
-    old = before if isinstance(before, bytes) else b""
-    text = (node.read_bytes() if how == "adds to what is there" and node.exists() else old) + b"\nEdited.\n"
-    node.write_bytes(text)
-    return text
-
-
-@pytest.mark.parametrize("how", ["adds to what is there", "adds to what was there", "removes"])
-def test_what_somebody_edited_after_a_kill_stays(killer: Killer, scene: Scene, how: str) -> None:
-    for step in range(steps_of(killer, scene.copy(), scene.request)):
-        project = scene.copy()
-        assert killer.review(project, scene.request, step) is None
-        node = project / scene.node
-        text = edit(node, scene.before.get(scene.node), how)
-        Reviewer(ProjectTree(project), lambda: AT).recover()
-        assert (node.read_bytes() if node.exists() else None) == text
-        (learning,) = learnings_of(project)
-        assert learning.state in (PENDING, STATES[scene.verdict])
-        if scene.verdict is ACCEPT and how == "adds to what is there":
-            assert (learning.state is INTEGRATED) == (f"_Source: {learning.id}.md_".encode() in (text or b""))
-        assert not (project / MISTAKES / ".review.journal").exists()
-        shutil.rmtree(project)
-
-
-def test_everything_is_on_disk_before_it_gets_its_name_and_before_the_answer(killer: Killer, scene: Scene) -> None:
-    taken = killer.review(scene.copy(), scene.request)
-    assert taken
-    assert synced_in_order(taken)
-
-
-# Several at once
-
-
-def contend(root: str, ids: list[str], start: Callable[[], object], outcomes: multiprocessing.Queue[str]) -> None:
-    start()
-    for learning_id in ids:
-        try:
-            request = ReviewRequest(learning_id, ACCEPT, "alice", force=True)
-            Reviewer(ProjectTree(Path(root)), lambda: AT, lock_timeout=60).review(request)
-        except Conflict:
-            outcomes.put(f"{learning_id} conflict")
-        else:
-            outcomes.put(f"{learning_id} accepted")
-
-
-def test_of_reviewers_at_once_one_wins(project: Path) -> None:
-    ids = [filed(project, f"Rule {n}").id for n in range(10)]
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(4, timeout=60)
-    outcomes = context.Queue()
-    processes = [context.Process(target=contend, args=(str(project), ids, barrier.wait, outcomes)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    results = [outcomes.get(timeout=60) for _ in range(40)]
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * 4
-    node = (project / "src/api/AGENTS.md").read_bytes().decode()
-    for learning_id in ids:
-        assert results.count(f"{learning_id} accepted") == 1
-        assert results.count(f"{learning_id} conflict") == 3
-        assert node.count(f"_Source: {learning_id}.md_") == 1
-    assert {each.state for each in learnings_of(project)} == {INTEGRATED}
-
-
-def test_threads_review_one_after_the_other(project: Path) -> None:
-    ids = [filed(project, f"Rule {n}").id for n in range(8)]
-    reviewer = Reviewer(ProjectTree(project), lambda: AT, lock_timeout=60)
-
-    def accept(learning_id: str) -> None:
-        with suppress(Conflict):
-            reviewer.review(ReviewRequest(learning_id, ACCEPT, "alice", force=True))
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(accept, ids * 2))
-    node = (project / "src/api/AGENTS.md").read_bytes().decode()
-    assert [node.count(f"_Source: {learning_id}.md_") for learning_id in ids] == [1] * 8

@@ -6,18 +6,13 @@ import os
 import socket
 import stat
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cstp_grpc.errors import CstpError, InvalidArgument, Unavailable
+from cstp_grpc.errors import InvalidArgument, Unavailable
 from cstp_grpc.intent_layer.project_tree import (
     MAX_DEPTH,
     MAX_FILE_BYTES,
@@ -25,34 +20,10 @@ from cstp_grpc.intent_layer.project_tree import (
     ProjectTree,
     UnreadableFolder,
 )
+from tests.intent_layer.sample_project import PROJECT, everything
 from tests.intent_layer.trees import write_tree
-from tests.waiting import wait_until
 
-PROJECT = {
-    "CLAUDE.md": "# Shop\n\n## Purpose\n\nSells.\n",
-    "src/AGENTS.md": "## Purpose\n\nThe code.\n",
-    "src/api/AGENTS.md": "## Contracts\n\nAll endpoints need auth.\n",
-    "src/api/handlers.ts": "x",
-    "src/auth/AGENTS.md": "## Pitfalls\n\nTokens expire.\n",
-    "tests/unit/a.py": "x",
-}
 NOBODY = 65534
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write_tree(tmp_path / "project", PROJECT)
-
-
-@pytest.fixture
-def tree(root: Path) -> ProjectTree:
-    return ProjectTree(root)
-
-
-@pytest.fixture
-def secret(tmp_path: Path) -> Path:
-    """A folder outside the project, with a node that nobody in it may see."""
-    return write_tree(tmp_path / "project-secret", {"AGENTS.md": "## Purpose\n\nsecret\n", "sub/AGENTS.md": "secret"})
 
 
 @contextmanager
@@ -66,183 +37,6 @@ def unprivileged() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
-
-
-def everything(tree: ProjectTree) -> str:
-    return repr(list(tree.walk()))
-
-
-def refusal(tree: ProjectTree, path: str) -> InvalidArgument:
-    with pytest.raises(InvalidArgument) as caught:
-        tree.locate(path, "paths[3]")
-    assert [violation.field for violation in caught.value.violations] == ["paths[3]"]
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    ("written", "located"),
-    [
-        (".", "."),
-        ("./", "."),
-        ("src", "src"),
-        ("src/", "src"),
-        ("./src//api/./handlers.ts", "src/api/handlers.ts"),
-        ("src/../tests", "tests"),
-        ("src/api/../..", "."),
-        ("src/new/deeper/file.ts", "src/new/deeper/file.ts"),
-        ("src/api/handlers.ts/below", "src/api/handlers.ts/below"),
-        ("src/ a b", "src/ a b"),
-        ("~", "~"),
-        ("...", "..."),
-        ("src\\api", "src\\api"),
-    ],
-)
-def test_a_path_is_normalised(tree: ProjectTree, written: str, located: str) -> None:
-    assert tree.locate(written) == located
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "",
-        "..",
-        "../project",
-        "src/../../project/src",
-        "src/../..",
-        "/",
-        "/etc/passwd",
-        "//src",
-        "src\0",
-        "\0",
-        "src/\ud800",
-        "\udcff",
-        "a" * 256,
-        "src/" + "é" * 128,
-        "a/" * 2500 + "a",
-        "a" * 5000,
-    ],
-)
-def test_a_path_that_leaves_or_that_no_file_can_have_is_refused(tree: ProjectTree, path: str) -> None:
-    refusal(tree, path)
-
-
-def test_an_absolute_path_is_refused_even_inside(tree: ProjectTree, root: Path) -> None:
-    refusal(tree, str(root / "src"))
-
-
-def test_the_longest_names_and_paths_are_taken(tree: ProjectTree) -> None:
-    assert tree.locate("a" * 255) == "a" * 255
-    longest = "/".join(["a" * 255] * 15)
-    assert tree.locate(longest) == longest
-    assert tree.nearest_folder(longest) == "."
-
-
-@given(st.lists(st.sampled_from(["src", "api", "new", "..", ".", "", "in", "out", "loop", "AGENTS.md"]), max_size=8))
-def test_what_is_located_stays_inside(parts: list[str]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        root = write_tree(Path(folder) / "project", PROJECT)
-        outside = write_tree(Path(folder) / "outside", {"AGENTS.md": "secret"})
-        (root / "in").symlink_to("src/api")
-        (root / "src/out").symlink_to(outside)
-        (root / "out").symlink_to("src/out")
-        (root / "loop").symlink_to("loop")
-        tree = ProjectTree(root)
-        try:
-            located = tree.locate("/".join(parts))
-        except InvalidArgument:
-            return
-        assert (root / located).resolve() == root / located
-        assert "secret" not in repr(tree.nodes_to_path(located))
-
-
-def test_a_link_inside_is_followed(tree: ProjectTree, root: Path) -> None:
-    (root / "link").symlink_to("src/api")
-    (root / "absolute").symlink_to(root / "src")
-    assert tree.locate("link/handlers.ts") == "src/api/handlers.ts"
-    assert tree.locate("link/new.ts") == "src/api/new.ts"
-    assert tree.locate("absolute/api") == "src/api"
-    assert [node.path for node in tree.nodes_to_path(tree.locate("link"))] == [
-        "CLAUDE.md",
-        "src/AGENTS.md",
-        "src/api/AGENTS.md",
-    ]
-
-
-@pytest.mark.parametrize("path", ["out", "out/sub", "out/new/file", "src/out", "out/../src/out", "deep/again"])
-def test_a_link_that_leads_outside_is_refused(tree: ProjectTree, root: Path, secret: Path, path: str) -> None:
-    (root / "out").symlink_to(secret)
-    (root / "src/out").symlink_to("../../project-secret/sub")
-    (root / "deep").symlink_to("out")
-    assert "secret" not in refusal(tree, path).message
-
-
-def test_a_link_to_nothing_outside_is_refused(tree: ProjectTree, root: Path) -> None:
-    (root / "out").symlink_to("/nowhere/at/all")
-    refusal(tree, "out")
-    refusal(tree, "out/file")
-
-
-def test_links_in_a_circle_are_refused(tree: ProjectTree, root: Path) -> None:
-    (root / "a").symlink_to("b")
-    (root / "b").symlink_to("a")
-    refusal(tree, "a")
-    refusal(tree, "a/file")
-    (root / "src/self").symlink_to(".")
-    assert tree.locate("src/self/self/api") == "src/api"
-
-
-def test_a_link_to_a_name_that_is_not_utf8_is_refused(tree: ProjectTree, root: Path) -> None:
-    name = os.fsdecode(b"\xff")
-    (root / name).mkdir()
-    (root / "link").symlink_to(name)
-    refusal(tree, "link")
-
-
-def test_a_root_that_is_a_link_is_followed(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "current").symlink_to(root)
-    tree = ProjectTree(tmp_path / "current")
-    assert tree.locate("src/api") == "src/api"
-    assert len(tree.nodes_to_path("src/api")) == 3
-
-
-def test_a_root_that_is_missing_is_unavailable(tmp_path: Path) -> None:
-    tree = ProjectTree(tmp_path / "nowhere")
-    for call in (lambda: tree.locate("src"), lambda: tree.nodes_to_path("src"), lambda: list(tree.nodes())):
-        with pytest.raises(Unavailable):
-            call()
-
-
-def test_what_is_there_is_known(tree: ProjectTree) -> None:
-    assert (tree.exists("."), tree.is_folder(".")) == (True, True)
-    assert (tree.exists("src/api"), tree.is_folder("src/api")) == (True, True)
-    assert (tree.exists("src/api/handlers.ts"), tree.is_folder("src/api/handlers.ts")) == (True, False)
-    assert (tree.exists("src/new"), tree.is_folder("src/new")) == (False, False)
-    assert (tree.exists("src/api/handlers.ts/x"), tree.is_folder("src/api/handlers.ts/x")) == (False, False)
-
-
-@pytest.mark.parametrize(
-    ("path", "folder"),
-    [
-        (".", "."),
-        ("src/api", "src/api"),
-        ("src/api/handlers.ts", "src/api"),
-        ("src/api/new/deeper/x", "src/api"),
-        ("src/api/handlers.ts/x", "src/api"),
-        ("new", "."),
-    ],
-)
-def test_the_nearest_folder_is_found(tree: ProjectTree, path: str, folder: str) -> None:
-    assert tree.nearest_folder(path) == folder
-
-
-@pytest.mark.parametrize("path", ["..", "../project-secret", "src/../../project-secret", "/etc", "", "a\0b", "\ud800"])
-def test_a_path_that_was_not_located_finds_nothing(tree: ProjectTree, secret: Path, path: str) -> None:
-    assert not tree.exists(path)
-    assert tree.node(path) is None
-    assert tree.nodes_to_path(path) == ()
-    assert tree.listing(path) is None
-    assert tree.read(f"{path}/AGENTS.md") is None
-    assert tree.document(f"{path}/AGENTS.md") is None
 
 
 def test_the_chain_holds_ancestors_only(tree: ProjectTree) -> None:
@@ -516,118 +310,3 @@ def test_nothing_stays_open(tree: ProjectTree) -> None:
         with pytest.raises(InvalidArgument):
             tree.read("src/AGENTS.md", limit=0)
     assert descriptors() == before
-
-
-def test_a_change_shows_at_once(tree: ProjectTree, root: Path) -> None:
-    file = root / "src/AGENTS.md"
-    for number in range(50):
-        file.write_text(f"## Purpose\n\n{number:04}\n")
-        node = tree.node("src")
-        assert node
-        assert node.sections[0].text == f"{number:04}"
-
-
-def test_a_change_shows_even_where_size_and_time_stay(tree: ProjectTree, root: Path) -> None:
-    file = root / "src/AGENTS.md"
-    for text in ("old", "new"):
-        file.write_text(f"## Purpose\n\n{text}\n")
-        os.utime(file, ns=(1, 1))
-        node = tree.node("src")
-        assert node
-        assert node.sections[0].text == text
-
-
-def test_a_node_comes_and_goes(tree: ProjectTree, root: Path) -> None:
-    assert len(tree.nodes_to_path("src/api")) == 3
-    (root / "src/AGENTS.md").unlink()
-    assert len(tree.nodes_to_path("src/api")) == 2
-    (root / "src/AGENTS.md").write_text("back")
-    assert len(tree.nodes_to_path("src/api")) == 3
-
-
-def in_an_hour() -> int:
-    return time.time_ns() + 3_600_000_000_000
-
-
-def test_a_node_is_read_once_when_it_has_settled(root: Path) -> None:
-    tree = ProjectTree(root, clock=in_an_hour)
-    (root / "AGENTS.md").symlink_to("CLAUDE.md")
-    first = tree.nodes_to_path("src/api")
-    assert all(
-        before.files[0] is after.files[0] for before, after in zip(first, tree.nodes_to_path("src/api"), strict=True)
-    )
-    assert tree.document("src/AGENTS.md") is tree.document("src/AGENTS.md")
-    (root / "src/AGENTS.md").write_text("## Purpose\n\nChanged.\n")
-    assert tree.nodes_to_path("src/api")[1].sections[0].text == "Changed."
-
-
-def test_a_node_that_has_just_changed_is_read_again(root: Path) -> None:
-    tree = ProjectTree(root, clock=lambda: (root / "src/AGENTS.md").stat().st_ctime_ns)
-    assert tree.document("src/AGENTS.md") is not tree.document("src/AGENTS.md")
-
-
-@pytest.mark.parametrize("characters", [1, 2100, 5000])
-def test_a_small_cache_only_costs_time(root: Path, characters: int) -> None:
-    tree = ProjectTree(root, cached_characters=characters, clock=in_an_hour)
-    for _ in range(2):
-        assert list(tree.nodes()) == list(ProjectTree(root).nodes())
-
-
-def test_a_reader_never_sees_half_a_replaced_node(tree: ProjectTree, root: Path) -> None:
-    file = root / "src/AGENTS.md"
-    contents = ["## Purpose\n\n" + letter * 20_000 for letter in "ab"]
-    file.write_text(contents[0])
-    finished = threading.Event()
-
-    def read() -> set[str]:
-        seen = set()
-        while not finished.is_set():
-            node = tree.node("src")
-            if node:
-                seen.add(node.files[0].text)
-        return seen
-
-    # Written beforehand, so that the node is replaced faster than it can be read.
-    replacements = [root / f"{number}.new" for number in range(2_000)]
-    for number, new in enumerate(replacements):
-        new.write_text(contents[number % 2])
-    with ThreadPoolExecutor(3) as pool:
-        readers = [pool.submit(read) for _ in range(3)]
-        try:
-            for new in replacements:
-                new.replace(file)
-        finally:
-            finished.set()
-        seen = [reader.result(timeout=30) for reader in readers]
-    assert set().union(*seen) <= set(contents)
-
-
-def test_folders_that_vanish_and_become_links_never_lead_outside(tree: ProjectTree, root: Path, secret: Path) -> None:
-    finished = threading.Event()
-    seen: list[str] = []
-    errors: list[CstpError] = []
-
-    def read() -> None:
-        while not finished.is_set():
-            try:
-                seen.append(repr(tree.nodes_to_path("src/api")) + everything(tree) + repr(tree.read("src/AGENTS.md")))
-                tree.locate("src/api")
-            except CstpError as error:
-                errors.append(error)
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    try:
-        for _ in range(200):
-            (root / "src").rename(root / "away")
-            (root / "src").symlink_to(secret)
-            (root / "src").unlink()
-            (root / "away").rename(root / "src")
-        wait_until(lambda: bool(seen), "everything is read once")
-    finally:
-        finished.set()
-    for reader in readers:
-        reader.join(timeout=30)
-    assert not [text for text in seen if "secret" in text]
-    assert all(isinstance(error, InvalidArgument) for error in errors)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import queue
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import grpc
 import pytest
 
 from cstp_grpc import errors
-from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import CstpError, InvalidArgument
 from cstp_grpc.federation.peer import CircuitBreaker, open_peer
@@ -25,12 +23,18 @@ from cstp_grpc.federation.peer_transport import PeerCallResult
 from cstp_grpc.federation.response_validation import MAX_PEER_RESPONSE_BYTES
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.certificates import Certificate
+from tests.client.federation.links import (
+    JOURNEY,
+    JSON,
+    TRANSPORTS,
+    answering,
+    assert_not_understood,
+    assert_told_plainly,
+    waiting,
+)
 from tests.client.federation.servers import (
     ANSWER,
-    QUERY,
-    REQUEST,
     RESULT,
-    SECONDS,
     SOON,
     ask,
     http,
@@ -43,59 +47,6 @@ from tests.client.scripted import HttpReply, http_server, scripted_server
 from tests.grpc_servers import grpc_server
 from tests.harness import TOKENS, bridging, running, settings
 from tests.waiting import wait_until
-
-JSON = {"content-type": "application/json"}
-TRANSPORTS = pytest.mark.parametrize("scheme", ["grpc", "http"])
-JOURNEY = ("x-cstp-federation", "id=intent-1;hops=1;path=alice")
-
-
-@contextmanager
-def answering(scheme: str, *answers: Any) -> Iterator[tuple[str, Any]]:
-    """Run a server that answers one after the other, over either transport; yield its URL and what it records."""
-    if scheme == "grpc":
-        with scripted_server(*answers) as server:
-            yield f"grpc://{server.target}", server
-        return
-    script = list(answers)
-
-    def reply(call: dict[str, Any]) -> dict[str, Any]:
-        given = script.pop(0) if len(script) > 1 else script[0]
-        if isinstance(given, CstpError):
-            error = {"code": -32603, "message": given.message, "data": {"reason": given.reason}}
-            return {"jsonrpc": "2.0", "id": call["id"], "error": error}
-        return {"jsonrpc": "2.0", "id": call["id"], "result": to_json(given)}
-
-    with http_server(HttpReply(reply, headers=JSON)) as http_peer:
-        yield http_peer.url, http_peer
-
-
-@contextmanager
-def waiting(scheme: str) -> Iterator[tuple[str, threading.Event]]:
-    """Run a server that takes a call and answers it when the event is set, over either transport."""
-    go = threading.Event()
-
-    def reply(call: dict[str, Any]) -> dict[str, Any]:
-        go.wait(SECONDS)
-        return {"jsonrpc": "2.0", "id": call["id"], "result": RESULT}
-
-    try:
-        if scheme == "http":
-            with http_server(HttpReply(reply, headers=JSON)) as http_peer:
-                yield http_peer.url, go
-                go.set()
-            return
-        with scripted_server(ANSWER) as server:
-            answer = server.answer
-
-            def later(request: Any, context: grpc.ServicerContext) -> Any:
-                go.wait(SECONDS)
-                return answer(request, context)
-
-            server.answer = later  # type: ignore[method-assign]
-            yield f"grpc://{server.target}", go
-            go.set()
-    finally:
-        go.set()
 
 
 @TRANSPORTS
@@ -262,17 +213,6 @@ def test_grpc_that_is_no_answer_is_not_understood(content: bytes) -> None:
         assert_not_understood(ask(peer))
 
 
-def assert_not_understood(result: PeerCallResult) -> None:
-    assert (result.status, result.answer) == (PeerStatus.NOT_UNDERSTOOD, None)
-    assert_told_plainly(result)
-
-
-def assert_told_plainly(result: PeerCallResult) -> None:
-    """Nothing is told of libraries, addresses or their texts."""
-    words = result.error.message.lower() if result.error else ""
-    assert not [part for part in ("127.0.0.1", "errno", "ipv4", "exception", "parsing", "ssl") if part in words]
-
-
 @TRANSPORTS
 def test_a_peer_that_hangs_up_is_unreachable(scheme: str) -> None:
     def hang_up(connection: socket.socket, stopping: threading.Event) -> None:
@@ -331,139 +271,6 @@ def test_no_time_at_all_is_not_enough(scheme: str) -> None:
         assert ask(peer, 0).status is PeerStatus.TIMED_OUT
         assert ask(peer, -1).status is PeerStatus.TIMED_OUT
         assert not server.requests
-
-
-@TRANSPORTS
-def test_a_stalled_peer_keeps_only_its_own_callers_waiting(scheme: str) -> None:
-    got: queue.SimpleQueue[PeerCallResult] = queue.SimpleQueue()
-    with waiting(scheme) as (url, go), answering(scheme, ANSWER) as (other_url, _), ExitStack() as peers:
-        stalled, other = peers.enter_context(peer_at(url, max_calls=2)), peers.enter_context(peer_at(other_url))
-        for _ in range(2):
-            stalled.ask(QUERY, REQUEST, SECONDS, (), got.put)
-        full = ask(stalled)
-        assert full.status is PeerStatus.UNREACHABLE
-        assert full.error is not None
-        assert full.error.message == "2 calls wait for it already"
-        assert ask(other).status is PeerStatus.ANSWERED
-        go.set()
-        assert [got.get(timeout=SECONDS).status for _ in range(2)] == [PeerStatus.ANSWERED] * 2
-        wait_until(lambda: ask(stalled).status is PeerStatus.ANSWERED, "the places are free again")
-
-
-@TRANSPORTS
-def test_who_does_not_wait_any_longer_is_told_so_once(scheme: str) -> None:
-    got: list[PeerCallResult] = []
-    with waiting(scheme) as (url, go), peer_at(url, max_calls=1) as peer:
-        stop = peer.ask(QUERY, REQUEST, SECONDS, (), got.append)
-        stop()
-        stop()
-        assert got == [PeerCallResult(PeerStatus.TIMED_OUT)]
-        go.set()
-        wait_until(lambda: ask(peer).status is PeerStatus.ANSWERED, "its answer has come")
-        assert len(got) == 1
-
-
-@TRANSPORTS
-def test_an_answer_that_came_is_not_taken_back(scheme: str) -> None:
-    got: queue.SimpleQueue[PeerCallResult] = queue.SimpleQueue()
-    with answering(scheme, ANSWER) as (url, _), peer_at(url) as peer:
-        stop = peer.ask(QUERY, REQUEST, SECONDS, (), got.put)
-        assert got.get(timeout=SECONDS).status is PeerStatus.ANSWERED
-        stop()
-        assert got.empty()
-
-
-@TRANSPORTS
-def test_closing_ends_all_waiting(scheme: str) -> None:
-    got: queue.SimpleQueue[PeerCallResult] = queue.SimpleQueue()
-    with waiting(scheme) as (url, _), peer_at(url) as peer:
-        for _ in range(3):
-            peer.ask(QUERY, REQUEST, SECONDS, (), got.put)
-        peer.close()
-        assert {got.get(timeout=SECONDS).status for _ in range(3)} == {PeerStatus.UNREACHABLE}
-        assert ask(peer).status is PeerStatus.UNREACHABLE
-        assert got.empty()
-
-
-@TRANSPORTS
-def test_who_fails_to_take_a_result_harms_nobody(scheme: str) -> None:
-    def take(result: PeerCallResult) -> None:
-        raise ValueError(result.status)
-
-    with answering(scheme, ANSWER) as (url, server), peer_at(url, max_calls=1) as peer:
-        peer.ask(QUERY, REQUEST, SECONDS, (), take)
-        wait_until(lambda: len(server.requests) == 1, "it was asked")
-        wait_until(lambda: ask(peer).status is PeerStatus.ANSWERED, "it can be asked again")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@TRANSPORTS
-def test_a_peer_whose_answers_make_no_sense_is_one_that_fails(scheme: str) -> None:
-    nonsense = cstp_pb2.QueryDecisionsResponse(query="x")
-    with answering(scheme, nonsense) as (url, server), peer_at(url, breaker=CircuitBreaker(2, 10.0)) as peer:
-        results = [ask(peer) for _ in range(3)]
-        assert len(server.requests) == 2
-    assert [result.status for result in results] == [PeerStatus.NOT_UNDERSTOOD] * 2 + [PeerStatus.SKIPPED]
-    assert {str(result.error) for result in results[:2]} == {"it is no answer to this"}
-    assert all(result.answer is None for result in results)
-
-
-def test_a_peer_that_keeps_failing_is_not_asked_for_a_while() -> None:
-    clock = Clock()
-    script = [errors.InternalError("no"), errors.InternalError("no"), ANSWER]
-    breaker = CircuitBreaker(2, 10.0, clock)
-    with answering("grpc", *script) as (url, server), peer_at(url, breaker=breaker) as peer:
-        assert [ask(peer).status for _ in range(2)] == [PeerStatus.UNREACHABLE] * 2
-        assert [ask(peer).status for _ in range(3)] == [PeerStatus.SKIPPED] * 3
-        assert len(server.requests) == 2
-        clock.now += 10
-        assert ask(peer).status is PeerStatus.ANSWERED
-        assert ask(peer).status is PeerStatus.ANSWERED
-
-
-def test_a_peer_that_refuses_works() -> None:
-    with answering("grpc", errors.RateLimited("no")) as (url, _), peer_at(url, breaker=CircuitBreaker(1, 10.0)) as peer:
-        assert [ask(peer).status for _ in range(3)] == [PeerStatus.REFUSED] * 3
-
-
-@TRANSPORTS
-def test_a_peer_that_had_its_time_and_was_silent_has_failed(scheme: str) -> None:
-    wanted: dict[str, Any] = {"timeout": SOON, "breaker": CircuitBreaker(1, 100.0)}
-    with silent_server() as address, peer_at(f"{scheme}://{address}", **wanted) as peer:
-        assert [ask(peer, SOON).status for _ in range(2)] == [PeerStatus.TIMED_OUT, PeerStatus.SKIPPED]
-
-
-@TRANSPORTS
-def test_callers_in_a_hurry_say_nothing_of_a_peer(scheme: str) -> None:
-    with waiting(scheme) as (url, go), peer_at(url, breaker=CircuitBreaker(1, 100.0)) as peer:
-        assert [ask(peer, 0.05).status for _ in range(3)] == [PeerStatus.TIMED_OUT] * 3
-        peer.ask(QUERY, REQUEST, SECONDS, (), lambda result: None)()
-        go.set()
-        assert ask(peer).status is PeerStatus.ANSWERED
-
-
-@pytest.mark.parametrize("trial", ["hurried", "cancelled", "without a place"])
-def test_a_trial_without_an_outcome_is_followed_by_another(trial: str) -> None:
-    clock = Clock()
-    breaker = CircuitBreaker(1, 10.0, clock)
-    with waiting("grpc") as (url, go), peer_at(url, breaker=breaker, max_calls=1) as peer:
-        if trial == "without a place":
-            peer.ask(QUERY, REQUEST, SECONDS, (), lambda result: None)
-        breaker.record_failure()
-        clock.now += 10
-        if trial == "cancelled":
-            peer.ask(QUERY, REQUEST, SECONDS, (), lambda result: None)()
-        else:
-            assert ask(peer, 0.05).status in (PeerStatus.TIMED_OUT, PeerStatus.UNREACHABLE)
-        go.set()
-        wait_until(lambda: ask(peer).status is PeerStatus.ANSWERED, "the peer is asked again")
 
 
 def test_a_peer_speaks_for_its_categories() -> None:

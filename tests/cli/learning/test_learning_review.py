@@ -1,11 +1,10 @@
-"""learn report, list and review: on a project's folder, without a server; reviews are asked for on a terminal."""
+"""learn review: one learning, several at once, edited, and asked for on a terminal."""
 
 from __future__ import annotations
 
 import json
 import os
 import pty
-import re
 import select
 import subprocess
 import sys
@@ -18,161 +17,8 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD
-from tests.cli.conftest import Invoke
+from tests.cli.learning.learning_project import CHECK, NODE, PITFALL, SAME, SECONDS, Learn, editor
 from tests.intent_layer.trees import write_tree
-
-NODE = """\
-# Shop
-
-## Purpose
-
-Sells things.
-
-## Entry Points
-
-- `src/`
-
-## Contracts
-
-- All endpoints require auth.
-"""
-PITFALL = {"--type": "pitfall", "--title": "Arrow functions in API module", "--detail": "All handlers use arrow syntax"}
-CHECK = {"--type": "check", "--title": "Run the contract tests", "--detail": "They take a minute"}
-SECONDS = 60.0
-
-
-@pytest.fixture
-def project(home: Path) -> Path:
-    return write_tree(home / "a shop", {"AGENTS.md": NODE, "src/api/handlers.ts": ""})
-
-
-@dataclass(frozen=True)
-class Learn:
-    """Runs commands of `cstp learn` on a project."""
-
-    invoke: Invoke
-    project: Path
-
-    def report(self, fields: dict[str, str], *options: str) -> str:
-        """File a learning about the handlers and return its id."""
-        given = [text for option in {"--path": "src/api/handlers.ts", **fields}.items() for text in option]
-        result = self.invoke("learn", "report", "--project", self.project, *given, *options, "--json")
-        assert result.exit_code == 0, result.output
-        return str(json.loads(result.stdout)["learning"]["id"])
-
-    def review(self, *arguments: str) -> tuple[int, str, str]:
-        """Review as ada; returns the exit code and what was printed."""
-        result = self.invoke("learn", "review", "--project", self.project, "--reviewer", "ada", *arguments)
-        return result.exit_code, result.stdout, result.stderr
-
-    def states(self) -> dict[str, str]:
-        """The state of each learning by its id."""
-        listed = json.loads(self.invoke("learn", "list", "--project", self.project, "--json").stdout)
-        return {learning["id"]: learning["state"] for learning in listed["learnings"]}
-
-    @property
-    def node(self) -> str:
-        return (self.project / "AGENTS.md").read_text()
-
-
-@pytest.fixture
-def learn(invoke: Invoke, project: Path) -> Learn:
-    return Learn(invoke, project)
-
-
-class TestReport:
-    def test_says_where_the_report_is(self, invoke: Invoke, project: Path) -> None:
-        fields = [text for option in PITFALL.items() for text in option]
-        result = invoke("learn", "report", "--project", project, "--path", "src/api/handlers.ts", *fields)
-        assert result.exit_code == 0
-        assert result.stdout.startswith("Learning report created: pitfall: Arrow functions in API module\n")
-        (file,) = re.findall(r"  report  (.*)", result.stdout)
-        content = Path(file).read_text()
-        assert "**Directory**: src/api\n" in content
-        assert "**Agent**: unknown\n" in content
-        assert "\n- src/api/handlers.ts\n" in content
-
-    def test_json_is_what_the_rpc_answers(self, invoke: Invoke, project: Path) -> None:
-        options = ["--path", "src/api/", "--path", "src/auth/x.ts", "--agent-id", "worker-3", "--operation", "A build"]
-        fields = [text for option in PITFALL.items() for text in option]
-        arguments = ["--project", project, *options, *fields, "--evidence", "The log"]
-        learning = json.loads(invoke("learn", "report", *arguments, "--json").stdout)["learning"]
-        assert learning["paths"] == ["src/api", "src/auth/x.ts"]
-        assert (learning["agentId"], learning["operation"], learning["evidence"]) == ("worker-3", "A build", "The log")
-        assert (learning["type"], learning["state"]) == ("pitfall", "pending")
-
-    def test_the_detail_is_read_from_standard_input(self, invoke: Invoke, project: Path) -> None:
-        arguments = ["--project", project, "--path", ".", "--type", "insight", "--title", "Why", "--detail", "-"]
-        result = invoke("learn", "report", *arguments, "--json", input="One line\n\n## Two: „ü“\n")
-        assert json.loads(result.stdout)["learning"]["detail"] == "One line\n\n## Two: „ü“"
-
-    @pytest.mark.parametrize(
-        ("field", "value", "problem"),
-        [
-            ("--title", " ", "title: must not be empty or blank"),
-            ("--title", "two\nlines", "title: must be one line"),
-            ("--detail", "x" * 20_001, "detail: must have at most 20000 characters"),
-            ("--path", "../x", "Error: path: ../x is not in the project"),
-            ("--path", "", "Error: path: must not be empty"),
-            ("--path", "away/x", "Error: path: leads out of the project by a link"),
-        ],
-    )
-    def test_what_cannot_be_filed_is_told(
-        self, invoke: Invoke, project: Path, field: str, value: str, problem: str
-    ) -> None:
-        (project / "away").symlink_to(project.parent)
-        given = [text for option in {"--path": "src", **PITFALL, field: value}.items() for text in option]
-        result = invoke("learn", "report", "--project", project, *given)
-        assert result.exit_code == 1
-        assert problem in result.stderr
-        assert not (project / ".intent-layer").exists()
-
-    def test_of_several_paths_the_one_that_cannot_be_is_named(self, invoke: Invoke, project: Path) -> None:
-        (project / "away").symlink_to(project.parent)
-        given = [text for option in PITFALL.items() for text in option]
-        result = invoke("learn", "report", "--project", project, "--path", "src", "--path", "away/x", *given)
-        assert (result.exit_code, result.stderr) == (1, "Error: paths[1]: leads out of the project by a link\n")
-
-    def test_a_detail_that_is_too_long_or_no_text_is_refused_from_standard_input_too(
-        self, invoke: Invoke, project: Path
-    ) -> None:
-        arguments = ["--project", project, "--path", ".", "--type", "insight", "--title", "Why", "--detail", "-"]
-        for given, problem in ((b"x" * 100_000, "at most 20000"), (b"caf\xe9", "must be UTF-8"), (b"", "empty")):
-            result = invoke("learn", "report", *arguments, input=given)
-            assert result.exit_code == 1
-            assert problem in result.stderr
-
-
-class TestList:
-    def test_the_latest_comes_first(self, learn: Learn) -> None:
-        first, second = learn.report(PITFALL), learn.report(CHECK, "--path", "src/auth")
-        shown = learn.invoke("learn", "list", "--project", learn.project).stdout
-        assert shown.startswith("pending check: Run the contract tests\n")
-        assert shown.index(second) < shown.index(first)
-
-    def test_conditions_choose(self, learn: Learn) -> None:
-        pitfall, check = learn.report(PITFALL), learn.report({**CHECK, "--path": "src/auth/x.ts"})
-        learn.review(check, "--reject")
-
-        def listed(*options: str) -> list[str]:
-            result = learn.invoke("learn", "list", "--project", learn.project, *options, "--json")
-            return [each["id"] for each in json.loads(result.stdout)["learnings"]]
-
-        assert listed("--state", "pending") == [pitfall]
-        assert listed("--state", "rejected", "--state", "integrated") == [check]
-        assert listed("--type", "check") == [check]
-        assert listed("--path", "src/api") == [pitfall]
-        assert len(listed("--path", "src")) == 2
-
-    def test_there_may_be_none(self, learn: Learn) -> None:
-        assert "There are no such learnings." in learn.invoke("learn", "list", "--project", learn.project).stdout
-
-    def test_a_file_that_is_no_report_is_told(self, learn: Learn) -> None:
-        pitfall = learn.report(PITFALL)
-        (learn.project / ".intent-layer/mistakes/pending/notes.md").write_text("Buy milk\n")
-        result = learn.invoke("learn", "list", "--project", learn.project)
-        assert pitfall in result.stdout
-        assert ".intent-layer/mistakes/pending/notes.md: " in result.stderr
 
 
 class TestReview:
@@ -277,9 +123,6 @@ class TestReview:
         assert (code, told) == (1, f"Error: {pitfall} was reviewed already; it is rejected\n")
 
 
-SAME = {**PITFALL, "--title": "Arrow functions in the API module", "--detail": "All handlers use arrow syntax there"}
-
-
 class TestSeveral:
     def test_several_are_reviewed_whatever_comes_of_the_others(self, learn: Learn) -> None:
         pitfall, check = learn.report(PITFALL), learn.report(CHECK)
@@ -330,13 +173,6 @@ class TestSeveral:
         assert listed["unreadable"] == [
             {"file": ".intent-layer/mistakes/pending/notes.md", "reason": "its type is not known"}
         ]
-
-
-def editor(folder: Path, script: str) -> str:
-    """An editor that runs a line of Python on the text."""
-    program = folder / "editor.py"
-    program.write_text(f"import pathlib, sys\np = pathlib.Path(sys.argv[1])\nt = p.read_text()\n{script}\n")
-    return f"{sys.executable} {program}"
 
 
 class TestEditing:
