@@ -10,7 +10,7 @@ from a2a.utils.errors import A2AError
 from bridge.a2a.errors import UpstreamError
 from bridge.admission import LARGE_REQUEST_BYTES, AccessCheck
 from bridge.upstream import Metadata
-from cstp_grpc.contract.json_values import printable_key
+from cstp_grpc.contract.json_scalars import printable_key
 from cstp_grpc.errors import CstpError, PermissionDenied
 
 

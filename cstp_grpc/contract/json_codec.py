@@ -20,17 +20,19 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from cstp_grpc.contract import json_values
-from cstp_grpc.contract.json_values import (
+from cstp_grpc.contract.json_scalars import (
     INT32_CODEC,
     OMITTED,
     InvalidValue,
-    MessageCodec,
     ScalarCodec,
     ViolationCollector,
+    parse_bytes,
     parse_text,
     printable_key,
+    render_bytes,
     scalar_codec,
 )
+from cstp_grpc.contract.json_values import MessageCodec
 from cstp_grpc.errors import FieldViolation
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -70,7 +72,7 @@ def proto_scalar_codec(field: FieldDescriptor) -> ScalarCodec:
     if field.enum_type is not None:
         return proto_enum_codec(field.enum_type)
     if field.type == FieldDescriptor.TYPE_BYTES:
-        return ScalarCodec(parse_any_base64, json_values.render_bytes)
+        return ScalarCodec(parse_any_base64, render_bytes)
     if field.type == FieldDescriptor.TYPE_INT32:
         return ScalarCodec(parse_decimal)
     return scalar_codec(field)
@@ -98,7 +100,7 @@ def parse_any_base64(value: object) -> bytes:
     if isinstance(value, str):
         text = value.translate(URL_SAFE).rstrip("=")
         value = text + "=" * (-len(text) % 4)
-    return json_values.parse_bytes(value)
+    return parse_bytes(value)
 
 
 def parse_decimal(value: object) -> int:

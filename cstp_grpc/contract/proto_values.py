@@ -15,7 +15,8 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from cstp_grpc.contract.calls import Json
-from cstp_grpc.contract.json_values import ROUNDED_INTEGER_TEXT, find_rounded_integer
+from cstp_grpc.contract.json_scalars import ROUNDED_INTEGER_TEXT
+from cstp_grpc.contract.json_values import find_rounded_integer
 from cstp_grpc.enums import DecisionStatus, Outcome, PeerStatus, Severity, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
