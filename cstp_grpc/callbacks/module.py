@@ -17,8 +17,8 @@ from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.background_work import ExpiryTask
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.webhooks.delivery import WebhookOutbox
-from cstp_grpc.webhooks.http_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names, parse_allow_list
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList
+from cstp_grpc.webhooks.webhook_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names, parse_allow_list
 
 logger = logging.getLogger(__name__)
 
