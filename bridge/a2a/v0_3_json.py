@@ -20,10 +20,11 @@ from bridge.a2a.call_context import A2aCallContext
 from bridge.a2a.errors import violations_error, with_json_names
 from bridge.a2a.message_parsing import MAX_ITEMS, TOO_MANY
 from bridge.a2a.operations import OperationTable, StreamingOperation, UnaryOperation
+from bridge.a2a.push_configs import PushConfigOperations
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import TaskEvent
 from cstp_grpc.contract import json_values
-from cstp_grpc.contract.json_values import MAX_VIOLATIONS, InvalidValue, ViolationCollector, printable_key
+from cstp_grpc.contract.json_scalars import MAX_VIOLATIONS, InvalidValue, ViolationCollector, printable_key
 from cstp_grpc.errors import FieldViolation
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -85,30 +86,7 @@ def build_json_operations_v0_3(handler: A2aRequestHandler) -> OperationTable:
                 handler.on_cancel_task,
                 conversions.to_compat_task,
             ),
-            "tasks/pushNotificationConfig/set": unary_operation(
-                types.SetTaskPushNotificationConfigRequest,
-                conversions.to_core_create_task_push_notification_config_request,
-                handler.push_configs.create,
-                conversions.to_compat_task_push_notification_config,
-            ),
-            "tasks/pushNotificationConfig/get": unary_operation(
-                types.GetTaskPushNotificationConfigRequest,
-                conversions.to_core_get_task_push_notification_config_request,
-                handler.push_configs.get,
-                conversions.to_compat_task_push_notification_config,
-            ),
-            "tasks/pushNotificationConfig/list": unary_operation(
-                types.ListTaskPushNotificationConfigRequest,
-                conversions.to_core_list_task_push_notification_config_request,
-                handler.push_configs.list,
-                to_push_configs_v0_3,
-            ),
-            "tasks/pushNotificationConfig/delete": unary_operation(
-                types.DeleteTaskPushNotificationConfigRequest,
-                conversions.to_core_delete_task_push_notification_config_request,
-                handler.push_configs.delete,
-                lambda _nothing: None,
-            ),
+            **build_push_operations_v0_3(handler.push_configs),
             "agent/getAuthenticatedExtendedCard": unary_operation(
                 types.GetAuthenticatedExtendedCardRequest,
                 conversions.to_core_get_extended_agent_card_request,
@@ -127,6 +105,36 @@ def build_json_operations_v0_3(handler: A2aRequestHandler) -> OperationTable:
             ),
         },
     )
+
+
+def build_push_operations_v0_3(push_configs: PushConfigOperations) -> dict[str, UnaryOperation]:
+    """Return the operations on push notification configurations by their JSON-RPC methods."""
+    return {
+        "tasks/pushNotificationConfig/set": unary_operation(
+            types.SetTaskPushNotificationConfigRequest,
+            conversions.to_core_create_task_push_notification_config_request,
+            push_configs.create,
+            conversions.to_compat_task_push_notification_config,
+        ),
+        "tasks/pushNotificationConfig/get": unary_operation(
+            types.GetTaskPushNotificationConfigRequest,
+            conversions.to_core_get_task_push_notification_config_request,
+            push_configs.get,
+            conversions.to_compat_task_push_notification_config,
+        ),
+        "tasks/pushNotificationConfig/list": unary_operation(
+            types.ListTaskPushNotificationConfigRequest,
+            conversions.to_core_list_task_push_notification_config_request,
+            push_configs.list,
+            to_push_configs_v0_3,
+        ),
+        "tasks/pushNotificationConfig/delete": unary_operation(
+            types.DeleteTaskPushNotificationConfigRequest,
+            conversions.to_core_delete_task_push_notification_config_request,
+            push_configs.delete,
+            lambda _nothing: None,
+        ),
+    }
 
 
 def unary_operation(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -16,7 +15,6 @@ import click
 from cstp_grpc.cli.command_decorators import enum_choice, with_output
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.project_folder import (
-    EXIT_NOT_APPLIED,
     ProjectCommandGroup,
     ProjectFolder,
     current_user,
@@ -203,44 +201,27 @@ def review_command(
       cstp learn review --all --accept --reject-duplicates --dry-run
       cstp learn review .intent-layer/mistakes/pending/CHECK-2026-02-06-0f3a9b2c4d5e6f70-4567.md --accept --dry-run
     """
-    from cstp_grpc.cli.review_learnings import (
-        BatchReview,
-        InteractiveReview,
-        ReviewOptions,
-        edit_learning,
-        list_pending,
-        review_one,
-    )
-    from cstp_grpc.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD, group_duplicates
-    from cstp_grpc.intent_layer.learning_review import Reviewer
+    from cstp_grpc.cli.review_learnings import ReviewOptions, review_learnings
+    from cstp_grpc.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD
 
     project, ids = resolve_named_learnings(project, named)
     verdict = chosen_verdict(accept=accept, reject=reject, defer=defer)
     edits = LearningEdits(title, read_input() if detail == STANDARD_INPUT else detail, section)
     check_review_options(ids, verdict, edits, everything=everything, edit=edit, reject_duplicates=reject_duplicates)
-    terms = ReviewOptions(reviewer or current_user(), reason, edits, force, dry_run or check_only)
-    alike = WORD_OVERLAP_THRESHOLD if threshold is None else threshold
-    by = Reviewer(project.tree, utc_now, threshold=alike)
-    filed = LearningStore(project.tree, utc_now)
-    with_diff = dry_run and not check_only
     if verdict is None:
         require_terminal(out)
-    elif len(ids) == 1:
-        if edit:
-            terms = replace(terms, edits=edit_learning(filed.get(ids[0]), edits))
-        if not review_one(out, by, terms, ids[0], verdict, with_diff=with_diff):
-            click.get_current_context().exit(EXIT_NOT_APPLIED)
-        return
-    unreadable: list[UnreadableReportFile] = []
-    if verdict is None:
-        found = [filed.get(each) for each in ids] if ids else list_pending(filed, out, unreadable)
-        InteractiveReview(out, by, terms).review(group_duplicates(project.tree, found, alike))
-        return
-    batch = BatchReview(out, by, terms, verdict, edit, with_diff, reject_duplicates)
-    found = batch.find(filed, ids) if ids else list_pending(filed, out, unreadable)
-    batch.review(group_duplicates(project.tree, found, alike))
-    batch.print_summary()
-    click.get_current_context().exit(1 if unreadable else batch.exit_code)
+    code = review_learnings(
+        out,
+        project,
+        ids,
+        verdict,
+        ReviewOptions(reviewer or current_user(), reason, edits, force, dry_run or check_only),
+        WORD_OVERLAP_THRESHOLD if threshold is None else threshold,
+        edit=edit,
+        with_diff=dry_run and not check_only,
+        reject_duplicates=reject_duplicates,
+    )
+    click.get_current_context().exit(code)
 
 
 def resolve_named_learnings(project: ProjectFolder, named: Sequence[str]) -> tuple[ProjectFolder, list[str]]:

@@ -14,8 +14,9 @@ import click
 from rich.text import Text
 
 from cstp_grpc.cli.output import Output, to_printable
-from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED
+from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED, ProjectFolder, utc_now
 from cstp_grpc.errors import Conflict, CstpError, InvalidArgument
+from cstp_grpc.intent_layer.duplicate_search import group_duplicates
 from cstp_grpc.intent_layer.learning_merge import SECTION_FOR_TYPE
 from cstp_grpc.intent_layer.learning_review import LikelyDuplicate, Reviewer
 from cstp_grpc.intent_layer.learning_store import LearningQuery, LearningStore
@@ -450,3 +451,38 @@ class BatchReview:
             self._results.append({"id": learning_id, "error": error_to_json(error, hint)})
         else:
             self.out.note(to_printable(f"{learning_id}: {error.message}"))
+
+
+def review_learnings(
+    out: Output,
+    project: ProjectFolder,
+    ids: Sequence[str],
+    verdict: ReviewVerdict | None,
+    terms: ReviewOptions,
+    threshold: float,
+    *,
+    edit: bool,
+    with_diff: bool,
+    reject_duplicates: bool,
+) -> int:
+    """Review learnings by their identifiers, or all that are pending without any, and return the exit code.
+
+    Without a verdict each is shown on the terminal, and asked for. `threshold` is the overlap of words from which two
+    learnings are likely the same.
+    """
+    filed = LearningStore(project.tree, utc_now)
+    reviewer = Reviewer(project.tree, utc_now, threshold=threshold)
+    if verdict is not None and len(ids) == 1:
+        if edit:
+            terms = replace(terms, edits=edit_learning(filed.get(ids[0]), terms.edits))
+        return 0 if review_one(out, reviewer, terms, ids[0], verdict, with_diff=with_diff) else EXIT_NOT_APPLIED
+    unreadable: list[UnreadableReportFile] = []
+    if verdict is None:
+        found = [filed.get(each) for each in ids] if ids else list_pending(filed, out, unreadable)
+        InteractiveReview(out, reviewer, terms).review(group_duplicates(project.tree, found, threshold))
+        return 0
+    batch = BatchReview(out, reviewer, terms, verdict, edit, with_diff, reject_duplicates)
+    found = batch.find(filed, ids) if ids else list_pending(filed, out, unreadable)
+    batch.review(group_duplicates(project.tree, found, threshold))
+    batch.print_summary()
+    return 1 if unreadable else batch.exit_code
