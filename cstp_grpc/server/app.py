@@ -30,7 +30,7 @@ from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.access_servicer import AccessService
 from cstp_grpc.server.call_handlers import CallPolicy
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment, rulebook_path
-from cstp_grpc.server.execution import CallPools
+from cstp_grpc.server.execution import POOL_THREADS, REMOTE_EMBEDDER_THREADS, CallPools
 from cstp_grpc.server.grpc_server import LOOPBACK, BoundPorts, GrpcServer, build_call_policy
 from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
 from cstp_grpc.storage.change_watch import ChangeWatch
@@ -191,7 +191,7 @@ def open_shared_parts(
     # First of all, so that nothing on disk is touched that another process uses. A killed process leaves no lock.
     if not deployment.supervised:
         opened.enter_context(DataDirLock(settings.data_dir))
-    pools = CallPools()
+    pools = CallPools(REMOTE_EMBEDDER_THREADS if settings.embedding.provider == "openai" else POOL_THREADS)
     opened.callback(pools.close)
     embedder = build_configured_embedder(settings.embedding, settings.data_dir)
     database = open_database(settings.storage_url, settings.storage.pool_size)

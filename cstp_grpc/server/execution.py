@@ -114,6 +114,11 @@ POOL_THREADS: Final[Mapping[PoolName, int]] = {
 others mostly wait for the database or for remote agents.
 """
 
+REMOTE_EMBEDDER_THREADS: Final[Mapping[PoolName, int]] = {**POOL_THREADS, PoolName.CHECKS: 16, PoolName.QUERIES: 16}
+"""Threads of each pool if texts are embedded by an endpoint. Chosen: a search then waits for the network, some ten to
+some hundred milliseconds, and two threads would answer ten queries a second.
+"""
+
 CLOSE_SECONDS: Final = 2.0
 """Maximum seconds to wait for running work when a server stops. Chosen: most calls end in milliseconds, and one that
 waits for a silent database must not keep the process from ending."""
@@ -170,9 +175,9 @@ class LoopTurns:
 class CallPool:
     """A bounded thread pool for the blocking work of one kind of calls, and turns on the event loop for short work."""
 
-    def __init__(self, name: PoolName) -> None:
+    def __init__(self, name: PoolName, threads: int) -> None:
         self._turns = LoopTurns()
-        self._pool = ThreadPoolExecutor(POOL_THREADS[name], thread_name_prefix=name)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._begun: set[Future[Any]] = set()
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -211,8 +216,8 @@ class CallPool:
 class CallPools:
     """All call pools of a server."""
 
-    def __init__(self) -> None:
-        self._pools = {name: CallPool(name) for name in PoolName}
+    def __init__(self, threads: Mapping[PoolName, int] = POOL_THREADS) -> None:
+        self._pools = {name: CallPool(name, threads[name]) for name in PoolName}
 
     def __getitem__(self, name: PoolName) -> CallPool:
         return self._pools[name]

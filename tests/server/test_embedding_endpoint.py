@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from cstp_grpc.errors import QueryFailed
 from cstp_grpc.server.app import App
 from tests.decisions.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.harness import TOKENS, running, settings
+from tests.waiting import SECONDS, wait_until
 
 
 @pytest.fixture
@@ -65,3 +67,18 @@ def test_a_server_whose_endpoint_fails_serves_what_it_has_embedded(tmp_path: Pat
     with running(configured(tmp_path, endpoint)) as app, client_of(app) as client:
         assert len(endpoint.requests) == asked
         assert client.query_decisions("a queue for mail").decisions
+
+
+def test_searches_wait_for_the_endpoint_beside_each_other(tmp_path: Path, endpoint: EmbeddingServer) -> None:
+    number = 6
+    with running(configured(tmp_path, endpoint)) as app, client_of(app) as client:
+        client.record_decision("Use a queue for mail")
+        endpoint.may_answer.clear()
+        asked = len(endpoint.requests)
+        with ThreadPoolExecutor(number) as callers:
+            answers = [callers.submit(client.query_decisions, f"queue number {n}") for n in range(number)]
+            wait_until(lambda: len(endpoint.requests) == asked + number, "all queries are with the endpoint")
+            # What needs no vector is answered meanwhile.
+            assert client.check_guardrails("Move mail").evaluated
+            endpoint.may_answer.set()
+            assert all(answer.result(SECONDS) for answer in answers)
