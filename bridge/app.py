@@ -17,6 +17,7 @@ from bridge.event_streams import EventStreamEndpoint
 from bridge.http_listener import set_server_header
 from bridge.http_request import BodyReader
 from bridge.http_response import Cors
+from bridge.intent_events import INTENTS_PATH, IntentEvents
 from bridge.jsonrpc_endpoint import JsonRpcEndpoint
 from bridge.liaison_events import EVENTS_PATH, LiaisonEvents
 from bridge.upstream import Forwarder
@@ -51,10 +52,12 @@ def create_app(
     app.router.add_post(RPC_PATH, rpc.respond)
     app.router.add_get(HEALTH_PATH, HealthEndpoint(channel).respond)
     EventStreamEndpoint(DecisionEvents(), forwarder, access).install(app)
+    EventStreamEndpoint(IntentEvents(), forwarder, access).install(app)
     paths: dict[str, Iterable[str]] = {
         RPC_PATH: ("POST",),
         HEALTH_PATH: ("GET", "HEAD"),
         DECISIONS_PATH: ("GET",),
+        INTENTS_PATH: ("GET",),
     }
     if settings.liaison.enabled:
         EventStreamEndpoint(LiaisonEvents(forwarder), forwarder, access).install(app)

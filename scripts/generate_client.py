@@ -71,6 +71,10 @@ NOTES = {
 }
 
 
+POSITIONS = ("journal_revision", "resume_token")
+"""Fields of answers behind which a watch goes on."""
+
+
 @dataclass(frozen=True)
 class Parameter:
     """What a method can be told."""
@@ -180,9 +184,10 @@ class Reader:
         self, response: Descriptor, begin: tuple[str, str], listing: str
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the types of a response stream, and what its description is made of."""
-        first, position = response.fields[0], "journal_revision"
-        if position in response.fields_by_name:
-            return (self._class(response),), (*begin, quoted(""), quoted(position))
+        first = response.fields[0]
+        for position in POSITIONS:
+            if position in response.fields_by_name:
+                return (self._class(response),), (*begin, quoted(""), quoted(position))
         arguments = (*begin, quoted(first.name))
         if "sequence" in first.message_type.fields_by_name:
             return (self._element(first),), (*arguments, quoted("sequence"), listing)

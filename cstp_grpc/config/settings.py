@@ -207,9 +207,9 @@ class StorageSettings(SettingsSection):
     """How often it asks whether others wrote to the same database, so that its searches and watchers see it. PostgreSQL
     notifies it of that, and while it does, the server asks once a second only."""
     max_watchers: int = Field(default=32, ge=1, le=256)
-    """Streams of changed decisions that may be open at once, more are refused."""
+    """Streams of changed decisions that may be open at once, and as many of intents; more are refused."""
     watchers_per_agent: int = Field(default=8, ge=1, le=256)
-    """Streams of changed decisions that one agent may have open at once."""
+    """Streams of changed decisions that one agent may have open at once, and as many of intents."""
     stalled_watch_seconds: float = Field(default=60.0, gt=0)
     """How long the reader of such a stream may take nothing of it until the stream ends."""
 

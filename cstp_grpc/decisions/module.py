@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
+from cstp_grpc.config.settings import StorageSettings
 from cstp_grpc.decisions.background import BackgroundReader
 from cstp_grpc.decisions.journal import CitationNotifier, Journal
 from cstp_grpc.decisions.journal_feed import JournalFeed
@@ -58,6 +59,7 @@ class DecisionParts:
     journal: Journal
     search: DecisionSearch
     background: BackgroundReader
+    tokens: RevisionTokens
 
 
 def build_decisions_module(
@@ -115,21 +117,26 @@ def build_decisions_module(
         on_foreign_commit=[matrix_sync.refresh, feed.check_for_new],
         health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
     )
-    return DecisionParts(module, journal, search, SqlBackgroundReader(database, store))
+    return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)
 
 
 def build_feed(shared: SharedParts, store: SqlDecisionStore, tokens: RevisionTokens) -> JournalFeed:
     """Build the feed of changed decisions."""
     storage = shared.settings.storage
-    limits = WatchLimits(
+    limits = build_watch_limits(storage)
+    # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
+    return JournalFeed(store, tokens, limits, storage.refresh_seconds, shared.pools[PoolName.OTHERS].run)
+
+
+def build_watch_limits(storage: StorageSettings) -> WatchLimits:
+    """Build the limits of watches of one kind."""
+    return WatchLimits(
         storage.max_watchers,
         storage.watchers_per_agent,
         "storage.max_watchers",
         "storage.watchers_per_agent",
         storage.stalled_watch_seconds,
     )
-    # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
-    return JournalFeed(store, tokens, limits, storage.refresh_seconds, shared.pools[PoolName.OTHERS].run)
 
 
 def build_read_policy(settings: Settings) -> ReadPolicy:

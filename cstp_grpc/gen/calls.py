@@ -40,6 +40,29 @@ def close_intent(
     )
 
 
+def watch_intents(
+    *,
+    agent: str | None = None,
+    category: str | None = None,
+    stakes: Sequence[str] = (),
+    project: str | None = None,
+    after: str | None = None,
+) -> WatchCall[intents_pb2.WatchIntentsResponse]:
+    """Describe watchIntents of cstp.v1.IntentService."""
+    return WatchCall(
+        "cstp.watchIntents",
+        {
+            "agent": agent,
+            "category": category,
+            "stakes": stakes,
+            "project": project,
+            "after": after,
+        },
+        "",
+        "resume_token",
+    )
+
+
 def list_audit_entries(
     *,
     page_size: int = 0,

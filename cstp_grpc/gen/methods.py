@@ -61,6 +61,41 @@ class Cstp:
         call = calls.close_intent(correlation_id, outcome, notes=notes, decision_id=decision_id, revision=revision)
         return self._caller.make(call, timeout=timeout)
 
+    def watch_intents(
+        self,
+        *,
+        agent: str | None = None,
+        category: str | None = None,
+        stakes: Sequence[str] = (),
+        project: str | None = None,
+        after: str | None = None,
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> Generator[intents_pb2.WatchIntentsResponse, None, None]:
+        """Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends
+        the call.
+
+        The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token
+        of any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds
+        before. Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE
+        if the server stops or the caller takes nothing for long. Yields each as it comes, over gRPC only. After a
+        passing failure a watch goes on by itself behind the last one that was seen, pausing as the client's RetryPolicy
+        says, anew after each, for as long as it takes.
+
+        Args:
+            agent: Announced by exactly this agent.
+            category: Of exactly this category.
+            stakes: With any of these stakes. One of low, medium, high, critical.
+            project: About exactly this project.
+            after: The resume token of an answer, from which the watch goes on; now when absent.
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.watch_intents(agent=agent, category=category, stakes=stakes, project=project, after=after)
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
+
     def list_audit_entries(
         self,
         *,

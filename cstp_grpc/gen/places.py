@@ -44,6 +44,7 @@ METHOD_MODULES: dict[str, str] = {
     'cstp.unshareDecision': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.updateDecision': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.watchDecisions': 'cstp_grpc.gen.cstp.v1.journal_pb2',
+    'cstp.watchIntents': 'cstp_grpc.gen.cstp.v1.intents_pb2',
     'intentLayer.getNode': 'cstp_grpc.gen.intent_layer.v1.intent_layer_pb2',
     'intentLayer.initNode': 'cstp_grpc.gen.intent_layer.v1.intent_layer_pb2',
     'intentLayer.listLearnings': 'cstp_grpc.gen.intent_layer.v1.intent_layer_pb2',

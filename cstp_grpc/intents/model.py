@@ -170,6 +170,13 @@ class IntentContended(Exception):
     """
 
 
+class AnnouncedIntent(NamedTuple):
+    """An intent with the number that the store gave to it."""
+
+    number: int
+    intent: Intent
+
+
 class IntentStore(Protocol):
     """Stores the revisions of intents, each once per agent and correlation id."""
 
@@ -192,6 +199,18 @@ class IntentStore(Protocol):
 
     def close(self, unit_of_work: UnitOfWork, key: IntentKey, closing: IntentClosing) -> None:
         """Store how a revision that `find_to_close` returned ended."""
+
+    def announced(self, caller: str, conditions: IntentFilter, after: int, limit: int | None) -> list[AnnouncedIntent]:
+        """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order.
+
+        None is any number of them. Raises QueryFailed.
+        """
+
+    def settled_number(self, before: datetime) -> int:
+        """Return the number of the latest intent that was received before an instant; 0 if there is none.
+
+        Raises QueryFailed.
+        """
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
         """Return the matching intents, latest first; at the same instant, the later stored first.

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.decisions.background import BackgroundReader
+from cstp_grpc.decisions.module import build_watch_limits
 from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
 from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.intents.announcer import Announcer, CitationRecorder, ConfidenceHistory
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
+from cstp_grpc.intents.intent_feed import IntentFeed
 from cstp_grpc.intents.model import CodeContextReader, IntentStore
 from cstp_grpc.intents.recent_intents import RecentIntents
 from cstp_grpc.intents.related_intents import RelatedIntents
@@ -48,6 +51,7 @@ def build_intents_module(
     citations: CitationRecorder | None,
     read_policy: ReadPolicy,
     confidences: ConfidenceHistory,
+    tokens: RevisionTokens,
 ) -> IntentParts:
     """Build guardrail checks and announcements.
 
@@ -89,9 +93,17 @@ def build_intents_module(
         settings.agent.name, announcer, search, checker, limits, read_policy, sharing, queries=pools[PoolName.QUERIES]
     )
     closer = IntentCloser(intents, recent, decisions, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
+    storage, run_blocking = settings.storage, pools[PoolName.OTHERS].run
+    limits_of_watches = build_watch_limits(storage)
+    feed = IntentFeed(
+        intents, read_policy, tokens, shared.clock, limits_of_watches, storage.refresh_seconds, run_blocking
+    )
+    service = IntentService(closer, feed, run_blocking)
     module = Module(
-        servicers=[(intents_pb2_grpc.add_IntentServiceServicer_to_server, IntentService(closer))],
-        on_foreign_commit=[recent.refresh],
+        servicers=[(intents_pb2_grpc.add_IntentServiceServicer_to_server, service)],
+        begin_stop=[feed.close],
+        # Announcements notify nobody themselves, since they must not wait for watchers.
+        on_foreign_commit=[recent.refresh, feed.notify],
     )
     protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
     return IntentParts(module, protocol_module, checker, servicer, limits)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -31,10 +32,11 @@ from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.model import Action, Verdict, Violation
 from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
+from cstp_grpc.intents.intent_feed import IntentFeed
 from cstp_grpc.intents.model import CodeContext, CodeNote, Intent, IntentClosing, IntentFilter, IntentStore
 from cstp_grpc.intents.related_intents import RelatedIntent
 from cstp_grpc.intents.suggestions import Suggestion, SuggestionKind
-from cstp_grpc.storage.background_work import WorkPool
+from cstp_grpc.storage.background_work import RunBlocking, WorkPool
 from cstp_grpc.storage.pagination import PageRequest
 
 DEFAULT_LIMIT = 10
@@ -173,8 +175,32 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
 class IntentService(intents_pb2_grpc.IntentServiceServicer):
     """Serves cstp.v1.IntentService."""
 
-    def __init__(self, closer: IntentCloser) -> None:
+    def __init__(self, closer: IntentCloser, feed: IntentFeed, run_blocking: RunBlocking) -> None:
         self._closer = closer
+        self._feed = feed
+        self._run_blocking = run_blocking
+
+    async def WatchIntents(  # type: ignore[override]  # the stubs know threads' iterators only
+        self, request: intents_pb2.WatchIntentsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[intents_pb2.WatchIntentsResponse, None]:
+        """Stream announced intents."""
+        caller = current_caller.get()
+        watch = await self._run_blocking(
+            self._feed.watch,
+            caller.agent,
+            caller.reader,
+            parse_watched_intents(request),
+            proto_values.optional_field(request, "project"),
+            proto_values.optional_field(request, "after"),
+        )
+        context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
+        return (
+            intents_pb2.WatchIntentsResponse(
+                intent=None if item.intent is None else watched_intent_message(item.intent),
+                resume_token=self._feed.token_of(item),
+            )
+            async for item in watch
+        )
 
     async def CloseIntent(
         self, request: intents_pb2.CloseIntentRequest, context: grpc.ServicerContext
@@ -187,6 +213,32 @@ class IntentService(intents_pb2_grpc.IntentServiceServicer):
             revision=closed.revision,
             closing=closing_message(closed.closing) if closed.closing else None,
         )
+
+
+def parse_watched_intents(message: intents_pb2.WatchIntentsRequest) -> IntentFilter:
+    """Parse the conditions of a watch."""
+    return IntentFilter(
+        agent=proto_values.optional_field(message, "agent"),
+        category=proto_values.optional_field(message, "category"),
+        stakes=proto_values.STAKES.words(message.stakes),
+    )
+
+
+def watched_intent_message(intent: Intent) -> intents_pb2.WatchedIntent:
+    """Convert an intent to a message for those who watch."""
+    return intents_pb2.WatchedIntent(
+        agent=intent.agent,
+        correlation_id=intent.correlation_id,
+        revision=intent.revision,
+        received_at=proto_values.timestamp_message(intent.received_at),
+        intent=intent.intent,
+        category=intent.category,
+        stakes=proto_values.STAKES.number(intent.stakes),
+        confidence=intent.confidence,
+        project=intent.project,
+        paths=intent.paths,
+        closing=closing_message(replace(intent.closing, decision_id=None)) if intent.closing else None,
+    )
 
 
 def reject_agents(

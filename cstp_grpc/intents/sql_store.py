@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Insert, Integer, RowMapping, Select, bindparam, cast, desc, func, select, tuple_, update
+from sqlalchemy import Insert, Integer, RowMapping, Select, bindparam, cast, desc, func, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.enums import Outcome, Stakes, Visibility
-from cstp_grpc.intents.model import Intent, IntentClosing, IntentContended, IntentFilter, IntentKey
+from cstp_grpc.intents.model import AnnouncedIntent, Intent, IntentClosing, IntentContended, IntentFilter, IntentKey
 from cstp_grpc.intents.sql_tables import intents
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
@@ -127,6 +128,23 @@ class SqlIntentStore:
         row = unit_of_work.execute(query.order_by(desc(table.revision)).limit(1)).mappings().first()
         return None if row is None else intent_from_row(dict(row))
 
+    def announced(self, caller: str, conditions: IntentFilter, after: int, limit: int | None) -> list[AnnouncedIntent]:
+        """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order."""
+        table = intents.c
+        readable = or_(table.agent == caller, table.visibility == Visibility.SHARED.value)
+        query = matching_query(conditions).where(table.id > after, readable).order_by(table.id).limit(limit)
+        with self._database.read_snapshot() as unit_of_work:
+            rows = unit_of_work.execute(query).mappings().all()
+        return [AnnouncedIntent(row["id"], intent_from_row(dict(row))) for row in rows]
+
+    def settled_number(self, before: datetime) -> int:
+        """Return the number of the latest intent that was received before an instant; 0 if there is none."""
+        table = intents.c
+        latest = select(table.id).where(table.received_at < before).order_by(desc(table.received_at), desc(table.id))
+        with self._database.read_snapshot() as unit_of_work:
+            number: int | None = unit_of_work.execute(latest.limit(1)).scalar_one_or_none()
+        return number or 0
+
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
         """Return the matching intents, latest first; at the same instant, the later stored first.
 
@@ -168,8 +186,8 @@ def revision_lock_number(agent: str, correlation_id: str) -> int:
     return int.from_bytes(digest[:4], signed=True)
 
 
-def page_query(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
-    """Return the query of a page, starting at its token."""
+def matching_query(conditions: IntentFilter) -> Select[Any]:
+    """Return the query of the intents that meet conditions."""
     table = intents.c
     query = select(intents)
     for column, expected in (
@@ -187,6 +205,12 @@ def page_query(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
         query = query.where(table.received_at <= conditions.before)
     if conditions.closed is not None:
         query = query.where(table.closed_at.is_not(None) if conditions.closed else table.closed_at.is_(None))
+    return query
+
+
+def page_query(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
+    """Return the query of a page, starting at its token."""
+    table, query = intents.c, matching_query(conditions)
     if request.token:
         microseconds, last_id = decode_page_token(request.token, conditions, (int, int))
         last = tuple_(from_microseconds(int(microseconds)), int(last_id))

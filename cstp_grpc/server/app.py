@@ -242,6 +242,7 @@ def build_modules(
         outbox,
         read_policy,
         calibration.records,
+        decisions.tokens,
     )
     modules.append(intents.module)
     if inputs.peers:

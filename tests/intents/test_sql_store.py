@@ -9,12 +9,13 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count, groupby, pairwise, product
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.enums import Stakes
+from cstp_grpc.enums import Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.intents.model import Intent, IntentContended, IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
@@ -362,3 +363,26 @@ def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_datab
     with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
         SqlIntentStore(database).page(IntentFilter(), ALL)
     database.close()
+
+
+@pytest.mark.contract("SqlIntentStore.announced", "SqlIntentStore.settled_number")
+def test_announced_intents_are_own_and_shared_ones_in_order(database: Database, writer: GroupCommitWriter) -> None:
+    store = SqlIntentStore(database)
+
+    def announce(agent: str, second: int, **fields: Any) -> Intent:
+        received = NOON + timedelta(seconds=second)
+        new = replace(INTENT, agent=agent, correlation_id=f"c-{second}", received_at=received, **fields)
+        return writer.run(lambda unit_of_work: store.insert_or_get(unit_of_work, new))
+
+    start = store.settled_number(NOON + timedelta(days=1000))
+    own = announce("emerson", 1)
+    hidden = announce("ada", 2)
+    shared = announce("ada", 3, visibility=Visibility.SHARED, stakes=Stakes.LOW)
+    found = store.announced("emerson", IntentFilter(), start, None)
+    assert [item.intent for item in found] == [own, shared]
+    numbers = [item.number for item in found]
+    assert [item.intent for item in store.announced("ada", IntentFilter(), start, 1)] == [hidden]
+    assert [item.intent for item in store.announced("emerson", IntentFilter(), numbers[0], 9)] == [shared]
+    assert store.announced("emerson", IntentFilter(stakes=(Stakes.CRITICAL,)), start, 9) == []
+    assert store.settled_number(NOON + timedelta(seconds=3)) == numbers[1] - 1
+    assert store.settled_number(NOON + timedelta(seconds=1)) == start

@@ -1,4 +1,4 @@
-"""Exporting and watching decisions, as those see it who call a whole server."""
+"""Exporting decisions, and watching decisions and intents, as those see it who call a whole server."""
 
 from __future__ import annotations
 
@@ -155,3 +155,42 @@ def test_a_bridge_streams_changes_as_events(tmp_path: Path) -> None:
             for params in ({"after": "nonsense"}, {"minConfidence": "much"}, {"nonsense": "1"}):
                 assert browser.get(events, params=params).status_code == 400
             assert browser.get(events, headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_a_watch_sees_own_and_shared_intents_as_they_are_announced(tmp_path: Path) -> None:
+    with (
+        running(settings(tmp_path)) as app,
+        clients(app, "alice", "bob") as (alice, bob),
+        closing(alice.watch_intents(resume=False, timeout=TIMEOUT, category="operations")) as intents,
+    ):
+        begun = next(intents)
+        assert not begun.HasField("intent")
+        bob.announce_intent("Deploy in secret", category="operations")
+        bob.announce_intent("Paint the shed", category="other", visibility="shared")
+        bob.announce_intent("Deploy the shop", category="operations", visibility="shared", context="secret")
+        seen = next(intents).intent
+        assert (seen.agent, seen.intent, seen.revision) == ("bob", "Deploy the shop", 1)
+        alice.announce_intent("Deploy the blog", category="operations")
+        own = next(intents)
+        assert own.intent.agent == "alice"
+        with closing(alice.watch_intents(resume=False, timeout=TIMEOUT, after=own.resume_token)) as again:
+            assert not next(again).HasField("intent")
+        _, _, identity = own.resume_token.partition("-")
+        for token in ("1-abcdef", f"1000-{identity}"):
+            with closing(alice.watch_intents(resume=False, after=token)) as wrong, pytest.raises(InvalidArgument):
+                next(wrong)
+
+
+def test_a_bridge_streams_intents_as_events(tmp_path: Path) -> None:
+    wanted = settings(tmp_path)
+    with running(wanted) as app, bridging(wanted, app.target) as url, clients(app, "alice") as (alice,):
+        headers = {"Authorization": f"Bearer {TOKENS['alice']}"}
+        with (
+            httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False) as browser,
+            browser.stream("GET", f"{url}/intents/events", params={"stakes": "high,critical"}) as response,
+        ):
+            lines = response.iter_lines()
+            assert next(line for line in lines if line.startswith("id: "))
+            alice.announce_intent("Paint the shed", stakes="low")
+            alice.announce_intent("Deploy the shop", stakes="high")
+            assert "Deploy the shop" in next(line for line in lines if line.startswith("data: "))

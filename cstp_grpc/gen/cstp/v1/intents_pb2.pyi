@@ -228,3 +228,169 @@ class CloseIntentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CloseIntentResponse: _TypeAlias = CloseIntentResponse  # noqa: Y015
+
+@_typing.final
+class WatchIntentsRequest(_message.Message):
+    """Intents to watch. Conditions must all be met; an absent one does not restrict."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    STAKES_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """Announced by exactly this agent."""
+    category: _builtins.str
+    """Of exactly this category."""
+    project: _builtins.str
+    """About exactly this project."""
+    after: _builtins.str
+    """The resume token of an answer, from which the watch goes on; now when absent."""
+    @_builtins.property
+    def stakes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Stakes.ValueType]:
+        """With any of these stakes."""
+
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str | None = ...,
+        category: _builtins.str | None = ...,
+        stakes: _abc.Iterable[_types_pb2.Stakes.ValueType] | None = ...,
+        project: _builtins.str | None = ...,
+        after: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_agent", b"_agent", "_category", b"_category", "_project", b"_project", "after", b"after", "agent", b"agent", "category", b"category", "project", b"project"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_agent", b"_agent", "_category", b"_category", "_project", b"_project", "after", b"after", "agent", b"agent", "category", b"category", "project", b"project", "stakes", b"stakes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
+    _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
+
+Global___WatchIntentsRequest: _TypeAlias = WatchIntentsRequest  # noqa: Y015
+
+@_typing.final
+class WatchIntentsResponse(_message.Message):
+    """An announced intent, or where the watch begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTENT_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    resume_token: _builtins.str
+    """For `after` of a later watch; it has no other meaning."""
+    @_builtins.property
+    def intent(self) -> Global___WatchedIntent:
+        """The intent, without its context and metadata."""
+
+    def __init__(
+        self,
+        *,
+        intent: Global___WatchedIntent | None = ...,
+        resume_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent", "resume_token", b"resume_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchIntentsResponse: _TypeAlias = WatchIntentsResponse  # noqa: Y015
+
+@_typing.final
+class WatchedIntent(_message.Message):
+    """An intent as it was announced; agent, correlation id and revision identify it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    CORRELATION_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    RECEIVED_AT_FIELD_NUMBER: _builtins.int
+    INTENT_FIELD_NUMBER: _builtins.int
+    CATEGORY_FIELD_NUMBER: _builtins.int
+    STAKES_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    CLOSING_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """The agent that announced it."""
+    correlation_id: _builtins.str
+    """Its correlation id."""
+    revision: _builtins.int
+    """Which content under the correlation id it is, from 1."""
+    intent: _builtins.str
+    """What its agent intends to do; absent where contents are not stored."""
+    category: _builtins.str
+    """Its category."""
+    stakes: _types_pb2.Stakes.ValueType
+    """What is at risk."""
+    confidence: _builtins.float
+    """How sure the agent was, 0 to 1."""
+    project: _builtins.str
+    """The project that it is about."""
+    @_builtins.property
+    def received_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was first received."""
+
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files and folders that it is about."""
+
+    @_builtins.property
+    def closing(self) -> Global___IntentClosing:
+        """How it ended; absent if it was open when it was read."""
+
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        correlation_id: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        received_at: _timestamp_pb2.Timestamp | None = ...,
+        intent: _builtins.str | None = ...,
+        category: _builtins.str | None = ...,
+        stakes: _types_pb2.Stakes.ValueType = ...,
+        confidence: _builtins.float | None = ...,
+        project: _builtins.str | None = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        closing: Global___IntentClosing | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_intent", b"_intent", "_project", b"_project", "category", b"category", "closing", b"closing", "confidence", b"confidence", "intent", b"intent", "project", b"project", "received_at", b"received_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_intent", b"_intent", "_project", b"_project", "agent", b"agent", "category", b"category", "closing", b"closing", "confidence", b"confidence", "correlation_id", b"correlation_id", "intent", b"intent", "paths", b"paths", "project", b"project", "received_at", b"received_at", "revision", b"revision", "stakes", b"stakes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
+    _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
+    _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
+    _WhichOneofReturnType__intent: _TypeAlias = _typing.Literal["intent"]  # noqa: Y015
+    _WhichOneofArgType__intent: _TypeAlias = _typing.Literal["_intent", b"_intent"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__intent) -> _WhichOneofReturnType__intent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
+
+Global___WatchedIntent: _TypeAlias = WatchedIntent  # noqa: Y015

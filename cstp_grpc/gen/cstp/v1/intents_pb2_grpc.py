@@ -40,6 +40,11 @@ class IntentServiceStub:
                 request_serializer=cstp_dot_v1_dot_intents__pb2.CloseIntentRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_intents__pb2.CloseIntentResponse.FromString,
                 _registered_method=True)
+        self.WatchIntents = channel.unary_stream(
+                '/cstp.v1.IntentService/WatchIntents',
+                request_serializer=cstp_dot_v1_dot_intents__pb2.WatchIntentsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_intents__pb2.WatchIntentsResponse.FromString,
+                _registered_method=True)
 
 
 class IntentServiceServicer:
@@ -55,6 +60,17 @@ class IntentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchIntents(self, request, context):
+        """Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
+        The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
+        any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+        Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
+        stops or the caller takes nothing for long.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IntentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +78,11 @@ def add_IntentServiceServicer_to_server(servicer, server):
                     servicer.CloseIntent,
                     request_deserializer=cstp_dot_v1_dot_intents__pb2.CloseIntentRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_intents__pb2.CloseIntentResponse.SerializeToString,
+            ),
+            'WatchIntents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchIntents,
+                    request_deserializer=cstp_dot_v1_dot_intents__pb2.WatchIntentsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_intents__pb2.WatchIntentsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -92,6 +113,33 @@ class IntentService:
             '/cstp.v1.IntentService/CloseIntent',
             cstp_dot_v1_dot_intents__pb2.CloseIntentRequest.SerializeToString,
             cstp_dot_v1_dot_intents__pb2.CloseIntentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchIntents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/cstp.v1.IntentService/WatchIntents',
+            cstp_dot_v1_dot_intents__pb2.WatchIntentsRequest.SerializeToString,
+            cstp_dot_v1_dot_intents__pb2.WatchIntentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

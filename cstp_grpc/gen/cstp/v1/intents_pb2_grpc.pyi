@@ -38,6 +38,13 @@ class IntentServiceStub:
     the same revision is refused. Errors: NOT_FOUND where the caller announced no such intent or revision, or may not
     read the decision; CONFLICT where it is closed in another way.
     """
+    WatchIntents: _grpc.UnaryStreamMultiCallable[_intents_pb2.WatchIntentsRequest, _intents_pb2.WatchIntentsResponse]
+    """Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
+    The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
+    any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+    Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
+    stops or the caller takes nothing for long.
+    """
 
 @_typing.type_check_only
 class IntentServiceAsyncStub(IntentServiceStub):
@@ -48,6 +55,13 @@ class IntentServiceAsyncStub(IntentServiceStub):
     """Closes an intent of the caller: it is done, failed or given up. Repeating the call changes nothing; another closing of
     the same revision is refused. Errors: NOT_FOUND where the caller announced no such intent or revision, or may not
     read the decision; CONFLICT where it is closed in another way.
+    """
+    WatchIntents: _aio.UnaryStreamMultiCallable[_intents_pb2.WatchIntentsRequest, _intents_pb2.WatchIntentsResponse]  # type: ignore[assignment]
+    """Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
+    The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
+    any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+    Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
+    stops or the caller takes nothing for long.
     """
 
 class IntentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -62,6 +76,19 @@ class IntentServiceServicer(metaclass=_abc_1.ABCMeta):
         """Closes an intent of the caller: it is done, failed or given up. Repeating the call changes nothing; another closing of
         the same revision is refused. Errors: NOT_FOUND where the caller announced no such intent or revision, or may not
         read the decision; CONFLICT where it is closed in another way.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchIntents(
+        self,
+        request: _intents_pb2.WatchIntentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_intents_pb2.WatchIntentsResponse], _abc.AsyncIterator[_intents_pb2.WatchIntentsResponse]]:
+        """Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
+        The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
+        any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+        Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
+        stops or the caller takes nothing for long.
         """
 
 def add_IntentServiceServicer_to_server(servicer: IntentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -382,6 +382,279 @@ func (x *CloseIntentResponse) GetClosing() *IntentClosing {
 	return nil
 }
 
+// Intents to watch. Conditions must all be met; an absent one does not restrict.
+type WatchIntentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Announced by exactly this agent.
+	Agent *string `protobuf:"bytes,1,opt,name=agent,proto3,oneof" json:"agent,omitempty"`
+	// Of exactly this category.
+	Category *string `protobuf:"bytes,2,opt,name=category,proto3,oneof" json:"category,omitempty"`
+	// With any of these stakes.
+	Stakes []Stakes `protobuf:"varint,3,rep,packed,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
+	// About exactly this project.
+	Project *string `protobuf:"bytes,4,opt,name=project,proto3,oneof" json:"project,omitempty"`
+	// The resume token of an answer, from which the watch goes on; now when absent.
+	After         *string `protobuf:"bytes,5,opt,name=after,proto3,oneof" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchIntentsRequest) Reset() {
+	*x = WatchIntentsRequest{}
+	mi := &file_cstp_v1_intents_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchIntentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchIntentsRequest) ProtoMessage() {}
+
+func (x *WatchIntentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_intents_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchIntentsRequest.ProtoReflect.Descriptor instead.
+func (*WatchIntentsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_intents_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *WatchIntentsRequest) GetAgent() string {
+	if x != nil && x.Agent != nil {
+		return *x.Agent
+	}
+	return ""
+}
+
+func (x *WatchIntentsRequest) GetCategory() string {
+	if x != nil && x.Category != nil {
+		return *x.Category
+	}
+	return ""
+}
+
+func (x *WatchIntentsRequest) GetStakes() []Stakes {
+	if x != nil {
+		return x.Stakes
+	}
+	return nil
+}
+
+func (x *WatchIntentsRequest) GetProject() string {
+	if x != nil && x.Project != nil {
+		return *x.Project
+	}
+	return ""
+}
+
+func (x *WatchIntentsRequest) GetAfter() string {
+	if x != nil && x.After != nil {
+		return *x.After
+	}
+	return ""
+}
+
+// An announced intent, or where the watch begins.
+type WatchIntentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The intent, without its context and metadata.
+	Intent *WatchedIntent `protobuf:"bytes,1,opt,name=intent,proto3" json:"intent,omitempty"`
+	// For `after` of a later watch; it has no other meaning.
+	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchIntentsResponse) Reset() {
+	*x = WatchIntentsResponse{}
+	mi := &file_cstp_v1_intents_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchIntentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchIntentsResponse) ProtoMessage() {}
+
+func (x *WatchIntentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_intents_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchIntentsResponse.ProtoReflect.Descriptor instead.
+func (*WatchIntentsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_intents_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WatchIntentsResponse) GetIntent() *WatchedIntent {
+	if x != nil {
+		return x.Intent
+	}
+	return nil
+}
+
+func (x *WatchIntentsResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+// An intent as it was announced; agent, correlation id and revision identify it.
+type WatchedIntent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent that announced it.
+	Agent string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// Its correlation id.
+	CorrelationId string `protobuf:"bytes,2,opt,name=correlation_id,json=correlationId,proto3" json:"correlation_id,omitempty"`
+	// Which content under the correlation id it is, from 1.
+	Revision int32 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// When it was first received.
+	ReceivedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=received_at,json=receivedAt,proto3" json:"received_at,omitempty"`
+	// What its agent intends to do; absent where contents are not stored.
+	Intent *string `protobuf:"bytes,5,opt,name=intent,proto3,oneof" json:"intent,omitempty"`
+	// Its category.
+	Category *string `protobuf:"bytes,6,opt,name=category,proto3,oneof" json:"category,omitempty"`
+	// What is at risk.
+	Stakes Stakes `protobuf:"varint,7,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
+	// How sure the agent was, 0 to 1.
+	Confidence *float64 `protobuf:"fixed64,8,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
+	// The project that it is about.
+	Project *string `protobuf:"bytes,9,opt,name=project,proto3,oneof" json:"project,omitempty"`
+	// The files and folders that it is about.
+	Paths []string `protobuf:"bytes,10,rep,name=paths,proto3" json:"paths,omitempty"`
+	// How it ended; absent if it was open when it was read.
+	Closing       *IntentClosing `protobuf:"bytes,11,opt,name=closing,proto3" json:"closing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchedIntent) Reset() {
+	*x = WatchedIntent{}
+	mi := &file_cstp_v1_intents_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchedIntent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchedIntent) ProtoMessage() {}
+
+func (x *WatchedIntent) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_intents_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchedIntent.ProtoReflect.Descriptor instead.
+func (*WatchedIntent) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_intents_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WatchedIntent) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *WatchedIntent) GetCorrelationId() string {
+	if x != nil {
+		return x.CorrelationId
+	}
+	return ""
+}
+
+func (x *WatchedIntent) GetRevision() int32 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WatchedIntent) GetReceivedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReceivedAt
+	}
+	return nil
+}
+
+func (x *WatchedIntent) GetIntent() string {
+	if x != nil && x.Intent != nil {
+		return *x.Intent
+	}
+	return ""
+}
+
+func (x *WatchedIntent) GetCategory() string {
+	if x != nil && x.Category != nil {
+		return *x.Category
+	}
+	return ""
+}
+
+func (x *WatchedIntent) GetStakes() Stakes {
+	if x != nil {
+		return x.Stakes
+	}
+	return Stakes_STAKES_UNSPECIFIED
+}
+
+func (x *WatchedIntent) GetConfidence() float64 {
+	if x != nil && x.Confidence != nil {
+		return *x.Confidence
+	}
+	return 0
+}
+
+func (x *WatchedIntent) GetProject() string {
+	if x != nil && x.Project != nil {
+		return *x.Project
+	}
+	return ""
+}
+
+func (x *WatchedIntent) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *WatchedIntent) GetClosing() *IntentClosing {
+	if x != nil {
+		return x.Closing
+	}
+	return nil
+}
+
 var File_cstp_v1_intents_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_intents_proto_rawDesc = "" +
@@ -427,9 +700,45 @@ const file_cstp_v1_intents_proto_rawDesc = "" +
 	"\x13CloseIntentResponse\x12%\n" +
 	"\x0ecorrelation_id\x18\x01 \x01(\tR\rcorrelationId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x05R\brevision\x120\n" +
-	"\aclosing\x18\x03 \x01(\v2\x16.cstp.v1.IntentClosingR\aclosing2\xa6\x01\n" +
+	"\aclosing\x18\x03 \x01(\v2\x16.cstp.v1.IntentClosingR\aclosing\"\xe1\x01\n" +
+	"\x13WatchIntentsRequest\x12\x19\n" +
+	"\x05agent\x18\x01 \x01(\tH\x00R\x05agent\x88\x01\x01\x12\x1f\n" +
+	"\bcategory\x18\x02 \x01(\tH\x01R\bcategory\x88\x01\x01\x12'\n" +
+	"\x06stakes\x18\x03 \x03(\x0e2\x0f.cstp.v1.StakesR\x06stakes\x12\x1d\n" +
+	"\aproject\x18\x04 \x01(\tH\x02R\aproject\x88\x01\x01\x12\x19\n" +
+	"\x05after\x18\x05 \x01(\tH\x03R\x05after\x88\x01\x01B\b\n" +
+	"\x06_agentB\v\n" +
+	"\t_categoryB\n" +
+	"\n" +
+	"\b_projectB\b\n" +
+	"\x06_after\"i\n" +
+	"\x14WatchIntentsResponse\x12.\n" +
+	"\x06intent\x18\x01 \x01(\v2\x16.cstp.v1.WatchedIntentR\x06intent\x12!\n" +
+	"\fresume_token\x18\x02 \x01(\tR\vresumeToken\"\xcb\x03\n" +
+	"\rWatchedIntent\x12\x14\n" +
+	"\x05agent\x18\x01 \x01(\tR\x05agent\x12%\n" +
+	"\x0ecorrelation_id\x18\x02 \x01(\tR\rcorrelationId\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x05R\brevision\x12;\n" +
+	"\vreceived_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"receivedAt\x12\x1b\n" +
+	"\x06intent\x18\x05 \x01(\tH\x00R\x06intent\x88\x01\x01\x12\x1f\n" +
+	"\bcategory\x18\x06 \x01(\tH\x01R\bcategory\x88\x01\x01\x12'\n" +
+	"\x06stakes\x18\a \x01(\x0e2\x0f.cstp.v1.StakesR\x06stakes\x12#\n" +
+	"\n" +
+	"confidence\x18\b \x01(\x01H\x02R\n" +
+	"confidence\x88\x01\x01\x12\x1d\n" +
+	"\aproject\x18\t \x01(\tH\x03R\aproject\x88\x01\x01\x12\x14\n" +
+	"\x05paths\x18\n" +
+	" \x03(\tR\x05paths\x120\n" +
+	"\aclosing\x18\v \x01(\v2\x16.cstp.v1.IntentClosingR\aclosingB\t\n" +
+	"\a_intentB\v\n" +
+	"\t_categoryB\r\n" +
+	"\v_confidenceB\n" +
+	"\n" +
+	"\b_project2\xa2\x02\n" +
 	"\rIntentService\x12\x94\x01\n" +
-	"\vCloseIntent\x12\x1b.cstp.v1.CloseIntentRequest\x1a\x1c.cstp.v1.CloseIntentResponse\"J\x88\xb5\x18\x03\x9a\xb5\x18?{\"correlationId\": \"rebuild-orders-index\", \"outcome\": \"success\"}\x90\x02\x02B}\n" +
+	"\vCloseIntent\x12\x1b.cstp.v1.CloseIntentRequest\x1a\x1c.cstp.v1.CloseIntentResponse\"J\x88\xb5\x18\x03\x9a\xb5\x18?{\"correlationId\": \"rebuild-orders-index\", \"outcome\": \"success\"}\x90\x02\x02\x12z\n" +
+	"\fWatchIntents\x12\x1c.cstp.v1.WatchIntentsRequest\x1a\x1d.cstp.v1.WatchIntentsResponse\"+\x88\xb5\x18\x01\x9a\xb5\x18 {\"stakes\": [\"high\", \"critical\"]}\x90\x02\x010\x01B}\n" +
 	"\vcom.cstp.v1B\fIntentsProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
 
 var (
@@ -444,31 +753,41 @@ func file_cstp_v1_intents_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_intents_proto_rawDescData
 }
 
-var file_cstp_v1_intents_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_cstp_v1_intents_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_cstp_v1_intents_proto_goTypes = []any{
 	(*IntentClosing)(nil),         // 0: cstp.v1.IntentClosing
 	(*RelatedIntent)(nil),         // 1: cstp.v1.RelatedIntent
 	(*CloseIntentRequest)(nil),    // 2: cstp.v1.CloseIntentRequest
 	(*CloseIntentResponse)(nil),   // 3: cstp.v1.CloseIntentResponse
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
-	(Outcome)(0),                  // 5: cstp.v1.Outcome
-	(Stakes)(0),                   // 6: cstp.v1.Stakes
+	(*WatchIntentsRequest)(nil),   // 4: cstp.v1.WatchIntentsRequest
+	(*WatchIntentsResponse)(nil),  // 5: cstp.v1.WatchIntentsResponse
+	(*WatchedIntent)(nil),         // 6: cstp.v1.WatchedIntent
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(Outcome)(0),                  // 8: cstp.v1.Outcome
+	(Stakes)(0),                   // 9: cstp.v1.Stakes
 }
 var file_cstp_v1_intents_proto_depIdxs = []int32{
-	4, // 0: cstp.v1.IntentClosing.closed_at:type_name -> google.protobuf.Timestamp
-	5, // 1: cstp.v1.IntentClosing.outcome:type_name -> cstp.v1.Outcome
-	4, // 2: cstp.v1.RelatedIntent.received_at:type_name -> google.protobuf.Timestamp
-	6, // 3: cstp.v1.RelatedIntent.stakes:type_name -> cstp.v1.Stakes
-	0, // 4: cstp.v1.RelatedIntent.closing:type_name -> cstp.v1.IntentClosing
-	5, // 5: cstp.v1.CloseIntentRequest.outcome:type_name -> cstp.v1.Outcome
-	0, // 6: cstp.v1.CloseIntentResponse.closing:type_name -> cstp.v1.IntentClosing
-	2, // 7: cstp.v1.IntentService.CloseIntent:input_type -> cstp.v1.CloseIntentRequest
-	3, // 8: cstp.v1.IntentService.CloseIntent:output_type -> cstp.v1.CloseIntentResponse
-	8, // [8:9] is the sub-list for method output_type
-	7, // [7:8] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	7,  // 0: cstp.v1.IntentClosing.closed_at:type_name -> google.protobuf.Timestamp
+	8,  // 1: cstp.v1.IntentClosing.outcome:type_name -> cstp.v1.Outcome
+	7,  // 2: cstp.v1.RelatedIntent.received_at:type_name -> google.protobuf.Timestamp
+	9,  // 3: cstp.v1.RelatedIntent.stakes:type_name -> cstp.v1.Stakes
+	0,  // 4: cstp.v1.RelatedIntent.closing:type_name -> cstp.v1.IntentClosing
+	8,  // 5: cstp.v1.CloseIntentRequest.outcome:type_name -> cstp.v1.Outcome
+	0,  // 6: cstp.v1.CloseIntentResponse.closing:type_name -> cstp.v1.IntentClosing
+	9,  // 7: cstp.v1.WatchIntentsRequest.stakes:type_name -> cstp.v1.Stakes
+	6,  // 8: cstp.v1.WatchIntentsResponse.intent:type_name -> cstp.v1.WatchedIntent
+	7,  // 9: cstp.v1.WatchedIntent.received_at:type_name -> google.protobuf.Timestamp
+	9,  // 10: cstp.v1.WatchedIntent.stakes:type_name -> cstp.v1.Stakes
+	0,  // 11: cstp.v1.WatchedIntent.closing:type_name -> cstp.v1.IntentClosing
+	2,  // 12: cstp.v1.IntentService.CloseIntent:input_type -> cstp.v1.CloseIntentRequest
+	4,  // 13: cstp.v1.IntentService.WatchIntents:input_type -> cstp.v1.WatchIntentsRequest
+	3,  // 14: cstp.v1.IntentService.CloseIntent:output_type -> cstp.v1.CloseIntentResponse
+	5,  // 15: cstp.v1.IntentService.WatchIntents:output_type -> cstp.v1.WatchIntentsResponse
+	14, // [14:16] is the sub-list for method output_type
+	12, // [12:14] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_intents_proto_init() }
@@ -481,13 +800,15 @@ func file_cstp_v1_intents_proto_init() {
 	file_cstp_v1_intents_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cstp_v1_intents_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cstp_v1_intents_proto_msgTypes[2].OneofWrappers = []any{}
+	file_cstp_v1_intents_proto_msgTypes[4].OneofWrappers = []any{}
+	file_cstp_v1_intents_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_intents_proto_rawDesc), len(file_cstp_v1_intents_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,7 +21,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	IntentService_CloseIntent_FullMethodName = "/cstp.v1.IntentService/CloseIntent"
+	IntentService_CloseIntent_FullMethodName  = "/cstp.v1.IntentService/CloseIntent"
+	IntentService_WatchIntents_FullMethodName = "/cstp.v1.IntentService/WatchIntents"
 )
 
 // IntentServiceClient is the client API for IntentService service.
@@ -34,6 +35,12 @@ type IntentServiceClient interface {
 	// the same revision is refused. Errors: NOT_FOUND where the caller announced no such intent or revision, or may not
 	// read the decision; CONFLICT where it is closed in another way.
 	CloseIntent(ctx context.Context, in *CloseIntentRequest, opts ...grpc.CallOption) (*CloseIntentResponse, error)
+	// Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
+	// The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
+	// any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+	// Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
+	// stops or the caller takes nothing for long.
+	WatchIntents(ctx context.Context, in *WatchIntentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchIntentsResponse], error)
 }
 
 type intentServiceClient struct {
@@ -54,6 +61,25 @@ func (c *intentServiceClient) CloseIntent(ctx context.Context, in *CloseIntentRe
 	return out, nil
 }
 
+func (c *intentServiceClient) WatchIntents(ctx context.Context, in *WatchIntentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchIntentsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &IntentService_ServiceDesc.Streams[0], IntentService_WatchIntents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchIntentsRequest, WatchIntentsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type IntentService_WatchIntentsClient = grpc.ServerStreamingClient[WatchIntentsResponse]
+
 // IntentServiceServer is the server API for IntentService service.
 // All implementations must embed UnimplementedIntentServiceServer
 // for forward compatibility.
@@ -64,6 +90,12 @@ type IntentServiceServer interface {
 	// the same revision is refused. Errors: NOT_FOUND where the caller announced no such intent or revision, or may not
 	// read the decision; CONFLICT where it is closed in another way.
 	CloseIntent(context.Context, *CloseIntentRequest) (*CloseIntentResponse, error)
+	// Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
+	// The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
+	// any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+	// Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
+	// stops or the caller takes nothing for long.
+	WatchIntents(*WatchIntentsRequest, grpc.ServerStreamingServer[WatchIntentsResponse]) error
 	mustEmbedUnimplementedIntentServiceServer()
 }
 
@@ -76,6 +108,9 @@ type UnimplementedIntentServiceServer struct{}
 
 func (UnimplementedIntentServiceServer) CloseIntent(context.Context, *CloseIntentRequest) (*CloseIntentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseIntent not implemented")
+}
+func (UnimplementedIntentServiceServer) WatchIntents(*WatchIntentsRequest, grpc.ServerStreamingServer[WatchIntentsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchIntents not implemented")
 }
 func (UnimplementedIntentServiceServer) mustEmbedUnimplementedIntentServiceServer() {}
 func (UnimplementedIntentServiceServer) testEmbeddedByValue()                       {}
@@ -116,6 +151,17 @@ func _IntentService_CloseIntent_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IntentService_WatchIntents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchIntentsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(IntentServiceServer).WatchIntents(m, &grpc.GenericServerStream[WatchIntentsRequest, WatchIntentsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type IntentService_WatchIntentsServer = grpc.ServerStreamingServer[WatchIntentsResponse]
+
 // IntentService_ServiceDesc is the grpc.ServiceDesc for IntentService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -128,6 +174,12 @@ var IntentService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _IntentService_CloseIntent_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchIntents",
+			Handler:       _IntentService_WatchIntents_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "cstp/v1/intents.proto",
 }
