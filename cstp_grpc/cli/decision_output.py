@@ -78,7 +78,8 @@ def print_query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse
             origin_text(item),
         ]
         entry = entry_text(item.title, details, item.notes)
-        table.add_row(f"{1 - item.distance:.2f}", outcome_or_status_text(item.outcome, item.status), entry)
+        score = item.score if item.HasField("score") else 1 - item.distance
+        table.add_row(f"{score:.2f}", outcome_or_status_text(item.outcome, item.status), entry)
     console.print(table)
     console.print(
         Text(f"{answer.total} found in {answer.query_time_ms} ms by {to_printable(answer.agent)}", style="dim")

@@ -142,8 +142,8 @@ class QuerySettings(SettingsSection):
 
     max_results: int = Field(default=50, ge=1, le=50)
     """Caps the limit of every query."""
-    min_score: float = Field(default=0.3, ge=0, le=1)
-    """The least score of an answer where the query gives none; with the lexical provider, 0.15 to 0.2 serves better."""
+    min_score: float = Field(default=0.25, ge=0, le=1)
+    """The least score of an answer where the query gives none. A score is a calibrated relevance, not a similarity."""
 
 
 class GuardrailSettings(SettingsSection):

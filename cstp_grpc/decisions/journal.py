@@ -47,6 +47,8 @@ from cstp_grpc.decisions.model import (
     Links,
     LinkType,
 )
+from cstp_grpc.decisions.passage_embedding import PreparedTexts
+from cstp_grpc.decisions.passages import decision_passages
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.store import (
@@ -56,8 +58,7 @@ from cstp_grpc.decisions.store import (
     HistoryStore,
     IndexRow,
     JournalEntry,
-    Vector,
-    embedded_text,
+    PassageVectors,
 )
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.enums import Outcome, Visibility
@@ -134,7 +135,7 @@ class JournalTransaction:
         """Replace decisions."""
         self._store.update(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
 
-    def put_vectors(self, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
+    def put_vectors(self, model: str, vectors: Sequence[tuple[str, PassageVectors]]) -> None:
         """Store the vectors of decisions by id."""
         self._store.put_vectors(self._unit_of_work, model, vectors)
 
@@ -351,9 +352,8 @@ class Journal:
         content, links = normalize_content(content), normalize_links(links)
         entry = new_entry(new_decision_id(), content, hash_content(content, links), caller, change.at)
         entry = replace(entry, decision=replace(entry.decision, links=links), idempotency_key=idempotency_key)
-        # Before the transaction, since embedding takes milliseconds in which all other writers would wait. For a
-        # repeated request the vector is computed in vain.
-        vector = self._embedder.embed([text_to_embed(entry)])[0]
+        # For a repeated request this is done in vain.
+        prepared = self._prepare([entry.decision])
 
         def job(transaction: JournalTransaction) -> Decision:
             known = transaction.find_recorded(idempotency_key) if idempotency_key is not None else None
@@ -362,7 +362,7 @@ class Journal:
             if idempotency_key is not None and transaction.was_deleted(idempotency_key):
                 raise Conflict("requestId was used to record a decision that is deleted")
             transaction.insert([entry])
-            transaction.put_vectors(self._embedder.model, [(entry.decision.id, vector)])
+            transaction.put_vectors(self._embedder.model, [prepared.vectors_of(entry.decision)])
             if links != Links():
                 transaction.declare([DeclaredLinks(entry.decision.id, links)])
             transaction.record_event(AuditEvent.DECISION_RECORDED, entry.decision)
@@ -382,10 +382,14 @@ class Journal:
         """Set outcome and lesson of a decision that the caller may read; None keeps the present lesson.
 
         Its status becomes reviewed unless it is superseded. Earlier reviews stay in its history. The same review under
-        the same key changes nothing. Raises NotFound, and Conflict if the key was used for another review.
+        the same key changes nothing. Raises NotFound, Conflict if the key was used for another review, and
+        QueryFailed if the embedder fails.
         """
         change = self._change_context(caller, request_id)
         lesson = None if notes is None else replace_unstorable(notes)
+        present = self._store.get(decision_id)
+        readable = present is not None and self._store.may_read(present, caller)
+        prepared = self._prepare([with_lesson(present, outcome, lesson)] if present and readable else [])
 
         def job(transaction: JournalTransaction) -> Decision:
             entry = self._readable_entry(transaction, decision_id, caller)
@@ -396,6 +400,8 @@ class Journal:
             after = apply_review(entry, outcome, lesson, change.at)
             transaction.update([after])
             transaction.add_review(after.decision, idempotency_key)
+            if decision_passages(after.decision) != decision_passages(entry.decision):
+                transaction.put_vectors(self._embedder.model, [prepared.vectors_of(after.decision)])
             transaction.record_event(AuditEvent.DECISION_REVIEWED, after.decision)
             transaction.notify_cited_agents(after.decision)
             return after.decision
@@ -418,11 +424,10 @@ class Journal:
         not the expected one, and QueryFailed if the embedder fails.
         """
         change = self._change_context(caller, request_id)
-        # Embedded before the transaction, in which all other writers would wait.
         present = self._store.get(decision_id)
         draft = None if present is None else replace(present, **draft_values(changes, names))
-        text = None if draft is None else embedded_text(draft.title, draft.context)
-        vectors = {} if text is None or present is None else self._missing_vector(present, text)
+        changes_passages = present and draft and decision_passages(present) != decision_passages(draft)
+        prepared = self._prepare([draft] if draft and changes_passages else [])
 
         def job(transaction: JournalTransaction) -> Decision:
             before = self._own_entry(transaction, decision_id, caller)
@@ -434,8 +439,8 @@ class Journal:
                 raise Conflict(f"the revision of {decision_id} is {revision}, not {expected_revision}")
             transaction.keep_former(before, after)
             transaction.update([after])
-            entries, known = {decision_id: after}, {decision_id: before}
-            transaction.put_vectors(self._embedder.model, self._changed_vectors(entries, known, vectors))
+            if decision_passages(after.decision) != decision_passages(before.decision):
+                transaction.put_vectors(self._embedder.model, [prepared.vectors_of(after.decision)])
             (after,) = transaction.update_status([decision_id])
             transaction.record_event(AuditEvent.DECISION_UPDATED, after.decision)
             return after.decision
@@ -520,7 +525,8 @@ class Journal:
         """
         change = self._change_context(caller, request_id)
         candidates = [make_import_candidate(record, caller) for record in records]
-        vectors = self._missing_vectors(candidates)
+        present = self._store.embedded_decisions(self._embedder.model, [item.decision_id for item in candidates])
+        prepared = self._prepare_import(candidates, present, change)
 
         def job(transaction: JournalTransaction) -> Sequence[ImportResult]:
             ids = {item.decision_id for item in candidates}
@@ -532,7 +538,12 @@ class Journal:
                 transaction.keep_former(known[key], entries[key])
             transaction.insert([entry for key, entry in entries.items() if key not in known])
             transaction.update([entry for key, entry in entries.items() if key in known])
-            transaction.put_vectors(self._embedder.model, self._changed_vectors(entries, known, vectors))
+            embedded = [
+                entry.decision
+                for key, entry in entries.items()
+                if key not in present or decision_passages(known[key].decision) != decision_passages(entry.decision)
+            ]
+            transaction.put_vectors(self._embedder.model, list(map(prepared.vectors_of, embedded)))
             transaction.declare(list(merged.declarations.values()))
             for changed in merged.changes:
                 transaction.record_event(AuditEvent.DECISION_IMPORTED, changed)
@@ -547,33 +558,38 @@ class Journal:
         readable = self._store.get_readable(sorted(targets), caller, DecisionFilter())
         return tuple(redact_for_reader(item, caller, readable) for item in decisions)
 
-    def _missing_vector(self, present: Decision, text: str) -> dict[str, Vector]:
-        """Return the vector of the text that a decision gets, by the text; nothing if it has that text."""
-        if embedded_text(present.title, present.context) == text:
-            return {}
-        return {text: self._embedder.embed([text])[0]}
+    def refresh_passages(self, decisions: Sequence[Decision]) -> None:
+        """Make the vectors and terms of decisions anew by the present rules; their content stays unchanged.
 
-    def _missing_vectors(self, candidates: Sequence[ImportCandidate]) -> dict[str, Vector]:
-        """Return the vectors of the texts that are not embedded yet, by text."""
-        texts = {item.decision_id: embedded_text(item.content.title, item.content.context) for item in candidates}
-        present = self._store.embedded_texts(self._embedder.model, list(texts))
-        missing = list(dict.fromkeys(text for key, text in texts.items() if present.get(key) != text))
-        return dict(zip(missing, self._embedder.embed(missing), strict=True)) if missing else {}
+        Each gets a new revision, by which other servers and the index learn of it. Raises QueryFailed if the embedder
+        fails.
+        """
+        prepared = self._prepare(decisions)
 
-    def _changed_vectors(
-        self, entries: Mapping[str, JournalEntry], known: Mapping[str, JournalEntry], vectors: Mapping[str, Vector]
-    ) -> Sequence[tuple[str, Vector]]:
-        """Return the vectors to store for imported entries, by id."""
-        changed = []
-        for key, entry in entries.items():
-            text = text_to_embed(entry)
-            if text in vectors:
-                changed.append((key, vectors[text]))
-            elif key not in known or text_to_embed(known[key]) != text:
-                # Another import changed the decision since `_missing_vectors` read it. Embedded within the transaction,
-                # which is slow but rare.
-                changed.append((key, self._embedder.embed([text])[0]))
-        return changed
+        def job(transaction: JournalTransaction) -> None:
+            entries = transaction.load(item.id for item in decisions)
+            transaction.update(list(entries.values()))
+            vectors = [prepared.vectors_of(entry.decision) for entry in entries.values()]
+            transaction.put_vectors(self._embedder.model, vectors)
+
+        self._write(self._change_context("", ""), job)
+
+    def _prepare(self, decisions: Iterable[Decision]) -> PreparedTexts:
+        prepared = PreparedTexts(self._embedder)
+        prepared.prepare(decisions)
+        return prepared
+
+    def _prepare_import(
+        self, candidates: Sequence[ImportCandidate], present: Mapping[str, Decision], change: ChangeContext
+    ) -> PreparedTexts:
+        """Embed what the import of candidates is going to change, as far as it can be known before the transaction."""
+        entries = {key: JournalEntry(item, item.status, "") for key, item in present.items()}
+        planned = plan_import(candidates, entries, {}, change.caller, change.at).entries
+        return self._prepare(
+            entry.decision
+            for key, entry in planned.items()
+            if key not in present or decision_passages(present[key]) != decision_passages(entry.decision)
+        )
 
     def _set_visibility(self, decision_id: str, visibility: Visibility, change: ChangeContext) -> Decision:
         def job(transaction: JournalTransaction) -> Decision:
@@ -658,9 +674,9 @@ def require_same_review(known: DecisionReview, outcome: Outcome, notes: str | No
 
 
 def draft_values(changes: DecisionContent, names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of an update that are part of the embedded text."""
+    """Return the fields of an update that are part of the passages."""
     new = normalize_content(changes)
-    return {name: getattr(new, name) for name in ("title", "context") if name in names}
+    return {name: getattr(new, name) for name in ("title", "context", "notes", "outcome") if name in names}
 
 
 def estimate_content_size(content: DecisionContent) -> int:
@@ -670,6 +686,6 @@ def estimate_content_size(content: DecisionContent) -> int:
     return estimate_message_bytes((*texts, *reasons, *content.tags))
 
 
-def text_to_embed(entry: JournalEntry) -> str:
-    """Return the text of a decision that is embedded for search."""
-    return embedded_text(entry.decision.title, entry.decision.context)
+def with_lesson(decision: Decision, outcome: Outcome, lesson: str | None) -> Decision:
+    """Return a decision with the outcome and lesson of a review; lesson None keeps the present one."""
+    return replace(decision, outcome=outcome, notes=decision.notes if lesson is None else lesson or None)

@@ -17,10 +17,12 @@ from cstp_grpc.decisions.model import (
     JournalChange,
     Links,
     LinkType,
+    MatchReason,
     Reason,
 )
-from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
 
+MATCH_REASON = EnumMapping(cstp_pb2.MatchReason, MatchReason)
 IMPORT_ACTION = EnumMapping(journal_pb2.ImportAction, ImportAction)
 SHOWN_DUPLICATES = 20
 """Decisions of a group in an answer, the latest. Chosen: with lessons of 5000 characters, a hundred such groups fit."""

@@ -251,17 +251,34 @@ class DecisionFilter:
     without_agent: str | None = None
 
 
+class MatchReason(StrEnum):
+    """Why a search found a decision."""
+
+    IDENTIFIER = "identifier"
+    WORDS = "words"
+    MEANING = "meaning"
+    LESSON = "lesson"
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A search result; `score` is the cosine similarity of query and decision."""
+    """A search result: a decision with its relevance, 0 to 1, and its cosine similarity to the query, -1 to 1."""
 
     decision: Decision
     score: float
+    similarity: float = 0.0
+    matched_by: tuple[MatchReason, ...] = ()
+    similar_count: int = 0
+    """How many more decisions say almost the same, and are left out for it."""
+    similar_outcomes: tuple[Outcome, ...] = ()
+    """The outcomes of this decision and of those, each once."""
+    superseded_by: str | None = None
+    """The decision that supersedes it, if the caller may read that one."""
 
     @property
     def distance(self) -> float:
-        """The cosine distance, 1 - score, to six decimals; float32 vectors do not carry more."""
-        return round(1.0 - self.score, 6)
+        """The cosine distance, 1 - similarity, to six decimals; float32 vectors do not carry more."""
+        return round(1.0 - self.similarity, 6)
 
 
 BoundT = TypeVar("BoundT", float, datetime)

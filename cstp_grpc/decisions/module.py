@@ -24,6 +24,7 @@ from cstp_grpc.decisions.search.chroma_process import (
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.index_supervisor import IndexFeeder, IndexFollower, IndexSupervisor
 from cstp_grpc.decisions.search.matrix_sync import MatrixSync, embed_missing_vectors
+from cstp_grpc.decisions.search.passage_refresher import PassageRefresher
 from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
@@ -111,7 +112,7 @@ def build_decisions_module(
     servicer = JournalService(journal, feed, shared.pools[PoolName.OTHERS].run)
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
-        late_background=[] if index is None else [index],
+        late_background=[PassageRefresher(store, journal, embedder.model), *([] if index is None else [index])],
         begin_stop=[feed.close, *([] if index is None else [index.begin_stop])],
         # The feed after the matrix: who is told of a change finds it by a search.
         on_foreign_commit=[matrix_sync.refresh, feed.check_for_new],

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cstp_grpc.decisions.model import Decision
+from cstp_grpc.decisions.passage_embedding import PreparedTexts
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.store import Vector
+from cstp_grpc.decisions.store import PassageVectors
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -24,21 +26,20 @@ PREPARED_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class UnpreparedText:
-    """The text of a decision that is to be embedded, and the revision of the decision that has it."""
+class UnpreparedDecision:
+    """A whole decision that is to be embedded, and its revision."""
 
-    decision_id: str
+    decision: Decision
     revision: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreparedVector:
-    """The vector of a decision in one of its revisions."""
+class PreparedVectors:
+    """The vectors of the passages of a decision in one of its revisions."""
 
     decision_id: str
     revision: int
-    vector: Vector
+    passages: PassageVectors
 
 
 class PreparedVectorStore(Protocol):
@@ -53,10 +54,10 @@ class PreparedVectorStore(Protocol):
     def count_unprepared(self, model: str) -> int:
         """Return the number of decisions that have no vector of a model in their present revision."""
 
-    def unprepared_texts(self, model: str, limit: int) -> list[UnpreparedText]:
-        """Return texts of decisions that have no vector of a model in their present revision, at most `limit`."""
+    def unprepared_decisions(self, model: str, limit: int) -> list[UnpreparedDecision]:
+        """Return whole decisions that have no vectors of a model in their present revision, at most `limit`."""
 
-    def put(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[PreparedVector]) -> None:
+    def put(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[PreparedVectors]) -> None:
         """Store vectors of decisions that are still there in the same revision; the others are left out."""
 
     def has_prepared(self, model: str) -> bool:
@@ -83,13 +84,14 @@ def prepare_vectors(
     """
     count = 0
     # The query finds only what still lacks a vector: that is the whole state of an interrupted run.
-    while texts := store.unprepared_texts(embedder.model, PREPARED_BATCH):
-        vectors = embedder.embed([each.text for each in texts])
+    while unprepared := store.unprepared_decisions(embedder.model, PREPARED_BATCH):
+        texts = PreparedTexts(embedder)
+        texts.prepare(each.decision for each in unprepared)
         prepared = [
-            PreparedVector(each.decision_id, each.revision, vector) for each, vector in zip(texts, vectors, strict=True)
+            PreparedVectors(each.decision.id, each.revision, texts.vectors_of(each.decision)[1]) for each in unprepared
         ]
 
-        def job(unit_of_work: UnitOfWork, prepared: Sequence[PreparedVector] = prepared) -> None:
+        def job(unit_of_work: UnitOfWork, prepared: Sequence[PreparedVectors] = prepared) -> None:
             # So that the revisions which are compared stay what they are until the commit.
             change_log.hold(unit_of_work)
             store.put(unit_of_work, embedder.model, prepared)

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import numpy as np
 from sqlalchemy import BindParameter, ColumnElement, Row, Text, and_, bindparam, cast, exists, or_
 
+from cstp_grpc.decisions.decision_terms import NO_TERMS, TERM_TYPE
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Links, Reason
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.decisions.sql_tables import decision_tags, decision_vectors, decisions
-from cstp_grpc.decisions.store import IndexRow, JournalEntry, Vector
+from cstp_grpc.decisions.sql_tables import decision_tags, decision_terms, decision_vectors, decisions
+from cstp_grpc.decisions.store import IndexRow, JournalEntry, PassageVectors, Vectors
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.storage.pagination import decode_page_token, encode_page_token, from_microseconds, to_microseconds
 from cstp_grpc.storage.storable_text import replace_unstorable
@@ -75,6 +76,8 @@ INDEXED = (
     decisions.c.id,
     decisions.c.revision,
     decision_vectors.c.vector,
+    decision_vectors.c.passages,
+    decision_vectors.c.has_lesson,
     decisions.c.agent,
     decisions.c.visibility,
     decisions.c.category,
@@ -85,6 +88,7 @@ INDEXED = (
     decisions.c.outcome,
     TAGS,
     decisions.c.project,
+    decision_terms.c.terms,
 )
 """The columns that `index_row_from_row` unpacks."""
 
@@ -175,11 +179,12 @@ def entry_to_columns(entry: JournalEntry, revision: int, at: datetime) -> dict[s
 
 def index_row_from_row(row: AnyRow) -> IndexRow:
     """Convert a row of INDEXED to the row of a search index."""
-    key, revision, vector, agent, visibility, category, confidence, date, stakes, status, outcome, tags, project = row
+    key, revision, vectors, passages, has_lesson, agent, visibility, category, confidence, date, *others = row
+    stakes, status, outcome, tags, project, terms = others
     return IndexRow(
         decision_id=key,
         revision=revision,
-        vector=np.frombuffer(vector, VECTOR_TYPE).astype(np.float32, copy=False),
+        passages=PassageVectors(decode_vectors(vectors, passages), has_lesson),
         agent=agent,
         visibility=VISIBILITY[visibility],
         category=category,
@@ -190,12 +195,18 @@ def index_row_from_row(row: AnyRow) -> IndexRow:
         outcome=OUTCOME[outcome],
         tags=decode_json_list(tags),
         project=project,
+        terms=NO_TERMS if terms is None else np.frombuffer(terms, TERM_TYPE),
     )
 
 
-def encode_vector(vector: Vector) -> bytes:
-    """Return a vector as the database stores it."""
-    return np.ascontiguousarray(vector, VECTOR_TYPE).tobytes()
+def encode_vectors(vectors: Vectors) -> bytes:
+    """Return vectors as the database stores them."""
+    return np.ascontiguousarray(vectors, VECTOR_TYPE).tobytes()
+
+
+def decode_vectors(stored: bytes, count: int) -> Vectors:
+    """Return `count` stored vectors, one in each row."""
+    return np.frombuffer(stored, VECTOR_TYPE).astype(np.float32, copy=False).reshape(count, -1)
 
 
 def split_into_chunks(sequence: Sequence[T]) -> Iterator[Sequence[T]]:

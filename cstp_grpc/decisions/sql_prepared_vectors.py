@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from sqlalchemy import BindParameter, and_, bindparam, delete, exists, func, insert, or_, select
 
-from cstp_grpc.decisions.reindexing import PreparedVector, UnpreparedText
-from cstp_grpc.decisions.sql_mapping import encode_vector, split_into_chunks
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.decisions.reindexing import PreparedVectors, UnpreparedDecision
+from cstp_grpc.decisions.sql_mapping import split_into_chunks
+from cstp_grpc.decisions.sql_store import SqlDecisionStore, vectors_row
 from cstp_grpc.decisions.sql_tables import decision_vectors, decisions, prepared_vectors
-from cstp_grpc.decisions.store import MAX_EMBEDDED_CONTEXT, embedded_text
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
@@ -23,18 +24,10 @@ IS_PREPARED = exists().where(
 UNPREPARED = ~or_(IN_USE, IS_PREPARED)
 COUNT = select(func.count()).select_from(decisions)
 UNPREPARED_COUNT = COUNT.where(UNPREPARED)
-UNPREPARED_TEXTS = (
-    select(
-        decisions.c.id,
-        decisions.c.revision,
-        decisions.c.title,
-        func.substr(decisions.c.context, 1, MAX_EMBEDDED_CONTEXT),
-    )
-    .where(UNPREPARED)
-    .order_by(decisions.c.id)
-)
+UNPREPARED_REVISIONS = select(decisions.c.id, decisions.c.revision).where(UNPREPARED).order_by(decisions.c.id)
 REVISIONS_OF = select(decisions.c.id, decisions.c.revision).where(decisions.c.id.in_(bindparam("ids", expanding=True)))
-ADOPTABLE = select(prepared_vectors.c.decision_id, prepared_vectors.c.model, prepared_vectors.c.vector).join_from(
+ADOPTED = ("decision_id", "model", "format", "passages", "has_lesson", "vector")
+ADOPTABLE = select(*(prepared_vectors.c[name] for name in ADOPTED)).join_from(
     prepared_vectors,
     decisions,
     and_(decisions.c.id == prepared_vectors.c.decision_id, decisions.c.revision == prepared_vectors.c.revision),
@@ -46,6 +39,7 @@ class SqlPreparedVectorStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._decisions = SqlDecisionStore(database, SHARE_WITH_ALL)
 
     def count_decisions(self) -> int:
         """Return the number of decisions."""
@@ -57,13 +51,15 @@ class SqlPreparedVectorStore:
         with self._database.read_snapshot() as unit_of_work:
             return int(unit_of_work.execute(UNPREPARED_COUNT, {"model": model}).scalar_one())
 
-    def unprepared_texts(self, model: str, limit: int) -> list[UnpreparedText]:
-        """Return texts of decisions that have no vector of a model in their present revision, at most `limit`."""
+    def unprepared_decisions(self, model: str, limit: int) -> list[UnpreparedDecision]:
+        """Return whole decisions that have no vectors of a model in their present revision, at most `limit`."""
         with self._database.read_snapshot() as unit_of_work:
-            rows = unit_of_work.execute(UNPREPARED_TEXTS.limit(limit), {"model": model})
-            return [UnpreparedText(key, revision, embedded_text(title, text)) for key, revision, title, text in rows]
+            found = unit_of_work.execute(UNPREPARED_REVISIONS.limit(limit), {"model": model})
+            revisions: dict[str, int] = {row.id: row.revision for row in found}
+            entries = self._decisions.load(unit_of_work, list(revisions))
+            return [UnpreparedDecision(entries[key].decision, revision) for key, revision in revisions.items()]
 
-    def put(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[PreparedVector]) -> None:
+    def put(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[PreparedVectors]) -> None:
         """Store vectors of decisions that are still there in the same revision; the others are left out."""
         table = prepared_vectors.c
         for chunk in split_into_chunks(vectors):
@@ -71,12 +67,7 @@ class SqlPreparedVectorStore:
             present = {row.id: row.revision for row in unit_of_work.execute(REVISIONS_OF, {"ids": ids})}
             unit_of_work.execute(delete(prepared_vectors).where(table.model == model, table.decision_id.in_(ids)))
             rows = [
-                {
-                    "decision_id": each.decision_id,
-                    "model": model,
-                    "revision": each.revision,
-                    "vector": encode_vector(each.vector),
-                }
+                {**vectors_row(each.decision_id, model, each.passages), "revision": each.revision}
                 for each in chunk
                 if present.get(each.decision_id) == each.revision
             ]
@@ -96,6 +87,6 @@ class SqlPreparedVectorStore:
         if count:
             replaced = select(found.subquery().c.decision_id)
             unit_of_work.execute(delete(decision_vectors).where(decision_vectors.c.decision_id.in_(replaced)))
-            unit_of_work.execute(insert(decision_vectors).from_select(["decision_id", "model", "vector"], found))
+            unit_of_work.execute(insert(decision_vectors).from_select(ADOPTED, found))
         unit_of_work.execute(delete(prepared_vectors))
         return count

@@ -28,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from cstp_grpc.decisions.decision_terms import SearchedContent, cached_terms
 from cstp_grpc.decisions.model import (
     Decision,
     DecisionFilter,
@@ -37,6 +38,7 @@ from cstp_grpc.decisions.model import (
     LinkType,
     build_predicate,
 )
+from cstp_grpc.decisions.passages import PASSAGE_FORMAT
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_deadlines import delete_deadlines, insert_deadlines, read_deadlines, review_due_condition
 from cstp_grpc.decisions.sql_mapping import (
@@ -49,7 +51,7 @@ from cstp_grpc.decisions.sql_mapping import (
     AnyRow,
     ListingKey,
     after_token_condition,
-    encode_vector,
+    encode_vectors,
     entry_from_row,
     entry_to_columns,
     filter_conditions,
@@ -63,6 +65,7 @@ from cstp_grpc.decisions.sql_mapping import (
 from cstp_grpc.decisions.sql_tables import (
     decision_links,
     decision_tags,
+    decision_terms,
     decision_vectors,
     decisions,
     deleted_decisions,
@@ -71,14 +74,13 @@ from cstp_grpc.decisions.sql_tables import (
     review_deadlines,
 )
 from cstp_grpc.decisions.store import (
-    MAX_EMBEDDED_CONTEXT,
     DeclaredLinks,
     ErasedRow,
     IndexRow,
     JournalEntry,
-    Vector,
-    embedded_text,
+    PassageVectors,
 )
+from cstp_grpc.decisions.term_analysis import ANALYSIS_VERSION
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest, count_within_budget, estimate_message_bytes
 from cstp_grpc.storage.storable_text import replace_unstorable
@@ -115,6 +117,9 @@ SUPERSEDED = (
     )
 )
 
+SUCCESSORS = (
+    SUPERSEDED.with_only_columns(decisions.c.id, decision_links.c.from_id).distinct().order_by(decision_links.c.from_id)
+)
 
 TOUCHING = (
     select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
@@ -168,6 +173,15 @@ def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
     yield from rows(SUPERSEDES, ((other, item.decision_id) for other in item.superseded_by))
     yield from rows(DEPENDS_ON, ((item.decision_id, other) for other in item.links.depends_on))
     yield from rows(RELATES_TO, ((item.decision_id, other) for other in item.links.relates_to))
+
+
+def find_successor_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the ids of the decisions that supersede those of `ids`, by links of the same agent."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for chunk in split_into_chunks(ids):
+        for key, successor in unit_of_work.execute(SUCCESSORS, {"ids": chunk}):
+            found[key].append(successor)
+    return dict(found)
 
 
 def find_superseded_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
@@ -269,9 +283,23 @@ FETCH = 1000
 OF_IDS = decisions.c.id.in_(bindparam("ids", expanding=True))
 BY_ID = select(*WHOLE).where(OF_IDS)
 BY_KEY = select(*WHOLE).where(decisions.c.agent == bindparam("agent"), decisions.c.idempotency_key == bindparam("key"))
-TEXT = select(decisions.c.id, decisions.c.title, func.substr(decisions.c.context, 1, MAX_EMBEDDED_CONTEXT))
 OF_MODEL = decision_vectors.c.model == bindparam("model")
-ROWS = select(*INDEXED).join_from(decisions, decision_vectors).where(OF_MODEL).order_by(decisions.c.revision)
+ROWS = (
+    select(*INDEXED)
+    .select_from(decisions.join(decision_vectors).outerjoin(decision_terms))
+    .where(OF_MODEL)
+    .order_by(decisions.c.revision)
+)
+EMBEDDED = exists().where(decision_vectors.c.decision_id == decisions.c.id, OF_MODEL)
+CURRENT_VECTORS = exists().where(
+    decision_vectors.c.decision_id == decisions.c.id, OF_MODEL, decision_vectors.c.format == PASSAGE_FORMAT
+)
+CURRENT_TERMS = exists().where(
+    decision_terms.c.decision_id == decisions.c.id, decision_terms.c.version == ANALYSIS_VERSION
+)
+UNEMBEDDED = select(decisions.c.id).where(~EMBEDDED).order_by(decisions.c.id)
+OUTDATED = select(decisions.c.id).where(or_(~CURRENT_VECTORS, ~CURRENT_TERMS)).order_by(decisions.c.id)
+UP_TO_DATE = select(decisions.c.id).where(CURRENT_VECTORS, OF_IDS)
 NEWEST_REVISION = select(
     select(func.coalesce(func.max(decisions.c.revision), -1)).scalar_subquery(),
     select(func.coalesce(func.max(deleted_decisions.c.revision), -1)).scalar_subquery(),
@@ -398,33 +426,35 @@ class SqlDecisionStore:
             name: str = unit_of_work.execute(select(journal_identity.c.id)).scalar_one()
         return name
 
-    def stale_vectors(self, model: str, limit: int) -> list[tuple[str, str]]:
-        """Return id and text of decisions that have no vector of this model, to be embedded."""
-        present = exists().where(decision_vectors.c.decision_id == decisions.c.id, OF_MODEL)
-        query = TEXT.where(~present).order_by(decisions.c.id).limit(limit)
+    def unembedded_decisions(self, model: str, limit: int) -> list[Decision]:
+        """Return whole decisions that have no vectors of this model."""
+        return self._whole_decisions(UNEMBEDDED.limit(limit), model)
+
+    def outdated_decisions(self, model: str, limit: int) -> list[Decision]:
+        """Return whole decisions whose vectors of this model or whose terms were made by older rules."""
+        return self._whole_decisions(OUTDATED.limit(limit), model)
+
+    def embedded_decisions(self, model: str, ids: Sequence[str]) -> dict[str, Decision]:
+        """Return the whole decisions of `ids` that have vectors of this model by the present rules, by id."""
         with self._database.read_snapshot() as unit_of_work:
-            return [
-                (key, embedded_text(title, context))
-                for key, title, context in unit_of_work.execute(query, {"model": model})
+            found = [
+                key
+                for chunk in split_into_chunks(ids)
+                for key in unit_of_work.execute(UP_TO_DATE, {"model": model, "ids": chunk}).scalars()
             ]
+            return {key: entry.decision for key, entry in self.load(unit_of_work, found).items()}
 
-    def embedded_texts(self, model: str, ids: Sequence[str]) -> dict[str, str]:
-        """Return the embedded text of the decisions of `ids` that have a vector of this model, by id."""
-        query = TEXT.join_from(decisions, decision_vectors).where(OF_MODEL, OF_IDS)
-        found: dict[str, str] = {}
-        with self._database.read_snapshot() as unit_of_work:
-            for chunk in split_into_chunks(ids):
-                for key, title, context in unit_of_work.execute(query, {"model": model, "ids": chunk}):
-                    found[key] = embedded_text(title, context)
-        return found
+    def _whole_decisions(self, query: Select[Any], model: str) -> list[Decision]:
+        with self._database.background_snapshot() as unit_of_work:
+            ids: list[str] = list(unit_of_work.execute(query, {"model": model}).scalars())
+            return [entry.decision for entry in self.load(unit_of_work, ids).values()]
 
-    def put_vectors(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
+    def put_vectors(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[tuple[str, PassageVectors]]) -> None:
         """Store the vectors of decisions by id, replacing those of any model."""
         for chunk in split_into_chunks(vectors):
             ids = [key for key, _ in chunk]
             unit_of_work.execute(delete(decision_vectors).where(decision_vectors.c.decision_id.in_(ids)))
-            rows = [{"decision_id": key, "model": model, "vector": encode_vector(vector)} for key, vector in chunk]
-            unit_of_work.execute(insert(decision_vectors), rows)
+            unit_of_work.execute(insert(decision_vectors), [vectors_row(key, model, item) for key, item in chunk])
 
     def find_recorded(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> JournalEntry | None:
         """Return the decision that an agent recorded under a key; None if there is none."""
@@ -443,7 +473,7 @@ class SqlDecisionStore:
         rows = [{**entry_to_columns(entry, revision, at), "created_at": at} for entry, revision in entries]
         if rows:
             unit_of_work.execute(insert(decisions), rows)
-            self._add_tags(unit_of_work, entries)
+            self._add_tags_and_terms(unit_of_work, entries)
             insert_deadlines(unit_of_work, [entry.decision for entry, _ in entries])
 
     def update(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
@@ -454,12 +484,13 @@ class SqlDecisionStore:
         unit_of_work.execute(update(decisions).where(decisions.c.id == bindparam("key")), rows)
         for chunk in split_into_chunks([entry.decision.id for entry, _ in entries]):
             unit_of_work.execute(delete(decision_tags).where(decision_tags.c.decision_id.in_(chunk)))
+            unit_of_work.execute(delete(decision_terms).where(decision_terms.c.decision_id.in_(chunk)))
             delete_deadlines(unit_of_work, chunk)
-        self._add_tags(unit_of_work, entries)
+        self._add_tags_and_terms(unit_of_work, entries)
         insert_deadlines(unit_of_work, [entry.decision for entry, _ in entries])
 
     def delete(self, unit_of_work: UnitOfWork, decision_id: str) -> set[str]:
-        """Remove a decision with its vectors and all links from and to it.
+        """Remove a decision with its vectors, its terms and all links from and to it.
 
         Returns the ids that were superseded by it, or by a link that it declared.
         """
@@ -470,7 +501,7 @@ class SqlDecisionStore:
         targets = set(unit_of_work.execute(superseded_by_it).scalars())
         touching = or_(link.declared_by == decision_id, link.from_id == decision_id, link.to_id == decision_id)
         unit_of_work.execute(delete(decision_links).where(touching))
-        for table in (decision_tags, decision_vectors, prepared_vectors, review_deadlines):
+        for table in (decision_tags, decision_terms, decision_vectors, prepared_vectors, review_deadlines):
             unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
         unit_of_work.execute(delete(decisions).where(decisions.c.id == decision_id))
         return targets
@@ -503,6 +534,11 @@ class SqlDecisionStore:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
         return replace_links(unit_of_work, declarations)
 
+    def find_successors(self, ids: Sequence[str]) -> dict[str, list[str]]:
+        """Return the ids of the decisions that supersede those of `ids`, by links of the same agent."""
+        with self._database.read_snapshot() as unit_of_work:
+            return find_successor_ids(unit_of_work, ids)
+
     def find_superseded(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
         """Return the ids that a link declared by the same agent supersedes."""
         return find_superseded_ids(unit_of_work, ids)
@@ -525,10 +561,29 @@ class SqlDecisionStore:
         return {row.id: entry_from_row(row, links[row.id], deadlines.get(row.id)) for row in rows}
 
     @staticmethod
-    def _add_tags(unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]]) -> None:
+    def _add_tags_and_terms(unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]]) -> None:
         rows = [{"decision_id": entry.decision.id, "tag": tag} for entry, _ in entries for tag in entry.decision.tags]
         if rows:
             unit_of_work.execute(insert(decision_tags), rows)
+        unit_of_work.execute(insert(decision_terms), [terms_row(entry.decision) for entry, _ in entries])
+
+
+def terms_row(decision: Decision) -> dict[str, object]:
+    """Return the row of a decision's terms."""
+    terms = cached_terms(SearchedContent.of(decision))
+    return {"decision_id": decision.id, "version": ANALYSIS_VERSION, "terms": terms.tobytes()}
+
+
+def vectors_row(decision_id: str, model: str, passages: PassageVectors) -> dict[str, object]:
+    """Return the row of the vectors of a decision's passages."""
+    return {
+        "decision_id": decision_id,
+        "model": model,
+        "format": PASSAGE_FORMAT,
+        "passages": len(passages.vectors),
+        "has_lesson": passages.has_lesson,
+        "vector": encode_vectors(passages.vectors),
+    }
 
 
 def estimate_decision_size(decision: Decision) -> int:

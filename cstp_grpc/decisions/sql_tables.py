@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Double,
     ForeignKey,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -148,9 +150,25 @@ decision_vectors = Table(
     metadata,
     Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
     Column("model", Text, nullable=False),
+    Column("format", Integer, nullable=False, server_default="0"),
+    Column("passages", Integer, nullable=False, server_default="1"),
+    Column("has_lesson", Boolean, nullable=False, server_default=false()),
     Column("vector", LargeBinary, nullable=False),
 )
-"""The vector of each decision's text: little-endian float32, of one model at a time."""
+"""The vectors of each decision's passages, one after the other: little-endian float32, of one model at a time.
+
+They are in one row because they are always written and read together. `format` is the `PASSAGE_FORMAT` by which the
+text was divided; 0 is one vector of title and beginning.
+"""
+
+decision_terms = Table(
+    "decision_terms",
+    metadata,
+    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("terms", LargeBinary, nullable=False),
+)
+"""The terms of each decision, entries of `TERM_TYPE`; `version` is the `ANALYSIS_VERSION` that made them."""
 
 prepared_vectors = Table(
     "prepared_vectors",
@@ -158,6 +176,9 @@ prepared_vectors = Table(
     Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
     Column("model", Text, primary_key=True),
     Column("revision", BigInteger, nullable=False),
+    Column("format", Integer, nullable=False, server_default="0"),
+    Column("passages", Integer, nullable=False, server_default="1"),
+    Column("has_lesson", Boolean, nullable=False, server_default=false()),
     Column("vector", LargeBinary, nullable=False),
 )
 """Vectors of models that no server uses yet, as `decision_vectors` has them; `revision` is that of the decision."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.decisions.decision_terms import NO_TERMS, Terms
 from cstp_grpc.decisions.model import (
     Decision,
     DecisionContent,
@@ -26,28 +27,31 @@ from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 Vector = NDArray[np.float32]
-"""The embedding of one decision, of shape (dimensions,)."""
+"""The embedding of one text, of shape (dimensions,)."""
 
-MAX_EMBEDDED_CONTEXT = 2000
-"""How many characters of a decision's context are embedded; the model reads about 256 tokens."""
+Vectors = NDArray[np.float32]
+"""The embeddings of several texts, of shape (texts, dimensions)."""
 
 
-def embedded_text(title: str, context: str | None) -> str:
-    """Return the text of a decision that is embedded, with at most the first 2000 characters of `context`."""
-    return f"{title}\n{context[:MAX_EMBEDDED_CONTEXT]}" if context else title
+@dataclass(frozen=True, slots=True, eq=False)
+class PassageVectors:
+    """The vectors of a decision's passages in their order, at least one; if `has_lesson`, the last is of its lesson."""
+
+    vectors: Vectors
+    has_lesson: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexRow:
     """The data of a decision that a search index holds.
 
-    `revision` grows with every change of the decision; `vector` is float32 of the model's dimensions; `date` is in
-    seconds since the epoch.
+    `revision` grows with every change of the decision; `vectors` are those of its passages; `date` is in seconds since
+    the epoch; `terms` are empty until the decision was analysed.
     """
 
     decision_id: str
     revision: int
-    vector: Vector
+    passages: PassageVectors
     agent: str
     visibility: Visibility
     category: str | None
@@ -58,6 +62,13 @@ class IndexRow:
     outcome: Outcome | None
     tags: tuple[str, ...]
     project: str | None
+    terms: Terms = field(default_factory=lambda: NO_TERMS)
+
+    @property
+    def vector(self) -> Vector:
+        """The vector of the first passage."""
+        first: Vector = self.passages.vectors[0]
+        return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +159,16 @@ class DecisionStore(Protocol):
     def identity(self) -> str:
         """Return the unique name of the journal."""
 
-    def stale_vectors(self, model: str, limit: int) -> list[tuple[str, str]]:
-        """Return id and text of decisions that have no vector of this model, to be embedded."""
+    def unembedded_decisions(self, model: str, limit: int) -> list[Decision]:
+        """Return whole decisions that have no vectors of this model."""
 
-    def embedded_texts(self, model: str, ids: Sequence[str]) -> dict[str, str]:
-        """Return the embedded text of the decisions of `ids` that have a vector of this model, by id."""
+    def outdated_decisions(self, model: str, limit: int) -> list[Decision]:
+        """Return whole decisions whose vectors of this model or whose terms were made by older rules."""
 
-    def put_vectors(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
+    def embedded_decisions(self, model: str, ids: Sequence[str]) -> dict[str, Decision]:
+        """Return the whole decisions of `ids` that have vectors of this model by the present rules, by id."""
+
+    def put_vectors(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[tuple[str, PassageVectors]]) -> None:
         """Store the vectors of decisions by id, replacing those of any model."""
 
     def find_recorded(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> JournalEntry | None:
@@ -164,10 +178,10 @@ class DecisionStore(Protocol):
         """Return entries by id."""
 
     def insert(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
-        """Insert decisions with their revisions; their links are stored separately."""
+        """Insert decisions with their revisions and terms; their links are stored separately."""
 
     def update(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
-        """Replace decisions and their revisions; their links stay unchanged."""
+        """Replace decisions with their revisions and terms; their links stay unchanged."""
 
     def delete(self, unit_of_work: UnitOfWork, decision_id: str) -> set[str]:
         """Remove a decision with its vectors and all links from and to it.
@@ -186,6 +200,9 @@ class DecisionStore(Protocol):
 
     def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
+
+    def find_successors(self, ids: Sequence[str]) -> dict[str, list[str]]:
+        """Return the ids of the decisions that supersede those of `ids`, by links of the same agent."""
 
     def find_superseded(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
         """Return the ids that a link declared by the same agent supersedes."""

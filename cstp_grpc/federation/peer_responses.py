@@ -103,9 +103,15 @@ def weigh_decision(message: FoundT, agent: str, trust: float, *, itself: str) ->
     decision = type(message)()
     decision.CopyFrom(message)
     decision.origin = qualified_agent_name(agent, message.origin, itself)
-    # A distance of more than 1 is the opposite of similar, which weighs nothing.
-    score = min(max(1 - message.distance, 0.0), 1.0)
-    return WeightedMatch(decision, score * trust)
+    return WeightedMatch(decision, relevance_score(message) * trust)
+
+
+def relevance_score(message: cstp_pb2.DecisionSummary | cstp_pb2.SimilarDecision) -> float:
+    """Return the score of a decision that a peer found, from 0 to 1."""
+    if isinstance(message, cstp_pb2.DecisionSummary) and not message.HasField("score"):
+        # Of a peer that does not say it. A distance of more than 1 is the opposite of similar, which weighs nothing.
+        return min(max(1 - message.distance, 0.0), 1.0)
+    return min(max(message.score, 0.0), 1.0)
 
 
 def qualified_agent_name(agent: str, theirs: str, itself: str = "") -> str:

@@ -22,6 +22,7 @@ MAX_TITLE_CHARACTERS: Final = 500
 MAX_TEXT_CHARACTERS: Final = 20_000
 MAX_TAGS: Final = 100
 MAX_DECISIONS: Final = 50
+MAX_REASONS: Final = 10
 
 # The contract sets no limit on these; they are far beyond what rulebooks hold, and keep a hostile peer within bounds.
 MAX_NAME_CHARACTERS: Final = 2_000
@@ -41,6 +42,7 @@ TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
 ALLOWED_CONTROLS: Final = "\n\t\r"
 """Non-printable characters that texts may contain."""
 
+MATCH_REASONS: Final = frozenset(cstp_pb2.MatchReason.values())
 OUTCOMES: Final = frozenset(types_pb2.Outcome.values())
 STAKES: Final = frozenset(types_pb2.Stakes.values())
 DECISION_STATUSES: Final = frozenset(types_pb2.DecisionStatus.values())
@@ -120,8 +122,9 @@ def validate_announcement(message: cstp_pb2.AnnounceIntentResponse) -> None:
     check_instant(message.received_at)
     validate_decisions(message.similar_decisions)
     for each in message.similar_decisions:
-        if not abs(1 - each.distance - each.score) <= ROUNDING_TOLERANCE:
-            raise InvalidPeerResponse("a score is not that of its distance")
+        # Agents of older versions state 1 - distance, which may be below 0.
+        if not -1 - ROUNDING_TOLERANCE <= each.score <= 1 + ROUNDING_TOLERANCE:
+            raise InvalidPeerResponse("a score is out of range")
     message.suggestions[:] = [
         sanitize_text(text, MAX_TEXT_CHARACTERS) for text in message.suggestions[:MAX_SUGGESTIONS]
     ]
@@ -152,6 +155,7 @@ def validate_decisions(
         if not -ROUNDING_TOLERANCE <= each.distance <= 2 + ROUNDING_TOLERANCE:
             raise InvalidPeerResponse("a distance is out of range")
         check_label(each.origin, MAX_AGENT_CHARACTERS)
+        each.matched_by[:] = [reason for reason in each.matched_by[:MAX_REASONS] if reason in MATCH_REASONS]
         if not each.HasField("date"):
             raise InvalidPeerResponse("a decision has no date")
         check_instant(each.date)
@@ -161,10 +165,19 @@ def validate_decisions(
         # Enums of proto3 are open: a value of a later contract arrives as a number that means nothing here.
         if each.outcome not in OUTCOMES:
             each.outcome = types_pb2.OUTCOME_UNSPECIFIED
+        if each.status not in DECISION_STATUSES:
+            each.status = types_pb2.DECISION_STATUS_UNSPECIFIED
+        if each.similar_count < 0:
+            raise InvalidPeerResponse("a number of similar decisions is negative")
+        each.similar_outcomes[:] = [outcome for outcome in each.similar_outcomes[:MAX_REASONS] if outcome in OUTCOMES]
+        if each.HasField("superseded_by"):
+            check_identifier(each.superseded_by, "decision's identifier")
 
 
 def validate_summary(message: cstp_pb2.DecisionSummary) -> None:
     """Validate the fields of a decision that only queries return."""
+    if not -ROUNDING_TOLERANCE <= message.score <= 1 + ROUNDING_TOLERANCE:
+        raise InvalidPeerResponse("a score is out of range")
     if not 0 <= message.confidence <= 1:
         raise InvalidPeerResponse("a confidence is out of range")
     if len(message.tags) > MAX_TAGS or len(message.reasons) > MAX_TAGS:
@@ -178,8 +191,6 @@ def validate_summary(message: cstp_pb2.DecisionSummary) -> None:
     message.reasons[:] = [sanitize_text(reason, MAX_IDENTIFIER_CHARACTERS) for reason in message.reasons]
     if message.stakes not in STAKES:
         message.stakes = types_pb2.STAKES_UNSPECIFIED
-    if message.status not in DECISION_STATUSES:
-        message.status = types_pb2.DECISION_STATUS_UNSPECIFIED
 
 
 def check_sender(name: str, *, present: bool = True) -> None:

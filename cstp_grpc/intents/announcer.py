@@ -7,13 +7,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.background import BackgroundReader, DecisionBackground
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.relevance import Favoured
 from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, error_reason
@@ -53,14 +53,9 @@ HASHED_JSON = json.JSONEncoder(sort_keys=True)
 """Encodes the content that is hashed. It must not change: stored intents are compared by these hashes."""
 
 
-@lru_cache(maxsize=256)
-def preferred_decisions(category: str | None) -> tuple[DecisionFilter, ...]:
-    """Return what is searched for an announcement: decisions of its category first, others if there are too few.
-
-    Nodes of projects come last: they have no outcome, and must not displace decisions that have one.
-    """
-    others = (RECORDED_DECISIONS, NODE_DECISIONS)
-    return others if category is None else (replace(RECORDED_DECISIONS, category=category), *others)
+SEARCHED_DECISIONS = (RECORDED_DECISIONS, NODE_DECISIONS)
+"""What is searched for an announcement. Nodes of projects come last: they have no outcome, and must not displace
+decisions that have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +312,16 @@ class Announcer:
         return self._related.find(subject_of_announcement(announcement, caller, reader, vector))
 
     async def _find_similar(self, announcement: Announcement, reader: str) -> list[Match]:
-        """Return similar decisions, in the order of `preferred_decisions`."""
+        """Return similar decisions, in the order of `SEARCHED_DECISIONS`."""
         text = announcement.searched_text
-        preferences = preferred_decisions(announcement.category)
-        return await self._searches.search_by_preference(text, preferences, reader, MAX_SIMILAR, self._min_score)
+        return await self._searches.find_precedents(
+            text,
+            SEARCHED_DECISIONS,
+            reader,
+            MAX_SIMILAR,
+            self._min_score,
+            Favoured(announcement.category, announcement.project),
+        )
 
     async def _store_intent(
         self,

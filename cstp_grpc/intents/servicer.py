@@ -300,6 +300,11 @@ def similar_decision_message(match: Match) -> cstp_pb2.SimilarDecision:
         distance=match.distance,
         score=match.score,
         notes=match.decision.notes,
+        matched_by=map(messages.MATCH_REASON.number, match.matched_by),
+        similar_count=match.similar_count,
+        similar_outcomes=map(proto_values.OUTCOME.number, match.similar_outcomes),
+        status=proto_values.STATUS.number(match.decision.status),
+        superseded_by=match.superseded_by,
     )
 
 
@@ -322,6 +327,11 @@ def decision_summary(match: Match, include_reasons: bool) -> cstp_pb2.DecisionSu
         tags=item.tags or None,
         project=item.project,
         agent=item.agent,
+        score=match.score,
+        matched_by=map(messages.MATCH_REASON.number, match.matched_by),
+        similar_count=match.similar_count,
+        similar_outcomes=map(proto_values.OUTCOME.number, match.similar_outcomes) if match.similar_outcomes else None,
+        superseded_by=match.superseded_by,
     )
 
 

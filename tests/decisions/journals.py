@@ -96,5 +96,5 @@ class JournalKit:
 
 def plain(row: IndexRow) -> tuple[object, ...]:
     """A row that can be compared."""
-    values = [getattr(row, name) for name in IndexRow.__slots__ if name != "vector"]
-    return (*values, row.vector.tobytes())
+    values = [getattr(row, name) for name in IndexRow.__slots__ if name not in ("passages", "terms")]
+    return (*values, row.passages.vectors.tobytes(), row.passages.has_lesson, row.terms.tobytes())

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from hypothesis import strategies as st
 
+from cstp_grpc.decisions.decision_terms import TERM_TYPE, QueryTerm, TermField, Terms
 from cstp_grpc.decisions.model import Decision, DecisionFilter, passes_filter
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.decisions.search.vector_matrix import ScoredDecision
-from cstp_grpc.decisions.store import IndexRow, Vector
+from cstp_grpc.decisions.search.ranking import ScoredDecision
+from cstp_grpc.decisions.search.relevance import (
+    CATEGORY_WEIGHT,
+    COVERAGE_WEIGHT,
+    NAME_WEIGHT,
+    PROJECT_WEIGHT,
+    Favoured,
+    RankedQuery,
+    RelevanceCurve,
+)
+from cstp_grpc.decisions.search.word_index import inverse_document_frequency
+from cstp_grpc.decisions.store import IndexRow, PassageVectors, Vector
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from tests.decisions import strategies
 
@@ -46,14 +57,47 @@ def row(decision_id: str, revision: int, vector: Vector | None = None, **changes
         "project": None,
         **changes,
     }
-    return IndexRow(decision_id, revision, unit(1, 0, 0) if vector is None else vector, **values)  # type: ignore[arg-type]
+    passages = passages_of(unit(1, 0, 0) if vector is None else vector)
+    return IndexRow(decision_id, revision, passages, **values)  # type: ignore[arg-type]
+
+
+def passages_of(*vectors: Vector, has_lesson: bool = False) -> PassageVectors:
+    """The vectors of a decision's passages."""
+    return PassageVectors(np.stack(vectors), has_lesson)
+
+
+def terms_of(occurrences: Mapping[int, tuple[float, int]]) -> Terms:
+    """Terms by hash, each with its impact and its fields."""
+    return np.array([(key, *occurrences[key]) for key in sorted(occurrences)], TERM_TYPE)
+
+
+HASHES = (1, 7, 99, 4_000_000_000)
+terms = st.dictionaries(
+    st.sampled_from(HASHES), st.tuples(st.sampled_from([0.25, 0.5, 0.875]), st.integers(0, 15)), max_size=4
+).map(terms_of)
+queries = st.builds(
+    RankedQuery,
+    vector=vectors,
+    terms=st.dictionaries(st.sampled_from([*HASHES, 12]), st.booleans(), max_size=4).map(
+        lambda units: tuple(QueryTerm(key, 1 + key % 2, unit) for key, unit in units.items())
+    ),
+    curve=st.just(RelevanceCurve(slope=3, midpoint=0.4)),
+    favoured=st.builds(Favoured, st.none() | strategies.categories, st.none() | strategies.projects),
+)
+
+
+def query_of(vector: Vector) -> RankedQuery:
+    """A query without words."""
+    return RankedQuery(vector, (), RelevanceCurve(slope=3, midpoint=0.4))
 
 
 rows = st.builds(
     IndexRow,
     decision_id=st.sampled_from(IDS),
     revision=st.integers(0, 3),
-    vector=vectors,
+    passages=st.builds(
+        PassageVectors, st.lists(vectors, min_size=1, max_size=3).map(np.stack), has_lesson=st.booleans()
+    ),
     agent=st.sampled_from(AGENTS),
     visibility=st.sampled_from(Visibility),
     category=st.none() | strategies.categories,
@@ -64,6 +108,7 @@ rows = st.builds(
     outcome=st.none() | st.sampled_from(Outcome),
     tags=strategies.tags,
     project=st.none() | strategies.projects,
+    terms=terms,
 )
 filters = strategies.filters(st.sampled_from(AGENTS))
 
@@ -83,16 +128,65 @@ class SlowMatrix:
         return cls(newest)
 
     def passing(self, caller: str, wanted: DecisionFilter, sharing: ReadPolicy) -> list[IndexRow]:
+        # The matrix has dates as float64, which centuries from now are 4 us apart.
+        after, before = wanted.date_after, wanted.date_before
+        wanted = replace(wanted, date_after=after and as_float(after), date_before=before and as_float(before))
         found = ((item, decision(item)) for item in self.rows.values())
         return [item for item, meant in found if sharing.may_read(meant, caller) and passes_filter(meant, wanted)]
 
-    def best(self, found: Iterable[IndexRow], query: Vector, limit: int, min_score: float) -> list[ScoredDecision]:
+    def best(
+        self,
+        found: Iterable[IndexRow],
+        query: RankedQuery,
+        limit: int,
+        min_score: float,
+        readable: Iterable[IndexRow] = (),
+    ) -> list[tuple[str, float, float]]:
+        """Return id, score and similarity of the best; words are as rare as they are among the readable ones."""
+        corpus = list(readable)
         scored = []
         for item in found:
-            product = sum(float(a) * float(b) for a, b in zip(item.vector, query, strict=True))
-            scored.append(ScoredDecision(item.decision_id, max(-1.0, min(1.0, round(product, 6))), item.date))
-        scored.sort(key=lambda one: (-one.score, -one.date, one.decision_id))
-        return [one for one in scored if one.score >= min_score][:limit]
+            products = [
+                round(sum(float(a) * float(b) for a, b in zip(vector, query.vector, strict=True)), 6)
+                for vector in item.passages.vectors
+            ]
+            similarity = max(-1.0, min(1.0, max(products)))
+            evidence = round(similarity + self.added(item, query, corpus), 6)
+            scored.append((evidence, item.date, item.decision_id, similarity))
+        scored.sort(key=lambda one: (-one[0], -one[1], one[2]))
+        results = [(key, round(query.curve.score(evidence), 6), similarity) for evidence, _, key, similarity in scored]
+        return [one for one in results if one[1] >= min_score][:limit]
+
+    def added(self, item: IndexRow, query: RankedQuery, corpus: list[IndexRow]) -> float:
+        """Return the evidence beside the similarity."""
+        bound = covered = 0.0
+        named = False
+        for term in query.terms:
+            having = [each for each in corpus if term.hash in each.terms["hash"]]
+            if term.is_unit and not having:
+                continue
+            rarity = term.count * inverse_document_frequency(len(corpus), len(having))
+            bound += rarity
+            for occurrence in item.terms[item.terms["hash"] == term.hash]:
+                covered += rarity * float(occurrence["impact"])
+                named = named or (term.is_unit and bool(occurrence["fields"] & TermField.NAME))
+        favoured = query.favoured
+        return (
+            COVERAGE_WEIGHT * (covered / (bound or 1))
+            + NAME_WEIGHT * named
+            + CATEGORY_WEIGHT * (favoured.category is not None and item.category == favoured.category)
+            + PROJECT_WEIGHT * (favoured.project is not None and item.project == favoured.project)
+        )
+
+
+def shown(results: Iterable[ScoredDecision]) -> list[tuple[str, float, float]]:
+    """Return id, score and similarity of results."""
+    return [(item.decision_id, item.score, item.similarity) for item in results]
+
+
+def as_float(instant: datetime) -> datetime:
+    """The instant as the seconds of a float give it."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=instant.timestamp())
 
 
 def decision(item: IndexRow) -> Decision:

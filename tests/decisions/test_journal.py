@@ -458,12 +458,35 @@ class TestImporting:
 
     def test_a_vector_is_kept_while_its_text_is_the_same(self, kit: JournalKit) -> None:
         key = bring(kit, "a", context="c" * 5000)
-        vector = kit.heard.rows[key].vector
+        vectors = kit.heard.rows[key].passages.vectors
         count = len(kit.embedder.texts)
-        bring(kit, "a", context="c" * 6000, category="process")
+        bring(kit, "a", context="c" * 5000, category="process")
         assert len(kit.embedder.texts) == count
         assert kit.heard.rows[key].category == "process"
-        np.testing.assert_array_equal(kit.heard.rows[key].vector, vector)
+        np.testing.assert_array_equal(kit.heard.rows[key].passages.vectors, vectors)
+
+    def test_a_review_gives_a_decision_the_vector_and_the_words_of_its_lesson(self, kit: JournalKit) -> None:
+        key = record(kit, notes=None).id
+        before = kit.heard.rows[key]
+        kit.journal.review(key, Outcome.FAILURE, "clock skew", "alice", "request-2")
+        after = kit.heard.rows[key]
+        assert (before.passages.has_lesson, after.passages.has_lesson) == (False, True)
+        lesson = kit.embedder.embed([f"{WHOLE.title}\nfailure: clock skew"])[0]
+        np.testing.assert_array_equal(after.passages.vectors, [*before.passages.vectors, lesson])
+        assert set(before.terms["hash"]) < set(after.terms["hash"])
+        kit.journal.review(key, Outcome.FAILURE, "", "alice", "request-3")
+        np.testing.assert_array_equal(kit.heard.rows[key].passages.vectors, before.passages.vectors)
+
+    def test_what_older_rules_made_is_made_anew_and_nothing_else_changes(self, kit: JournalKit) -> None:
+        decision = record(kit)
+        before = kit.heard.rows[decision.id]
+        entries = len(kit.trail.entries)
+        kit.journal.refresh_passages([decision])
+        after = kit.heard.rows[decision.id]
+        assert after.revision > before.revision
+        assert plain(replace(after, revision=before.revision)) == plain(before)
+        assert kit.journal.get(decision.id, "alice") == decision
+        assert len(kit.trail.entries) == entries
 
     def test_a_vector_is_that_of_the_text_where_another_import_came_between(
         self, kit: JournalKit, monkeypatch: pytest.MonkeyPatch
@@ -704,9 +727,11 @@ class TestTheRest:
             connection.commit()
         with pytest.raises(QueryFailed):
             kit.journal.get("dec-none", "alice")
+        # It reads the lesson before it writes.
+        with pytest.raises(QueryFailed):
+            kit.journal.review("dec-none", Outcome.SUCCESS, None, "alice", "request-2")
         writes: list[Callable[[], object]] = [
             lambda: record(kit),
-            lambda: kit.journal.review("dec-none", Outcome.SUCCESS, None, "alice", "request-2"),
             lambda: kit.journal.share("dec-none", "alice", "request-2"),
         ]
         for write in writes:

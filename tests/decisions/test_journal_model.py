@@ -19,7 +19,7 @@ from cstp_grpc.decisions.model import (
     Links,
     SourceLinks,
 )
-from cstp_grpc.decisions.store import embedded_text
+from cstp_grpc.decisions.passages import decision_passages
 from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.errors import NotFound, PermissionDenied
 from cstp_grpc.storage.pagination import PageRequest
@@ -224,8 +224,11 @@ class Story:
         assert {row.decision_id for row in rows} == set(self.model.known)
         for row in rows:
             assert plain(row) == plain(self.kit.heard.rows[row.decision_id])
-            said = self.model.known[row.decision_id].content
-            assert row.vector.tolist() == self.kit.embedder.embed([embedded_text(said.title, said.context)])[0].tolist()
+            decision = self.kit.store.get(row.decision_id)
+            assert decision is not None
+            passages = decision_passages(decision)
+            assert row.passages.vectors.tolist() == self.kit.embedder.embed(passages.texts).tolist()
+            assert row.passages.has_lesson == passages.has_lesson
 
 
 @settings(

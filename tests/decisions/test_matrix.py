@@ -14,17 +14,13 @@ from hypothesis import strategies as st
 
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
+from cstp_grpc.decisions.search.ranking import MIN_ROWS_TO_ESTIMATE, CandidateRows, ScoredDecision
 from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
-from cstp_grpc.decisions.search.vector_matrix import (
-    MIN_ROWS_TO_ESTIMATE,
-    CandidateRows,
-    ScoredDecision,
-    VectorMatrix,
-)
+from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.store import ErasedRow, IndexRow, Vector
 from cstp_grpc.enums import Visibility
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
-from tests.decisions.rows import AGENTS, DIRECTIONS, IDS, SlowMatrix, filters, row, rows, unit, vectors
+from tests.decisions.rows import AGENTS, DIRECTIONS, IDS, SlowMatrix, filters, queries, query_of, row, rows, shown, unit
 from tests.decisions.strategies import sharings
 
 EVERYTHING = DecisionFilter()
@@ -56,7 +52,12 @@ def matrix_of(*batches: Sequence[IndexRow], sharing: ReadPolicy = SHARE_WITH_ALL
 
 
 def ids(candidates: CandidateRows) -> list[str]:
-    return [item.decision_id for item in candidates.best(X, 10_000, -1.0)]
+    return [item.decision_id for item in candidates.best(query_of(X), 10_000, -1.0)]
+
+
+def among(matrix: VectorMatrix, names: Sequence[str], revision: int) -> CandidateRows:
+    """The named and the newly changed rows, for a query without words."""
+    return matrix.candidates_among(names, revision, "bob", EVERYTHING, query_of(X), 1)[0]
 
 
 callers = st.sampled_from([*AGENTS, "carol"])
@@ -64,7 +65,7 @@ limits = st.integers(1, 10)
 min_scores = st.sampled_from([-1.0, 0.0, 0.3, 1.0])
 
 
-@given(st.lists(st.lists(rows, max_size=8), max_size=6), filters, callers, sharings("bob"), vectors, limits, min_scores)
+@given(st.lists(st.lists(rows, max_size=8), max_size=6), filters, callers, sharings("bob"), queries, limits, min_scores)
 def test_it_finds_what_a_look_at_each_decision_finds(  # type: ignore[no-untyped-def]
     batches, wanted, caller, sharing, query, limit, min_score
 ) -> None:
@@ -76,7 +77,8 @@ def test_it_finds_what_a_look_at_each_decision_finds(  # type: ignore[no-untyped
 
     assert matrix.size == len(slow.rows)
     assert len(candidates) == len(passing)
-    assert candidates.best(query, limit, min_score) == slow.best(passing, query, limit, min_score)
+    readable = slow.passing(caller, EVERYTHING, sharing)
+    assert shown(candidates.best(query, limit, min_score)) == slow.best(passing, query, limit, min_score, readable)
 
 
 @given(
@@ -84,7 +86,7 @@ def test_it_finds_what_a_look_at_each_decision_finds(  # type: ignore[no-untyped
     filters,
     callers,
     sharings("bob"),
-    vectors,
+    queries,
     st.sets(st.sampled_from(IDS)),
     st.integers(-1, 3),
 )
@@ -97,9 +99,15 @@ def test_among_finds_the_named_and_the_newly_changed(  # type: ignore[no-untyped
         item for item in slow.passing(caller, wanted, sharing) if item.decision_id in named or item.revision > revision
     ]
 
-    found = matrix.candidates_among([*named, "dec-unknown"], revision, caller, wanted)
+    found, others = matrix.candidates_among([*named, "dec-unknown"], revision, caller, wanted, query, 1)
 
-    assert found.best(query, 10, -1.0) == slow.best(passing, query, 10, -1.0)
+    readable = slow.passing(caller, EVERYTHING, sharing)
+    every = slow.best(slow.passing(caller, wanted, sharing), query, 10, -1.0, readable)
+    results = shown(found.best(query, 10, -1.0))
+    assert [item for item in every if item in results] == results
+    assert {item.decision_id for item in passing} <= {key for key, _, _ in results}
+    left_out = [slow.rows[key] for key, _, _ in every if key not in {key for key, _, _ in results}]
+    assert all(slow.added(item, query, readable) <= others + 1e-9 for item in left_out)
 
 
 def test_few_of_many_rows_score_as_they_do_among_all() -> None:
@@ -111,7 +119,7 @@ def test_few_of_many_rows_score_as_they_do_among_all() -> None:
         for number in range(4000)
     ]
     matrix = matrix_of(many)
-    query = unit(1, 2, 3)
+    query = query_of(unit(1, 2, 3))
     scores = {item.decision_id: item.score for item in matrix.candidates("bob", EVERYTHING).best(query, 4000, -1.0)}
 
     for project in ("rare", "often"):
@@ -123,7 +131,9 @@ def test_few_of_many_rows_score_as_they_do_among_all() -> None:
 def test_scores_stay_within_their_range() -> None:
     third = np.full(3, np.sqrt(np.float32(1 / 3)) * np.float32(1.000001), np.float32)
     matrix = matrix_of([row("dec-0", 0, third), row("dec-1", 1, -third)])
-    assert [item.score for item in matrix.candidates("bob", EVERYTHING).best(third, 2, -1.0)] == [1.0, -1.0]
+    results = matrix.candidates("bob", EVERYTHING).best(query_of(third), 2, -1.0)
+    assert [item.similarity for item in results] == [1.0, -1.0]
+    assert all(0 <= item.score <= 1 for item in results)
 
 
 @given(st.lists(rows | st.builds(ErasedRow, st.sampled_from(IDS), st.integers(0, 3)), max_size=20), filters, callers)
@@ -147,7 +157,8 @@ def test_what_is_deleted_is_not_found_whatever_comes_late(  # type: ignore[no-un
     slow = SlowMatrix.of(kept)
     passing = slow.passing(caller, wanted, SHARE_WITH_ALL)
     assert matrix.size == len(slow.rows)
-    assert matrix.candidates(caller, wanted).best(X, 10, -1.0) == slow.best(passing, X, 10, -1.0)
+    found = matrix.candidates(caller, wanted).best(query_of(X), 10, -1.0)
+    assert shown(found) == slow.best(passing, query_of(X), 10, -1.0)
 
 
 def test_deleted_rows_are_compacted_away() -> None:
@@ -178,7 +189,7 @@ def test_what_was_found_before_a_change_is_not_found_again() -> None:
 
 def test_what_changed_several_times_is_newly_changed_once() -> None:
     matrix = matrix_of([row("dec-0", 1), row("dec-0", 2)], [row("dec-0", 3)])
-    assert ids(matrix.candidates_among([], 0, "bob", EVERYTHING)) == ["dec-0"]
+    assert ids(among(matrix, [], 0)) == ["dec-0"]
 
 
 def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturbed() -> None:
@@ -192,7 +203,7 @@ def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturb
     assert sorted(ids(matrix.candidates("bob", EVERYTHING))) == [f"dec-{number}" for number in range(10)]
     assert ids(matrix.candidates("bob", DecisionFilter(tags=("later", "tag-4")))) == ["dec-4"]
     assert ids(matrix.candidates("bob", DecisionFilter(tags=("first",)))) == []
-    assert ids(matrix.candidates_among(["dec-3"], 5000, "bob", EVERYTHING)) == ["dec-3"]
+    assert ids(among(matrix, ["dec-3"], 5000)) == ["dec-3"]
     assert sorted(ids(before)) == [f"dec-{number}" for number in range(10)]
 
 
@@ -222,7 +233,7 @@ def test_readers_see_each_decision_once_while_others_write() -> None:
 
     def read() -> None:
         while not ended.is_set():
-            both = (matrix.candidates("bob", EVERYTHING), matrix.candidates_among(names, 10_000, "bob", EVERYTHING))
+            both = (matrix.candidates("bob", EVERYTHING), among(matrix, names, 10_000))
             errors.extend(f"{len(found)} of {len(names)}" for found in both if sorted(ids(found)) != sorted(names))
 
     readers = [threading.Thread(target=read) for _ in range(3)]
@@ -242,7 +253,7 @@ def test_many_searches_at_once_score_alike() -> None:
     queries = [unit(*generator.standard_normal(3)) for _ in range(40)]
 
     def search(query: Vector) -> list[ScoredDecision]:
-        return matrix.candidates("bob", EVERYTHING).best(query, 20, -1.0)
+        return matrix.candidates("bob", EVERYTHING).best(query_of(query), 20, -1.0)
 
     alone = [search(query) for query in queries]
     with ThreadPoolExecutor(8) as threads:
@@ -265,7 +276,7 @@ def test_many_rows_are_ranked_as_a_look_at_each_ranks_them(limit: int) -> None:
     matrix, slow = matrix_of(many), SlowMatrix.of(many)
 
     for wanted in (EVERYTHING, DecisionFilter(category="often"), DecisionFilter(category="rare")):
-        for query, least in ((unit(1, 2, 3), -1.0), (unit(1, 0, 0.1), 0.9)):
+        for query, least in ((query_of(unit(1, 2, 3)), -1.0), (query_of(unit(1, 0, 0.1)), 0.8)):
             passing = slow.passing("bob", wanted, SHARE_WITH_ALL)
             found = matrix.candidates("bob", wanted).best(query, limit, least)
-            assert found == slow.best(passing, query, limit, least)
+            assert shown(found) == slow.best(passing, query, limit, least)

@@ -14,14 +14,14 @@ from cstp_grpc.decisions.model import DecisionContent
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.decisions.reindexing import (
     PREPARED_BATCH,
-    PreparedVector,
+    PreparedVectors,
     adopt_prepared_vectors,
     prepare_vectors,
 )
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.store import JournalEntry, Vector
+from cstp_grpc.decisions.store import JournalEntry, PassageVectors, Vector
 from cstp_grpc.embedding.embedder import Vectors
 from cstp_grpc.errors import QueryFailed
 from cstp_grpc.storage.database import Database
@@ -56,6 +56,11 @@ class CountedEmbedder:
         return np.full(DIMENSIONS, len(self.model) + len(text), np.float32)
 
 
+def one_passage(vector: Vector) -> PassageVectors:
+    """The vector of a decision with a single passage."""
+    return PassageVectors(vector[np.newaxis])
+
+
 class Shelf:
     """A journal whose decisions have the vectors of an old model."""
 
@@ -75,7 +80,7 @@ class Shelf:
         def job(unit_of_work: UnitOfWork) -> None:
             revised = [(entry, self.change_log.append(unit_of_work, entry.decision.id)) for entry in entries]
             self.decisions.insert(unit_of_work, revised, NOW)
-            vectors = [(entry.decision.id, self.old.vector_of(entry.decision.title)) for entry in entries]
+            vectors = [(entry.decision.id, one_passage(self.old.vector_of(entry.decision.title))) for entry in entries]
             self.decisions.put_vectors(unit_of_work, self.old.model, vectors)
 
         self.writer.run(job)
@@ -88,7 +93,7 @@ class Shelf:
             self.decisions.update(
                 unit_of_work, [(changed, self.change_log.append(unit_of_work, changed.decision.id))], NOW
             )
-            vector = self.old.vector_of(title)
+            vector = one_passage(self.old.vector_of(title))
             self.decisions.put_vectors(unit_of_work, self.old.model, [(changed.decision.id, vector)])
 
         self.writer.run(job)
@@ -121,7 +126,7 @@ def shelf(database: Database, writer: GroupCommitWriter) -> Shelf:
     "SqlPreparedVectorStore.count_unprepared",
     "SqlPreparedVectorStore.has_prepared",
     "SqlPreparedVectorStore.put",
-    "SqlPreparedVectorStore.unprepared_texts",
+    "SqlPreparedVectorStore.unprepared_decisions",
 )
 def test_the_old_vectors_serve_until_the_new_ones_are_taken_over(shelf: Shelf) -> None:
     entries = shelf.record(3)
@@ -178,20 +183,20 @@ def test_a_vector_of_a_former_revision_is_never_taken_over(shelf: Shelf) -> None
     assert shelf.adopt("newer") == 1
     assert shelf.vectors("newer").keys() == {kept.decision.id}
     assert shelf.vectors("old").keys() == {changed.decision.id}
-    assert [key for key, _ in shelf.decisions.stale_vectors("newer", 10)] == [changed.decision.id]
+    assert [each.id for each in shelf.decisions.unembedded_decisions("newer", 10)] == [changed.decision.id]
 
 
 def test_a_decision_that_changed_while_it_was_embedded_is_left_out(shelf: Shelf) -> None:
     first, gone = shelf.record(2)
-    texts = shelf.prepared.unprepared_texts("newer", 10)
-    assert {each.decision_id for each in texts} == {first.decision.id, gone.decision.id}
+    texts = shelf.prepared.unprepared_decisions("newer", 10)
+    assert {each.decision.id for each in texts} == {first.decision.id, gone.decision.id}
     shelf.change(first, "another title")
     shelf.delete(gone)
-    vector = np.ones(DIMENSIONS, np.float32)
-    late = [PreparedVector(each.decision_id, each.revision, vector) for each in texts]
+    passages = one_passage(np.ones(DIMENSIONS, np.float32))
+    late = [PreparedVectors(each.decision.id, each.revision, passages) for each in texts]
     shelf.writer.run(lambda unit_of_work: shelf.prepared.put(unit_of_work, "newer", late))
     assert not shelf.prepared.has_prepared("newer")
-    assert [each.text for each in shelf.prepared.unprepared_texts("newer", 10)] == ["another title"]
+    assert [each.decision.title for each in shelf.prepared.unprepared_decisions("newer", 10)] == ["another title"]
 
 
 def test_what_was_prepared_for_a_model_that_is_not_used_is_removed(shelf: Shelf) -> None:

@@ -59,9 +59,9 @@ class Finder:
                 self.index.upsert([item.decision_id], [item.vector], item.revision)
 
     def find(
-        self, query: str, filters: DecisionFilter = ANY, caller: str = "bob", limit: int = 10, min_score: float = 0.01
+        self, query: str, filters: DecisionFilter = ANY, caller: str = "bob", limit: int = 10, min_score: float = 0.25
     ) -> list[Match]:
-        return self.search.search(query, filters, caller, limit, min_score)
+        return self.search.search_by_preference(query, (filters,), caller, limit, min_score)
 
 
 def titles(matches: list[Match]) -> list[str]:
@@ -81,8 +81,11 @@ def test_the_most_similar_come_first_and_the_dissimilar_not_at_all(kit: JournalK
 
     assert titles(finder.find("queue the ledger")) == ["queue the ledger", "queue every write of the ledger"]
     assert titles(finder.find("queue the ledger", limit=1)) == ["queue the ledger"]
-    assert titles(finder.find("queue the ledger", min_score=0.99)) == ["queue the ledger"]
-    assert finder.find("queue the ledger")[0].score == pytest.approx(1.0, abs=1e-6)
+    (first, second) = finder.find("queue the ledger")
+    assert first.similarity == pytest.approx(1.0, abs=1e-6)
+    assert first.distance == pytest.approx(0.0, abs=1e-6)
+    assert 0 < second.score < first.score <= 1
+    assert titles(finder.find("queue the ledger", min_score=first.score)) == ["queue the ledger"]
 
 
 def test_others_private_decisions_are_not_found(kit: JournalKit) -> None:
@@ -265,6 +268,49 @@ def test_the_journal_is_asked_once_for_all_preferences(kit: JournalKit) -> None:
     assert store.asked == 1
 
 
+def test_series_are_one_precedent_beside_what_they_would_hide(kit: JournalKit) -> None:
+    for number in range(60):
+        record(kit, f"Deploy the ledger v3.{number}", outcome=Outcome.SUCCESS, context="Rolled out to production.")
+    failed = record(kit, "Token queue of the ledger overflowed", outcome=Outcome.FAILURE, notes="Drain it first.")
+    finder = Finder(kit)
+
+    found = finder.search.find_precedents("deploy the ledger", (ANY,), "bob", 5, 0.0, with_exemplars=True)
+
+    assert [match.decision.title.partition(" v3")[0] for match in found] == ["Deploy the ledger", failed.title]
+    assert (found[0].similar_count, found[0].similar_outcomes) == (59, (Outcome.SUCCESS,))
+    assert found[0].matched_by
+
+
+def test_the_most_relevant_failure_is_found_however_many_come_before(kit: JournalKit) -> None:
+    for number in range(40):
+        record(kit, f"queue {chr(97 + number % 26) * 3} {number}", outcome=Outcome.SUCCESS)
+    failed = record(kit, "an unlucky queue of tokens and shards", outcome=Outcome.FAILURE)
+    learned = record(kit, "a cache beside the queue for ledgers", notes="measure first")
+    finder = Finder(kit)
+
+    found = finder.search.find_precedents("queue", (ANY,), "bob", 5, 0.0, with_exemplars=True)
+
+    assert {failed.id, learned.id} <= {match.decision.id for match in found}
+    assert len(found) == 5
+
+
+def test_a_superseded_decision_stands_below_the_successor_that_the_caller_may_read(kit: JournalKit) -> None:
+    old = record(kit, "keep the queue in memory")
+    new = DecisionContent(title="keep the queue on disk, not in memory", visibility=Visibility.SHARED)
+    successor = kit.journal.record(new, Links(supersedes=(old.id,)), "alice", "req-1")
+    finder = Finder(kit)
+
+    first, second = finder.search.search("keep the queue in memory", ANY, "bob", 5, 0.0)
+    assert (first.decision.id, second.decision.id) == (successor.id, old.id)
+    assert (first.superseded_by, second.superseded_by) == (None, successor.id)
+    assert second.score <= first.score
+
+    kit.journal.unshare(successor.id, "alice", "req-2")
+    finder.refresh()
+    (only,) = finder.search.search("keep the queue in memory", ANY, "bob", 5, 0.0)
+    assert (only.decision.id, only.superseded_by) == (old.id, None)
+
+
 def is_short(
     kit: JournalKit,
     text: str = "queue",
@@ -300,7 +346,7 @@ def test_what_waits_or_takes_long_is_not_short(kit: JournalKit, monkeypatch: pyt
         # From so many on, the rows are divided with a thread that would be waited for.
         changed.setattr(search_module, "MIN_CODES_TO_SPLIT", 2)
         assert not is_short(kit)
-    monkeypatch.setattr(search_module, "MAX_SHORT_WORK", 3 * search_module.WORK_PER_RESULT + 4)
+    monkeypatch.setattr(search_module, "MAX_SHORT_WORK", 11 * search_module.WORK_PER_RESULT + 4)
     assert is_short(kit, limit=3, preferences=(ANY, ANY))
     assert not is_short(kit, limit=4)
     assert not is_short(kit, limit=3, preferences=(ANY, ANY, ANY))

@@ -13,6 +13,7 @@ import pytest
 
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
+from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.decisions.search.search_scheduler import MAX_BATCH, SearchScheduler
 from cstp_grpc.errors import QueryFailed
 
@@ -40,8 +41,16 @@ class Search(DecisionSearch):
         self.batches.append(list(texts))
         yield
 
-    def search_by_preference(
-        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
+    def find_precedents(
+        self,
+        text: str,
+        preferences: Sequence[DecisionFilter],
+        caller: str,
+        limit: int,
+        min_score: float,
+        favoured: Favoured = NOTHING_FAVOURED,
+        *,
+        with_exemplars: bool = False,
     ) -> list[Match]:
         self.callers[text] = caller_name.get("nobody")
         if text == "broken":

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from cstp_grpc.decisions.decision_terms import SearchedContent, analyze_content
 from cstp_grpc.decisions.lifecycle import new_entry
 from cstp_grpc.decisions.model import (
     Decision,
@@ -34,7 +35,7 @@ from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, ErasedRow, JournalEntry, embedded_text
+from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, ErasedRow, JournalEntry, PassageVectors
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.storage.database import Database
@@ -75,7 +76,7 @@ class Shelf:
             self.store.insert(unit_of_work, self._revised(unit_of_work, entries), NOW)
             if vectors:
                 ids = [entry.decision.id for entry in entries]
-                self.store.put_vectors(unit_of_work, MODEL, [(key, vector_of(key)) for key in ids])
+                self.store.put_vectors(unit_of_work, MODEL, [(key, passages_of(key)) for key in ids])
 
         self._writer.run(job)
 
@@ -103,8 +104,12 @@ class Shelf:
 
     def put_vectors(self, model: str, *ids: str) -> None:
         """Set vectors."""
-        pairs = [(key, vector_of(key)) for key in ids]
+        pairs = [(key, passages_of(key)) for key in ids]
         self._writer.run(lambda unit_of_work: self.store.put_vectors(unit_of_work, model, pairs))
+
+    def run(self, statement: str) -> None:
+        """Run a statement of SQL."""
+        self._writer.run(lambda unit_of_work: unit_of_work.execute(text(statement)))
 
     def _revised(self, unit_of_work: UnitOfWork, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, int]]:
         return [(entry, self._outbox.append(unit_of_work, entry.decision.id)) for entry in entries]
@@ -118,6 +123,11 @@ def shelf(database: Database, writer: GroupCommitWriter) -> Shelf:
 
 def vector_of(key: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     return np.random.default_rng(len(key)).random(8, dtype=np.float32)
+
+
+def passages_of(key: str) -> PassageVectors:
+    """Two passages, the second of the lesson."""
+    return PassageVectors(np.stack([vector_of(key), -vector_of(key)]), has_lesson=True)
 
 
 def entry(agent: str = "alice", content: DecisionContent | None = None, **changes: Any) -> JournalEntry:
@@ -357,8 +367,9 @@ def test_index_rows_hold_what_a_search_must_know(shelf: Shelf) -> None:
     assert (row.category, row.confidence, row.date) == ("process", 0.75, 1767225600.25)
     assert (row.stakes, row.status, row.outcome) == (Stakes.HIGH, DecisionStatus.REVIEWED, Outcome.PARTIAL)
     assert (row.tags, row.project) == (("b", "a"), "atlas")
-    assert row.vector.dtype == np.float32
-    np.testing.assert_array_equal(row.vector, vector_of(item.decision.id))
+    assert row.passages.vectors.dtype == np.float32
+    np.testing.assert_array_equal(row.passages.vectors, passages_of(item.decision.id).vectors)
+    assert row.passages.has_lesson
 
 
 def test_index_rows_come_in_the_order_of_changes(shelf: Shelf) -> None:
@@ -385,18 +396,43 @@ def test_index_rows_of_more_ids_than_one_statement_takes(shelf: Shelf) -> None:
     assert set(shelf.load(ids)) == set(ids)
 
 
-@pytest.mark.contract("SqlDecisionStore.embedded_texts", "SqlDecisionStore.stale_vectors")
-def test_decisions_without_a_vector_of_the_model_are_stale(shelf: Shelf) -> None:
-    long = entry(title="title", context="c" * 5000)
-    brief = entry(title="brief")
-    shelf.add(long, brief, vectors=False)
-    expected = {long.decision.id: "title\n" + "c" * 2000, brief.decision.id: "brief"}
-    assert dict(shelf.store.stale_vectors(MODEL, 10)) == expected
-    assert len(shelf.store.stale_vectors(MODEL, 1)) == 1
+@pytest.mark.contract("SqlDecisionStore.embedded_decisions", "SqlDecisionStore.unembedded_decisions")
+def test_decisions_without_vectors_of_the_model_are_found(shelf: Shelf) -> None:
+    items = [entry(title="title", context="c" * 5000), entry(title="brief")]
+    expected = {item.decision.id: item.decision for item in items}
+    shelf.add(*items, vectors=False)
+    assert {item.id: item for item in shelf.store.unembedded_decisions(MODEL, 10)} == expected
+    assert len(shelf.store.unembedded_decisions(MODEL, 1)) == 1
     assert list(shelf.store.index_rows(MODEL)) == []
-    shelf.put_vectors(MODEL, long.decision.id, brief.decision.id)
-    assert shelf.store.stale_vectors(MODEL, 10) == []
-    assert shelf.store.embedded_texts(MODEL, list(expected)) == expected
+    shelf.put_vectors(MODEL, *expected)
+    assert shelf.store.unembedded_decisions(MODEL, 10) == []
+    assert shelf.store.embedded_decisions(MODEL, [*expected, "dec-none"]) == expected
+
+
+@pytest.mark.contract("SqlDecisionStore.outdated_decisions")
+@pytest.mark.parametrize(
+    "change",
+    ["UPDATE decision_vectors SET format = 0", "UPDATE decision_terms SET version = 0", "DELETE FROM decision_terms"],
+)
+def test_what_older_rules_made_is_outdated_and_serves_until_it_is_made_anew(shelf: Shelf, change: str) -> None:
+    item = entry()
+    shelf.add(item)
+    assert shelf.store.outdated_decisions(MODEL, 10) == []
+    shelf.run(change)
+    assert shelf.store.outdated_decisions(MODEL, 10) == [item.decision]
+    assert [row.decision_id for row in shelf.store.index_rows(MODEL)] == [item.decision.id]
+    shelf.replace(item)
+    shelf.put_vectors(MODEL, item.decision.id)
+    assert shelf.store.outdated_decisions(MODEL, 10) == []
+
+
+def test_rows_have_the_terms_of_the_content_as_it_is(shelf: Shelf) -> None:
+    item = entry(title="INC-2041: raise the limit", notes="fix the pool")
+    shelf.add(item)
+    for stored in (item, replace(item, decision=replace(item.decision, notes=None))):
+        shelf.replace(stored)
+        (row,) = shelf.store.index_rows(MODEL)
+        np.testing.assert_array_equal(row.terms, analyze_content(SearchedContent.of(stored.decision)))
 
 
 def test_a_vector_of_another_model_replaces_the_present_one(shelf: Shelf) -> None:
@@ -405,14 +441,8 @@ def test_a_vector_of_another_model_replaces_the_present_one(shelf: Shelf) -> Non
     shelf.put_vectors("model-b", item.decision.id)
     assert [row.decision_id for row in shelf.store.index_rows("model-b")] == [item.decision.id]
     assert list(shelf.store.index_rows(MODEL)) == []
-    assert shelf.store.embedded_texts(MODEL, [item.decision.id]) == {}
-    assert [key for key, _ in shelf.store.stale_vectors(MODEL, 10)] == [item.decision.id]
-
-
-def test_the_embedded_text_is_the_title_and_the_beginning_of_the_context() -> None:
-    assert embedded_text("title", None) == "title"
-    assert embedded_text("title", "context") == "title\ncontext"
-    assert embedded_text("title", "ü" * 3000) == "title\n" + "ü" * 2000
+    assert shelf.store.embedded_decisions(MODEL, [item.decision.id]) == {}
+    assert shelf.store.unembedded_decisions(MODEL, 10) == [item.decision]
 
 
 @pytest.mark.contract("SqlDecisionStore.find_recorded")
@@ -441,6 +471,16 @@ def test_links_are_those_that_any_decision_declares_of_another(shelf: Shelf) -> 
     assert stored.links.supersedes == tuple(sorted((b, "dec-x", "dec-y")))
     (shown,) = (item for item in shelf.store.page("alice", EVERYTHING, PageRequest()).items if item.id == a)
     assert shown.links == stored.links
+
+
+@pytest.mark.contract("SqlDecisionStore.find_successors")
+def test_successors_are_those_that_links_of_the_same_agent_name(shelf: Shelf) -> None:
+    old, new, newer, foreign = entry(), entry(), entry(), entry("bob")
+    shelf.add(old, new, newer, foreign)
+    a, b, c, d = (item.decision.id for item in (old, new, newer, foreign))
+    shelf.declare(DeclaredLinks(b, Links(supersedes=(a,))), DeclaredLinks(a, Links(), superseded_by=(b, c)))
+    shelf.declare(DeclaredLinks(d, Links(supersedes=(a, b))))
+    assert shelf.store.find_successors([a, b, "dec-none"]) == {a: sorted([b, c])}
 
 
 @pytest.mark.contract("SqlDecisionStore.find_superseded")
@@ -477,8 +517,8 @@ def test_a_database_that_does_not_answer_is_query_failed_without_its_words(shelf
         lambda: shelf.store.page("alice", EVERYTHING, PageRequest()),
         lambda: list(shelf.store.index_rows(MODEL)),
         lambda: shelf.store.index_rows_of(MODEL, ["dec-none"]),
-        lambda: shelf.store.stale_vectors(MODEL, 1),
-        lambda: shelf.store.embedded_texts(MODEL, ["dec-none"]),
+        lambda: shelf.store.unembedded_decisions(MODEL, 1),
+        lambda: shelf.store.embedded_decisions(MODEL, ["dec-none"]),
     )
     for read in reads:
         with pytest.raises(QueryFailed) as raised:

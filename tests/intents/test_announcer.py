@@ -14,6 +14,7 @@ from cstp_grpc.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, passes_filter
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.enums import DecisionStatus, Stakes, Visibility
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
 from cstp_grpc.guardrails.checker import GuardrailChecker
@@ -61,6 +62,7 @@ class Memory(DecisionSearch):
     matches: list[Match] = field(default_factory=list)
     error: Exception | None = None
     short: bool = True
+    favoured: list[Favoured] = field(default_factory=list)
 
     def require_revision(self, token: str) -> None:
         raise AssertionError("no announcement here requires a revision")
@@ -71,11 +73,20 @@ class Memory(DecisionSearch):
     def is_cached(self, text: str) -> bool:
         return self.short
 
-    def search_by_preference(
-        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
+    def find_precedents(
+        self,
+        text: str,
+        preferences: Sequence[DecisionFilter],
+        caller: str,
+        limit: int,
+        min_score: float,
+        favoured: Favoured = NOTHING_FAVOURED,
+        *,
+        with_exemplars: bool = False,
     ) -> list[Match]:
         if self.error:
             raise self.error
+        self.favoured.append(favoured)
         found = [item for filters in preferences for item in self.matches if passes_filter(item.decision, filters)]
         return list({item.decision.id: item for item in found}.values())[:limit]
 
@@ -209,21 +220,12 @@ def test_metadata_that_is_too_large_leaves_nothing_behind(kit: Kit) -> None:
     assert (kit.intents(), kit.entries()) == ((), ())
 
 
-@pytest.mark.parametrize(
-    ("category", "expected"),
-    [
-        (None, [1, 2, 3, 4, 5]),
-        ("database", [4, 6, 1, 2, 3]),
-        ("network", [1, 2, 3, 5, 7]),
-        ("unknown", [1, 2, 3, 4, 5]),
-    ],
-)
-def test_decisions_of_the_category_come_first_and_others_fill_up_to_five(
-    kit: Kit, category: str | None, expected: list[int]
-) -> None:
+def test_five_decisions_are_answered_and_those_of_category_and_project_are_favoured(kit: Kit) -> None:
     kit.memory.matches = [match(number, "database" if number in (4, 6) else "network") for number in range(1, 9)]
-    feedback = kit.announce(Announcement("Deploy", "c-1", category=category), "alice", "r-1")
-    assert [item.decision.id for item in feedback.similar] == [f"dec-{number}" for number in expected]
+    feedback = kit.announce(Announcement("Deploy", "c-1", category="database"), "alice", "r-1")
+    kit.announce(Announcement("Deploy", "c-2"), "alice", "r-1")
+    assert [item.decision.id for item in feedback.similar] == [f"dec-{number}" for number in range(1, 6)]
+    assert kit.memory.favoured == [Favoured("database"), NOTHING_FAVOURED]
 
 
 def test_what_nodes_say_takes_only_the_places_that_decisions_leave(kit: Kit) -> None:
@@ -236,13 +238,13 @@ def test_what_nodes_say_takes_only_the_places_that_decisions_leave(kit: Kit) -> 
 
 def test_a_warm_announcement_changes_threads_for_the_durable_write_only(kit: Kit) -> None:
     kit.announce(Announcement("Deploy", "c-1"), "alice", "r-1")
-    assert (kit.lane.short, kit.lane.blocking) == (["search_by_preference"], [])
+    assert (kit.lane.short, kit.lane.blocking) == (["find_precedents"], [])
 
 
 def test_files_and_long_searches_do_not_hold_the_event_loop(kit: Kit) -> None:
     kit.memory.short = False
     kit.announce(ABOUT_CODE, "alice", "r-1")
-    assert (kit.lane.short, kit.lane.blocking) == ([], ["read_context", "search_by_preference"])
+    assert (kit.lane.short, kit.lane.blocking) == ([], ["read_context", "find_precedents"])
 
 
 def test_what_governs_the_code_is_answered_judged_and_suggested(kit: Kit) -> None:

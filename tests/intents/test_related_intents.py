@@ -14,6 +14,7 @@ from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.embedding.embedder import CachedEmbedder, Vectors
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
@@ -72,8 +73,16 @@ class Memory(DecisionSearch):
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
         return True
 
-    def search_by_preference(
-        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
+    def find_precedents(
+        self,
+        text: str,
+        preferences: Sequence[DecisionFilter],
+        caller: str,
+        limit: int,
+        min_score: float,
+        favoured: Favoured = NOTHING_FAVOURED,
+        *,
+        with_exemplars: bool = False,
     ) -> list[Match]:
         self.embedder.embed([text])
         return []
@@ -315,7 +324,7 @@ def test_a_text_is_embedded_once(server: Server) -> None:
 
 def test_an_announcement_where_nobody_shares_changes_threads_for_nothing_else(server: Server) -> None:
     server.announce(PRIVATE, "ada")
-    assert (server.lane.short, server.lane.blocking) == (["search_by_preference"], [])
+    assert (server.lane.short, server.lane.blocking) == (["find_precedents"], [])
 
 
 def test_an_intent_of_which_something_is_not_stored_is_not_told(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -72,7 +73,9 @@ def test_an_announcement_is_answered_with_what_is_similar_and_the_verdict(served
     assert similar.keys() == {first.id, second.id}
     assert similar[first.id].outcome == types_pb2.OUTCOME_FAILURE
     assert (similar[first.id].notes, similar[first.id].date) == ("Look twice", first.date)
-    assert similar[first.id].score == pytest.approx(1)
+    assert similar[first.id].distance == pytest.approx(0, abs=1e-6)
+    assert 0.9 < similar[first.id].score <= 1
+    assert cstp_pb2.MATCH_REASON_WORDS in similar[first.id].matched_by
     assert similar[second.id].outcome == types_pb2.OUTCOME_UNSPECIFIED
     assert absent(similar[second.id], "notes")
     status = answered.guardrail_status
@@ -116,10 +119,12 @@ def test_stakes_that_are_given_are_judged(served: Served) -> None:
 
 
 def test_a_query_has_ten_results_unless_it_asks_for_others_up_to_the_most(served: Served) -> None:
-    served.record([journal_pb2.DecisionContent(title="Cache sessions in Redis")] * (LIMITS.max_results + 1))
+    words = ("orders", "carts", "prices", "users", "photos", "mails", "taxes", "stocks", "refunds", "labels")
+    titles = [f"Cache {first} in Redis, and {second}" for first, second in itertools.combinations(words, 2)]
+    served.record([journal_pb2.DecisionContent(title=title) for title in titles])
 
     def total(**limit: Any) -> int:
-        answered = query(served, cstp_pb2.QueryDecisionsRequest(query="cache sessions in redis", **limit))
+        answered = query(served, cstp_pb2.QueryDecisionsRequest(query="cache in redis", **limit))
         assert answered.total == len(answered.decisions)
         return answered.total
 
@@ -158,7 +163,10 @@ def test_a_query_is_answered_with_summaries(served: Served) -> None:
 
     first, second = answered.decisions
     assert first.distance == pytest.approx(0, abs=1e-6)
-    first.ClearField("distance")
+    assert first.score > second.score
+    assert list(first.matched_by) == [cstp_pb2.MATCH_REASON_WORDS, cstp_pb2.MATCH_REASON_MEANING]
+    for volatile in ("distance", "score", "matched_by"):
+        first.ClearField(volatile)
     assert first == cstp_pb2.DecisionSummary(
         id=full.id,
         title="Cache sessions",

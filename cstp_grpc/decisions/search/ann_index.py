@@ -1,6 +1,6 @@
 """The port of the approximate nearest-neighbour index, which proposes candidates.
 
-It holds identifiers and vectors only, and can always be rebuilt from the journal.
+It holds identifiers of passages and vectors only, and can always be rebuilt from the journal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class IndexCorrupted(IndexUnavailable):
 
 
 class AnnIndex(Protocol):
-    """Proposes decisions that may be similar to a vector. Safe for many threads."""
+    """Proposes passages that may be similar to a vector. Safe for many threads."""
 
     @property
     def revision(self) -> int:
@@ -30,10 +30,22 @@ class AnnIndex(Protocol):
         """
 
     def propose(self, vector: Vector, count: int) -> list[str]:
-        """Return the ids of approximately the most similar decisions, best first, at most `count`.
+        """Return the ids of approximately the most similar passages, best first, at most `count`.
+
+        Some may be of passages that their decision no longer has.
 
         Raises IndexUnavailable.
         """
+
+
+def passage_id(decision_id: str, place: int) -> str:
+    """Return the id of a passage in the index; the first one has the id of its decision."""
+    return f"{decision_id}#{place}" if place else decision_id
+
+
+def decision_of_passage(passage: str) -> str:
+    """Return the id of the decision that a passage belongs to."""
+    return passage.partition("#")[0]
 
 
 class WritableAnnIndex(AnnIndex, Protocol):
@@ -46,7 +58,7 @@ class WritableAnnIndex(AnnIndex, Protocol):
         """Remove vectors; unknown ids are ignored. Raises IndexUnavailable."""
 
     def count(self) -> int:
-        """Return how many decisions the index holds. Raises IndexUnavailable."""
+        """Return how many passages the index holds. Raises IndexUnavailable."""
 
     def reset(self) -> None:
         """Remove everything and set `revision` to -1. Raises IndexUnavailable."""

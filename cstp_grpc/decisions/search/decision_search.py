@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.decisions.revision_tokens import REJECT_REVISIONS, RevisionGate
-from cstp_grpc.decisions.search.ann_index import AnnIndex, IndexUnavailable
+from cstp_grpc.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
+from cstp_grpc.decisions.search.precedents import choose_precedents, group_matches, put_successors_first
+from cstp_grpc.decisions.search.ranking import EVIDENCE_TOLERANCE, CandidateRows, ScoredDecision
+from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured, RankedQuery
 from cstp_grpc.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
-from cstp_grpc.decisions.search.vector_matrix import SCORE_TOLERANCE, CandidateRows, ScoredDecision, VectorMatrix
-from cstp_grpc.decisions.store import DecisionStore, Vector
+from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.decisions.store import DecisionStore
 from cstp_grpc.embedding.embedder import Embedder
+from cstp_grpc.enums import DecisionStatus
 
 logger = logging.getLogger(__name__)
 
@@ -24,18 +28,26 @@ MAX_SHORT_WORK = 12_000
 """Maximum work of a short search, in rows of the matrix: about 0.5 ms on a small machine. The event loop serves no
 other call meanwhile."""
 
+POOL_GROWTH = 4
+MAX_POOL = 400
+"""Results that are looked at for a few different ones, about 10 ms. Chosen: no series that was seen is longer."""
+
+MAX_EXEMPLARS = 2
+
 WORK_PER_RESULT = 200
 """Rows that are scored in the time in which one result is read and converted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddedQuery:
-    """A search with its embedded text: the vector, the filter, the caller and the minimum score."""
+    """A search with its embedded text: what to rank by, the filter, the caller and the minimum score."""
 
-    vector: Vector
+    ranked: RankedQuery
     filters: DecisionFilter
     caller: str
     min_score: float
+    with_exemplars: bool = False
+    """Whether the top failure and the top row with a lesson are ranked, too, however many rows come before them."""
 
 
 class DecisionSearch:
@@ -90,24 +102,83 @@ class DecisionSearch:
         """
         if min_revision is not None:
             self.require_revision(min_revision)
-        return self.search_by_preference(text, (filters,), caller, limit, min_score)
+        return self.find_precedents(text, (filters,), caller, limit, min_score)
+
+    def find_precedents(
+        self,
+        text: str,
+        preferences: Sequence[DecisionFilter],
+        caller: str,
+        limit: int,
+        min_score: float,
+        favoured: Favoured = NOTHING_FAVOURED,
+        *,
+        with_exemplars: bool = False,
+    ) -> list[Match]:
+        """Return at most `limit` matches as `search_by_preference` finds them, each series of them once.
+
+        Superseded decisions stand below their successors. With exemplars, the most relevant failure and the most
+        relevant lesson that pass the first filter are among them. Raises as `search` does.
+        """
+        wanted = pool_size(limit)
+        while True:
+            pool = self.search_by_preference(
+                text, preferences, caller, wanted, min_score, favoured, with_exemplars=with_exemplars
+            )
+            groups = group_matches(pool, self._matrix.first_vectors([match.decision.id for match in pool]))
+            if len(groups) >= limit or len(pool) < wanted or wanted >= MAX_POOL:
+                break
+            # Series fill the pool; what they hide comes after them.
+            wanted *= POOL_GROWTH
+        is_preferred = build_predicate(preferences[0])
+        preferred = [group for group in groups if is_preferred(group.first.decision)]
+        others = [group for group in groups if not is_preferred(group.first.decision)]
+        chosen = choose_precedents(preferred, limit, with_exemplars=with_exemplars)
+        successors = self._readable_successors(chosen, caller)
+        return [
+            *put_successors_first(chosen, successors),
+            *choose_precedents(others, limit)[: limit - len(chosen)],
+        ]
+
+    def _readable_successors(self, matches: Sequence[Match], caller: str) -> dict[str, str]:
+        """Return the successor of each superseded decision that has one that the caller may read."""
+        superseded = [match.decision.id for match in matches if match.decision.status is DecisionStatus.SUPERSEDED]
+        if not superseded:
+            return {}
+        successors = self._store.find_successors(superseded)
+        ids = [key for each in successors.values() for key in each]
+        readable = self._store.get_readable(ids, caller, UNRESTRICTED)
+        shown = {key: [each for each in found if each in readable] for key, found in successors.items()}
+        # The latest one, if several supersede it.
+        return {key: max(found, key=lambda each: (readable[each].date, each)) for key, found in shown.items() if found}
 
     def search_by_preference(
-        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
+        self,
+        text: str,
+        preferences: Sequence[DecisionFilter],
+        caller: str,
+        limit: int,
+        min_score: float,
+        favoured: Favoured = NOTHING_FAVOURED,
+        *,
+        with_exemplars: bool = False,
     ) -> list[Match]:
         """Return the matches of the first filter as `search` does, then those of the next one, and so on.
 
-        They are at most `limit` together, each once. The journal is read once for all, unless it has changes that the
-        matrix lacks. Raises as `search` does.
+        They are at most `limit` together, each once. With exemplars, the top failure and the top match with a lesson
+        that pass the first filter follow, unless they are among them. The journal is read once for all, unless it has
+        changes that the matrix lacks. Raises as `search` does.
         """
-        vector = self._embedder.embed([text])[0]
+        query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
         loader = DecisionLoader(self._store, caller)
         rankings: list[Ranking] = []
         expected: dict[str, None] = {}
         for filters in preferences:
             if len(expected) >= limit:
                 break
-            ranking = Ranking(self, EmbeddedQuery(vector, filters, caller, min_score), limit + len(expected))
+            exemplars = with_exemplars and not rankings
+            inquiry = EmbeddedQuery(query, filters, caller, min_score, exemplars)
+            ranking = Ranking(self, inquiry, limit + len(expected))
             expected.update((item.decision_id, None) for item in ranking.ranked)
             rankings.append(ranking)
         loader.read(expected)
@@ -118,10 +189,10 @@ class DecisionSearch:
             # Results of earlier filters may occur again, so request enough to fill the rest without them.
             needed = limit + len(found)
             if position == len(rankings):
-                rankings.append(Ranking(self, EmbeddedQuery(vector, filters, caller, min_score), needed))
+                rankings.append(Ranking(self, EmbeddedQuery(query, filters, caller, min_score), needed))
             for match in rankings[position].best(needed, loader):
                 found.setdefault(match.decision.id, match)
-        return list(found.values())[:limit]
+        return list(found.values())[: limit + (MAX_EXEMPLARS if with_exemplars else 0)]
 
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
         """Return True if a search does not block and is fast enough to run on the event loop.
@@ -129,7 +200,7 @@ class DecisionSearch:
         It is if the text's vector is cached, few rows are scanned and the journal is a file of this machine.
         """
         size = self._matrix.size
-        work = WORK_PER_RESULT * limit
+        work = WORK_PER_RESULT * pool_size(limit)
         for filters in preferences:
             work += size * (1 + len(filters.tags))
         # From MIN_CODES_TO_SPLIT rows, scoring waits for another thread. A query of the index is an HTTP request.
@@ -154,7 +225,7 @@ class DecisionSearch:
             proposed = self._rank_proposals(self._index, inquiry, limit)
             if proposed is not None:
                 return proposed
-        return candidates.best(inquiry.vector, limit, inquiry.min_score)
+        return candidates.best(inquiry.ranked, limit, inquiry.min_score, with_exemplars=inquiry.with_exemplars)
 
     def candidates(self, inquiry: EmbeddedQuery) -> CandidateRows:
         """Return the candidates of a query, by the data of the matrix."""
@@ -165,17 +236,29 @@ class DecisionSearch:
         try:
             # Before the query: what is indexed later is scored as unindexed too, which costs little and loses nothing.
             revision = index.revision
-            ids = index.propose(inquiry.vector, self._overfetch)
+            ids = index.propose(inquiry.ranked.vector, self._overfetch)
         except IndexUnavailable as error:
             self._outage.begin(error)
             return None
         self._outage.end()
-        known = self._matrix.candidates_among(ids, revision, inquiry.caller, inquiry.filters)
-        ranked = known.best(inquiry.vector, limit, inquiry.min_score)
+        query = inquiry.ranked
+        known, others = self._matrix.candidates_among(
+            map(decision_of_passage, ids), revision, inquiry.caller, inquiry.filters, query, self._overfetch
+        )
+        ranked = known.best(query, limit, inquiry.min_score)
+        # What is neither proposed nor among the rows with most words has at most the similarity of the last proposal
+        # and the words of the next row. If that is as much as the last result has, it may belong to the answer.
+        last = self._matrix.similarity(decision_of_passage(ids[-1]), query.vector) if ids else None
+        if last is None:
+            return None
         least = ranked[-1].score if len(ranked) == limit else inquiry.min_score
-        # If the last proposal scores as high as the last result, decisions beyond the proposals may do so too.
-        last = self._matrix.similarity(ids[-1], inquiry.vector) if ids else None
-        return ranked if last is not None and last < least - SCORE_TOLERANCE else None
+        bound = query.curve.score(last + others + EVIDENCE_TOLERANCE)
+        return ranked if bound < least else None
+
+
+def pool_size(limit: int) -> int:
+    """Return how many results are looked at for `limit` different ones, if they are not in series."""
+    return 2 * limit + 5
 
 
 class DecisionLoader:
@@ -212,7 +295,7 @@ class Ranking:
             loader.read(item.decision_id for item in self.ranked)
             matches = self._readable_matches(loader)
             if len(matches) >= needed or len(self.ranked) < self._limit:
-                return matches[:needed]
+                return matches[: needed + (MAX_EXEMPLARS if self._inquiry.with_exemplars else 0)]
             # The journal knows of changes that the matrix has not seen yet; the next best take their places.
             self._limit *= 2
             self.ranked = self._search.rank(self._inquiry, self._candidates, self._limit)
@@ -220,8 +303,12 @@ class Ranking:
 
     def _readable_matches(self, loader: DecisionLoader) -> list[Match]:
         passes = build_predicate(self._inquiry.filters)
-        found = ((loader.found.get(item.decision_id), item.score) for item in self.ranked)
-        return [Match(decision, score) for decision, score in found if decision is not None and passes(decision)]
+        found = ((loader.found.get(item.decision_id), item) for item in self.ranked)
+        return [
+            Match(decision, item.score, item.similarity, item.matched_by)
+            for decision, item in found
+            if decision is not None and passes(decision)
+        ]
 
 
 class OutageLog:

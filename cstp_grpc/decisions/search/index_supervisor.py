@@ -11,7 +11,14 @@ from itertools import islice
 from typing import Protocol
 
 from cstp_grpc.child_process import GRACE_SECONDS
-from cstp_grpc.decisions.search.ann_index import IndexCorrupted, IndexUnavailable, WritableAnnIndex
+from cstp_grpc.decisions.passages import MAX_PASSAGES
+from cstp_grpc.decisions.search.ann_index import (
+    IndexCorrupted,
+    IndexUnavailable,
+    WritableAnnIndex,
+    decision_of_passage,
+    passage_id,
+)
 from cstp_grpc.decisions.search.chroma_index import ChromaIndex
 from cstp_grpc.decisions.search.chroma_process import ChromaServer, backoff_seconds
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
@@ -45,7 +52,8 @@ def check_soundness(index: WritableAnnIndex, matrix: VectorMatrix, at_least: int
     samples = matrix.sample(SAMPLES)
     missing = proposed = unknown = 0
     for vector in samples:
-        scores = [matrix.similarity(decision_id, vector) for decision_id in index.propose(vector, NEIGHBOURS)]
+        proposals = map(decision_of_passage, index.propose(vector, NEIGHBOURS))
+        scores = [matrix.similarity(decision_id, vector) for decision_id in proposals]
         known = [score for score in scores if score is not None]
         proposed += len(scores)
         unknown += len(scores) - len(known)
@@ -109,9 +117,14 @@ class IndexFeeder:
             if not rows and not erased:
                 break
             if erased:
-                index.remove([row.decision_id for row in erased])
+                index.remove([passage_id(row.decision_id, place) for row in erased for place in range(MAX_PASSAGES)])
             reached = max(*(row.revision for row in rows[-1:]), *(row.revision for row in erased[-1:]), index.revision)
-            index.upsert([row.decision_id for row in rows], [row.vector for row in rows], reached)
+            passages = [
+                (passage_id(row.decision_id, place), vector)
+                for row in rows
+                for place, vector in enumerate(row.passages.vectors)
+            ]
+            index.upsert([key for key, _ in passages], [vector for _, vector in passages], reached)
             count += len(rows)
         # After the index has stored its revision. Killed before this, the next feeding acknowledges the same changes.
         self._acknowledge(index.revision)

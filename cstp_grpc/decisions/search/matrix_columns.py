@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cstp_grpc.decisions.model import DecisionFilter
-from cstp_grpc.decisions.search.row_vectors import Rows, RowVectors
+from cstp_grpc.decisions.search.row_vectors import Rows
 from cstp_grpc.decisions.store import IndexRow
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 
@@ -53,11 +53,10 @@ class StringInterner:
 class MatrixColumns:
     """Arrays of equal length with spare capacity for later rows; a row is written once.
 
-    `vectors` may be shared by processes; `confidences` has NaN for None; `stakes`, `statuses` and `outcomes` have one
+    `confidences` has NaN for None; `stakes`, `statuses` and `outcomes` have one
     bit per member and none for None; texts are integers of `StringInterner`.
     """
 
-    vectors: RowVectors
     revisions: NDArray[np.int64]
     dates: NDArray[np.float64]
     confidences: NDArray[np.float64]
@@ -70,10 +69,9 @@ class MatrixColumns:
     shared: Mask
 
     @classmethod
-    def empty(cls, capacity: int, vectors: RowVectors) -> MatrixColumns:
-        """Return columns without rows; `vectors` must have the same capacity."""
+    def empty(cls, capacity: int) -> MatrixColumns:
+        """Return columns without rows."""
         return cls(
-            vectors=vectors,
             revisions=np.zeros(capacity, np.int64),
             dates=np.zeros(capacity, np.float64),
             confidences=np.zeros(capacity, np.float64),
@@ -93,13 +91,10 @@ class MatrixColumns:
 
     def copy(self, kept: Selector, capacity: int) -> MatrixColumns:
         """Return new columns that begin with the kept rows."""
-        arrays = (copy_rows(getattr(self, field.name), kept, capacity) for field in fields(self)[1:])
-        return MatrixColumns(self.vectors.copy(kept, capacity), *arrays)
+        return MatrixColumns(*(copy_rows(getattr(self, field.name), kept, capacity) for field in fields(self)))
 
     def write(self, position: int, row: IndexRow, interner: StringInterner) -> None:
-        """Write a row that no reader knows yet. Raises ValueError if the vector's length is wrong."""
-        # First, because it alone can raise: a row is then either complete or not there.
-        self.vectors.write(position, row.vector)
+        """Write a row that no reader knows yet."""
         self.revisions[position] = row.revision
         self.dates[position] = row.date
         self.confidences[position] = np.nan if row.confidence is None else row.confidence

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
+from cstp_grpc.decisions.passage_embedding import PreparedTexts
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
-from cstp_grpc.decisions.store import DecisionStore, Vector
+from cstp_grpc.decisions.store import DecisionStore, PassageVectors
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -92,23 +93,23 @@ EMBED_BATCH = 256
 
 
 def embed_missing_vectors(store: DecisionStore, embedder: Embedder, writer: GroupCommitWriter) -> int:
-    """Embed all decisions that have no vector of this model, and return how many.
+    """Embed all decisions that have no vectors of this model, and return how many.
 
     It can be interrupted at any time and continued later. Raises QueryFailed and Unavailable.
     """
     count = 0
-    # Each batch is committed by itself, and the query finds only what still lacks a vector: that is the whole state.
-    while stale := store.stale_vectors(embedder.model, EMBED_BATCH):
-        vectors = embedder.embed([text for _, text in stale])
-        pairs = [(decision_id, vector) for (decision_id, _), vector in zip(stale, vectors, strict=True)]
-        writer.run(put_vectors_job(store, embedder.model, pairs))
-        count += len(stale)
+    # Each batch is committed by itself, and the query finds only what still lacks vectors: that is the whole state.
+    while missing := store.unembedded_decisions(embedder.model, EMBED_BATCH):
+        prepared = PreparedTexts(embedder)
+        prepared.prepare(missing)
+        writer.run(put_vectors_job(store, embedder.model, list(map(prepared.vectors_of, missing))))
+        count += len(missing)
         logger.info("embedded %d decisions with %s", count, embedder.model)
     return count
 
 
 def put_vectors_job(
-    store: DecisionStore, model: str, vectors: Sequence[tuple[str, Vector]]
+    store: DecisionStore, model: str, vectors: Sequence[tuple[str, PassageVectors]]
 ) -> Callable[[UnitOfWork], None]:
     """Return the job that stores vectors."""
     return lambda unit_of_work: store.put_vectors(unit_of_work, model, vectors)

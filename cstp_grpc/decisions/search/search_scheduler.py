@@ -11,6 +11,7 @@ from typing import Final
 
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.relevance import Favoured
 from cstp_grpc.storage.background_work import WorkPool
 
 MAX_BATCH: Final = 16
@@ -79,15 +80,23 @@ class SearchScheduler:
             return await self._pool.run(search)
         return await self._run(text, (filters,), limit, search)
 
-    async def search_by_preference(
-        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
+    async def find_precedents(
+        self,
+        text: str,
+        preferences: Sequence[DecisionFilter],
+        caller: str,
+        limit: int,
+        min_score: float,
+        favoured: Favoured,
     ) -> Matches:
-        """Return what `DecisionSearch.search_by_preference` returns. Raises what it raises."""
+        """Return what `DecisionSearch.find_precedents` returns with exemplars. Raises what it raises."""
 
-        def search_by_preference() -> Matches:
-            return self._search.search_by_preference(text, preferences, caller, limit, min_score)
+        def find_precedents() -> Matches:
+            return self._search.find_precedents(
+                text, preferences, caller, limit, min_score, favoured, with_exemplars=True
+            )
 
-        return await self._run(text, preferences, limit, search_by_preference)
+        return await self._run(text, preferences, limit, find_precedents)
 
     async def _run(
         self, text: str, preferences: Sequence[DecisionFilter], limit: int, search: Callable[[], Matches]

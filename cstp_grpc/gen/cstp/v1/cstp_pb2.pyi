@@ -76,6 +76,38 @@ SUGGESTION_KIND_PRECEDENT: SuggestionKind.ValueType  # 9
 """A decision of the caller that has no outcome yet."""
 Global___SuggestionKind: _TypeAlias = SuggestionKind  # noqa: Y015
 
+class _MatchReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MatchReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MatchReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MATCH_REASON_UNSPECIFIED: _MatchReason.ValueType  # 0
+    """Not stated."""
+    MATCH_REASON_IDENTIFIER: _MatchReason.ValueType  # 1
+    """It has an identifier that the query contains, or is known by it: a number, a path, a name in code."""
+    MATCH_REASON_WORDS: _MatchReason.ValueType  # 2
+    """It shares words that are not frequent."""
+    MATCH_REASON_MEANING: _MatchReason.ValueType  # 3
+    """A passage of it is similar in meaning."""
+    MATCH_REASON_LESSON: _MatchReason.ValueType  # 4
+    """It is its lesson that matches."""
+
+class MatchReason(_MatchReason, metaclass=_MatchReasonEnumTypeWrapper):
+    """Why a search found a decision."""
+
+MATCH_REASON_UNSPECIFIED: MatchReason.ValueType  # 0
+"""Not stated."""
+MATCH_REASON_IDENTIFIER: MatchReason.ValueType  # 1
+"""It has an identifier that the query contains, or is known by it: a number, a path, a name in code."""
+MATCH_REASON_WORDS: MatchReason.ValueType  # 2
+"""It shares words that are not frequent."""
+MATCH_REASON_MEANING: MatchReason.ValueType  # 3
+"""A passage of it is similar in meaning."""
+MATCH_REASON_LESSON: MatchReason.ValueType  # 4
+"""It is its lesson that matches."""
+Global___MatchReason: _TypeAlias = MatchReason  # noqa: Y015
+
 @_typing.final
 class AnnounceIntentRequest(_message.Message):
     """What is about to be done, and by whom."""
@@ -233,9 +265,10 @@ class AnnounceIntentResponse(_message.Message):
 
     @_builtins.property
     def similar_decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SimilarDecision]:
-        """At most five similar decisions: those of the given category first, then others, and what nodes of projects say
-        last; each group by falling score. Where the scope was federated, those of all agents by weight, which is the score
-        times the trust in the agent.
+        """At most five similar decisions by falling score, those that agents recorded first, then what nodes of projects
+        say. The most relevant failure and the most relevant lesson are among them. Those that say almost the same, and
+        series of which only numbers differ, are one of them, and superseded ones stand below their successors. Being of the given category or project raises a score. Where the scope was federated, those of all agents by
+        weight, which is the score times the trust in the agent.
         """
 
     @_builtins.property
@@ -373,6 +406,11 @@ class SimilarDecision(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    MATCHED_BY_FIELD_NUMBER: _builtins.int
+    SIMILAR_COUNT_FIELD_NUMBER: _builtins.int
+    SIMILAR_OUTCOMES_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The decision's identifier."""
     title: _builtins.str
@@ -380,16 +418,32 @@ class SimilarDecision(_message.Message):
     outcome: _types_pb2.Outcome.ValueType
     """How it turned out; absent while unknown."""
     distance: _builtins.float
-    """Cosine distance between the texts, 0 (same) to 2."""
+    """Cosine distance between the intent and the closest passage of the decision, 0 (same) to 2."""
     score: _builtins.float
-    """1 - distance."""
+    """How relevant it is, 0 to 1: the logistic function of the evidence that meaning, words and identifiers give. At 0.5
+    are three of four right answers to short questions, and the best result of one unrelated journal of four.
+    """
     notes: _builtins.str
     """The lesson; absent where none was noted."""
     origin: _builtins.str
     """The agent whose memory it is in, in federated answers alone; `a/b` is the peer b of the peer a."""
+    similar_count: _builtins.int
+    """How many more decisions say almost the same, or are of the same series, and are left out for it."""
+    status: _types_pb2.DecisionStatus.ValueType
+    """Where it stands; absent from agents that do not say it."""
+    superseded_by: _builtins.str
+    """The identifier of the decision that supersedes it; absent where none does that the caller may read."""
     @_builtins.property
     def date(self) -> _timestamp_pb2.Timestamp:
         """When it was decided."""
+
+    @_builtins.property
+    def matched_by(self) -> _containers.RepeatedScalarFieldContainer[Global___MatchReason.ValueType]:
+        """Why it was found; empty from agents that do not say it."""
+
+    @_builtins.property
+    def similar_outcomes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Outcome.ValueType]:
+        """The outcomes of this decision and of those, each once; empty where none is left out."""
 
     def __init__(
         self,
@@ -402,19 +456,28 @@ class SimilarDecision(_message.Message):
         score: _builtins.float = ...,
         notes: _builtins.str | None = ...,
         origin: _builtins.str | None = ...,
+        matched_by: _abc.Iterable[Global___MatchReason.ValueType] | None = ...,
+        similar_count: _builtins.int = ...,
+        similar_outcomes: _abc.Iterable[_types_pb2.Outcome.ValueType] | None = ...,
+        status: _types_pb2.DecisionStatus.ValueType = ...,
+        superseded_by: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "_origin", b"_origin", "date", b"date", "notes", b"notes", "origin", b"origin"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "_origin", b"_origin", "_superseded_by", b"_superseded_by", "date", b"date", "notes", b"notes", "origin", b"origin", "superseded_by", b"superseded_by"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "_origin", b"_origin", "date", b"date", "distance", b"distance", "id", b"id", "notes", b"notes", "origin", b"origin", "outcome", b"outcome", "score", b"score", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "_origin", b"_origin", "_superseded_by", b"_superseded_by", "date", b"date", "distance", b"distance", "id", b"id", "matched_by", b"matched_by", "notes", b"notes", "origin", b"origin", "outcome", b"outcome", "score", b"score", "similar_count", b"similar_count", "similar_outcomes", b"similar_outcomes", "status", b"status", "superseded_by", b"superseded_by", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__notes: _TypeAlias = _typing.Literal["notes"]  # noqa: Y015
     _WhichOneofArgType__notes: _TypeAlias = _typing.Literal["_notes", b"_notes"]  # noqa: Y015
     _WhichOneofReturnType__origin: _TypeAlias = _typing.Literal["origin"]  # noqa: Y015
     _WhichOneofArgType__origin: _TypeAlias = _typing.Literal["_origin", b"_origin"]  # noqa: Y015
+    _WhichOneofReturnType__superseded_by: _TypeAlias = _typing.Literal["superseded_by"]  # noqa: Y015
+    _WhichOneofArgType__superseded_by: _TypeAlias = _typing.Literal["_superseded_by", b"_superseded_by"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__notes) -> _WhichOneofReturnType__notes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__origin) -> _WhichOneofReturnType__origin | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__superseded_by) -> _WhichOneofReturnType__superseded_by | None: ...
 
 Global___SimilarDecision: _TypeAlias = SimilarDecision  # noqa: Y015
 
@@ -680,7 +743,7 @@ class QueryDecisionsRequest(_message.Message):
     limit: _builtins.int
     """How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it."""
     min_score: _builtins.float
-    """The least score (1 - cosine distance) of an answer, 0 to 1; when absent the server's configured one, 0.3 by default."""
+    """The least score of an answer, 0 to 1; when absent the server's configured one, 0.25 by default."""
     include_reasons: _builtins.bool
     """Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer."""
     scope: _types_pb2.Scope.ValueType
@@ -777,8 +840,9 @@ class QueryDecisionsResponse(_message.Message):
     """The name of the agent that answers."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionSummary]:
-        """The decisions, most similar first; where the scope was federated by weight, which is the score times the trust in
-        the agent.
+        """The decisions by falling score; where the scope was federated by weight, which is the score times the trust in the
+        agent. Those that say almost the same, and series of which only numbers differ, are one of them, and superseded
+        ones stand below their successors.
         """
 
     @_builtins.property
@@ -829,6 +893,11 @@ class DecisionSummary(_message.Message):
     PROJECT_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    MATCHED_BY_FIELD_NUMBER: _builtins.int
+    SIMILAR_COUNT_FIELD_NUMBER: _builtins.int
+    SIMILAR_OUTCOMES_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_BY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The decision's identifier."""
     title: _builtins.str
@@ -844,7 +913,7 @@ class DecisionSummary(_message.Message):
     outcome: _types_pb2.Outcome.ValueType
     """How it turned out; absent while unknown."""
     distance: _builtins.float
-    """Cosine distance between the query and the decision, 0 (same) to 2."""
+    """Cosine distance between the query and the closest passage of the decision, 0 (same) to 2."""
     notes: _builtins.str
     """The lesson; absent where none was noted."""
     project: _builtins.str
@@ -853,6 +922,12 @@ class DecisionSummary(_message.Message):
     """The agent that recorded it."""
     origin: _builtins.str
     """The agent whose memory it is in, in federated answers alone; `a/b` is the peer b of the peer a."""
+    score: _builtins.float
+    """How relevant it is, 0 to 1, as in SimilarDecision; absent from agents that do not say it."""
+    similar_count: _builtins.int
+    """How many more decisions say almost the same, or are of the same series, and are left out for it."""
+    superseded_by: _builtins.str
+    """The identifier of the decision that supersedes it; absent where none does that the caller may read."""
     @_builtins.property
     def date(self) -> _timestamp_pb2.Timestamp:
         """When it was decided."""
@@ -864,6 +939,14 @@ class DecisionSummary(_message.Message):
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its tags."""
+
+    @_builtins.property
+    def matched_by(self) -> _containers.RepeatedScalarFieldContainer[Global___MatchReason.ValueType]:
+        """Why it was found; empty from agents that do not say it."""
+
+    @_builtins.property
+    def similar_outcomes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Outcome.ValueType]:
+        """The outcomes of this decision and of those, each once; empty where none is left out."""
 
     def __init__(
         self,
@@ -883,10 +966,15 @@ class DecisionSummary(_message.Message):
         project: _builtins.str | None = ...,
         agent: _builtins.str = ...,
         origin: _builtins.str | None = ...,
+        score: _builtins.float | None = ...,
+        matched_by: _abc.Iterable[Global___MatchReason.ValueType] | None = ...,
+        similar_count: _builtins.int = ...,
+        similar_outcomes: _abc.Iterable[_types_pb2.Outcome.ValueType] | None = ...,
+        superseded_by: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_notes", b"_notes", "_origin", b"_origin", "_project", b"_project", "category", b"category", "confidence", b"confidence", "date", b"date", "notes", b"notes", "origin", b"origin", "project", b"project"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_notes", b"_notes", "_origin", b"_origin", "_project", b"_project", "_score", b"_score", "_superseded_by", b"_superseded_by", "category", b"category", "confidence", b"confidence", "date", b"date", "notes", b"notes", "origin", b"origin", "project", b"project", "score", b"score", "superseded_by", b"superseded_by"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_notes", b"_notes", "_origin", b"_origin", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "date", b"date", "distance", b"distance", "id", b"id", "notes", b"notes", "origin", b"origin", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_notes", b"_notes", "_origin", b"_origin", "_project", b"_project", "_score", b"_score", "_superseded_by", b"_superseded_by", "agent", b"agent", "category", b"category", "confidence", b"confidence", "date", b"date", "distance", b"distance", "id", b"id", "matched_by", b"matched_by", "notes", b"notes", "origin", b"origin", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "score", b"score", "similar_count", b"similar_count", "similar_outcomes", b"similar_outcomes", "stakes", b"stakes", "status", b"status", "superseded_by", b"superseded_by", "tags", b"tags", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -898,6 +986,10 @@ class DecisionSummary(_message.Message):
     _WhichOneofArgType__origin: _TypeAlias = _typing.Literal["_origin", b"_origin"]  # noqa: Y015
     _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
     _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    _WhichOneofReturnType__superseded_by: _TypeAlias = _typing.Literal["superseded_by"]  # noqa: Y015
+    _WhichOneofArgType__superseded_by: _TypeAlias = _typing.Literal["_superseded_by", b"_superseded_by"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
     @_typing.overload
@@ -908,6 +1000,10 @@ class DecisionSummary(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__origin) -> _WhichOneofReturnType__origin | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__superseded_by) -> _WhichOneofReturnType__superseded_by | None: ...
 
 Global___DecisionSummary: _TypeAlias = DecisionSummary  # noqa: Y015
 

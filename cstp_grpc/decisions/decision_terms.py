@@ -1,0 +1,193 @@
+"""The terms of a decision, each with its impact on relevance and the fields in which it occurs.
+
+The impact is that of BM25F (Zaragoza et al., 2004, "Microsoft Cambridge at TREC 13"): occurrences are weighted and
+normalised by the length of their field, summed, and saturated. The mean lengths are constants here, so that an impact
+follows from its decision alone: it is stored once and is the same on every server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntFlag
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cstp_grpc.decisions.model import Decision
+from cstp_grpc.decisions.term_analysis import analyze_text, fold_accents, hash_term, split_parts
+
+MAX_ANALYZED = 65_536
+"""Characters of a text that are analysed, which takes about 40 ms. Chosen: no known record is longer."""
+
+SATURATION = 1.2
+"""The k1 of BM25: a term that occurs so often in a field of mean length has half of the possible impact."""
+
+TERM_TYPE = np.dtype([("hash", "<u4"), ("impact", "<f2"), ("fields", "u1")])
+"""One term as it is stored; entries are sorted by hash."""
+
+Terms = NDArray[Any]
+"""Entries of `TERM_TYPE`."""
+
+NO_TERMS: Terms = np.empty(0, TERM_TYPE)
+
+
+class TermField(IntFlag):
+    """Where a term occurs; `NAME` is for the units that identify the decision itself."""
+
+    NAME = 1
+    TITLE = 2
+    LESSON = 4
+    UNIT = 8
+    """It is the unit of an identifier."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldWeight:
+    """How occurrences in a field count: their weight, the mean length in terms, and the share of the length that is
+    normalised away (the b of BM25)."""
+
+    weight: float
+    mean_length: float
+    normalization: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedContent:
+    """What the terms of a decision follow from; `labels` are its tags, category, project and source."""
+
+    id: str
+    title: str
+    context: str | None
+    notes: str | None
+    reasons: tuple[str, ...]
+    labels: tuple[str, ...]
+    source: str | None
+
+    @classmethod
+    def of(cls, decision: Decision) -> SearchedContent:
+        """Return the content of a decision."""
+        labels = (*decision.tags, decision.category, decision.project, decision.source)
+        return cls(
+            decision.id,
+            decision.title,
+            decision.context,
+            decision.notes,
+            tuple(reason.text for reason in decision.reasons),
+            tuple(label for label in labels if label),
+            decision.source,
+        )
+
+
+TITLE = FieldWeight(2.0, 8, 0.3)
+LABELS = FieldWeight(1.0, 6, 0.3)
+"""Tags, category, project, and the path or key that the decision was imported from."""
+LESSON = FieldWeight(1.5, 25, 0.5)
+CONTEXT = FieldWeight(1.0, 80, 0.6)
+"""The context and the texts of reasons."""
+
+TITLE_HEAD = re.compile(r"\W*([^\W\d_]{1,12}[-_ #]?\d+(?:[-.]\d+)*)(?:\s*[:–—|\])]|\s+-\s|\.\s|\s*$)")
+"""A label and a number at the beginning of a title, and what separates them from the rest."""
+
+NUMBERED_NAME = re.compile(r"(?:([^\W\d_]+)[-_ .#]?)?0*(\d+)(?!\d|\.\d)")
+RECORD_LABELS = ("adr", "decision", "record")
+"""What people call a record whose file begins with a number."""
+
+
+@lru_cache(maxsize=512)
+def cached_terms(content: SearchedContent) -> Terms:
+    """Return the terms of a content.
+
+    Cached, so that a domain can have them worked out before the transaction in which the store needs them.
+    """
+    return analyze_content(content)
+
+
+def analyze_content(content: SearchedContent) -> Terms:
+    """Return the terms of a content, sorted by hash."""
+    frequencies: defaultdict[str, float] = defaultdict(float)
+    fields: defaultdict[str, int] = defaultdict(int)
+    for text, weight, flag in weighted_fields(content):
+        terms = analyze_text(text[:MAX_ANALYZED])
+        scale = weight.weight / (1 - weight.normalization + weight.normalization * len(terms) / weight.mean_length)
+        for term, count in Counter(terms).items():
+            frequencies[term.text] += count * scale
+            fields[term.text] |= flag | (TermField.UNIT if term.is_unit else 0)
+    for name in content_names(content):
+        frequencies[name] += TITLE.weight
+        fields[name] |= TermField.NAME | TermField.UNIT
+    # Two terms with one hash count as one, with the greater impact.
+    rows = sorted(
+        ((hash_term(text), count / (count + SATURATION), fields[text]) for text, count in frequencies.items()),
+        key=lambda row: (row[0], -row[1]),
+    )
+    found = np.array(rows, TERM_TYPE)
+    first: Terms = found[np.diff(found["hash"].astype(np.int64), prepend=-1) != 0]
+    return first
+
+
+def weighted_fields(content: SearchedContent) -> Iterator[tuple[str, FieldWeight, int]]:
+    """Yield the texts that are searched, with the weight and the flag of their field."""
+    yield content.title, TITLE, TermField.TITLE
+    yield "\n".join(content.labels), LABELS, 0
+    yield content.notes or "", LESSON, TermField.LESSON
+    yield "\n".join((content.context or "", *content.reasons)), CONTEXT, 0
+
+
+def content_names(content: SearchedContent) -> set[str]:
+    """Return the units that identify a decision: its id, the identifier that its title begins with, its number."""
+    return {*names_of_id(content.id), *names_in_title(content.title), *names_in_source(content.source or "")}
+
+
+def names_of_id(decision_id: str) -> Iterable[str]:
+    """Return the unit of a decision's id."""
+    return (term.text for term in analyze_text(decision_id)[:1] if term.is_unit)
+
+
+def names_in_title(title: str) -> Iterator[str]:
+    """Yield the identifier with a number that a title begins with: `PEP 703 – …`, `INC-2041: …`, `[ABC-1] …`.
+
+    Something must separate it from the rest: `Python 3 in production` is about Python 3, which many decisions may be.
+    """
+    head = TITLE_HEAD.match(fold_accents(title))
+    if head is not None:
+        yield " ".join(split_parts(head[1]))
+
+
+def names_in_source(source: str) -> Iterator[str]:
+    """Yield what the number in the name of a record's file or entry can be called: `adr 12` for `adr/0012-dns.md`."""
+    path, _, entry = source.partition("#")
+    *folders, file = path.replace("\\", "/").split("/")
+    numbered = NUMBERED_NAME.match(entry) or NUMBERED_NAME.match(file)
+    if numbered is None:
+        return
+    label, number = numbered.groups()
+    stem = file.partition(".")[0]
+    labels = [label] if label else [*RECORD_LABELS, *folders[-1:], *([stem] if entry else [])]
+    for written in labels:
+        yield from (f"{term} {number}" for term in {written.casefold(), written.casefold().removesuffix("s")})
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTerm:
+    """A term of a query: its hash, how often it occurs, and whether it is the unit of an identifier."""
+
+    hash: int
+    count: int
+    is_unit: bool
+
+
+@lru_cache(maxsize=512)
+def query_terms(text: str) -> tuple[QueryTerm, ...]:
+    """Return the terms of a query, each once, in the order of their hashes."""
+    counts = Counter(analyze_text(text))
+    return tuple(
+        sorted(
+            (QueryTerm(hash_term(term.text), count, term.is_unit) for term, count in counts.items()),
+            key=lambda term: (term.hash, term.is_unit),
+        )
+    )

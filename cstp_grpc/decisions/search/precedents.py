@@ -1,0 +1,128 @@
+"""Makes of search results what is worth reading: series once, failures and lessons, what superseded what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cstp_grpc.decisions.model import Match
+from cstp_grpc.decisions.search.row_vectors import dot_products
+from cstp_grpc.decisions.store import Vectors
+from cstp_grpc.enums import DecisionStatus, Outcome
+
+DUPLICATE_SIMILARITY = 0.97
+"""Similarity of two decisions from which they say the same. Chosen: reworded sentences have 0.8 to 0.95."""
+
+SERIES_SIMILARITY = 0.8
+"""The same for decisions whose titles differ in numbers alone; records of weekly meetings, say, stay apart."""
+
+NUMBERS = re.compile(r"\d+(?:[.\-:/]\d+)*")
+
+
+@dataclass(slots=True)
+class MatchGroup:
+    """Matches that say almost the same, the most relevant first; `place` is that of the first in the results."""
+
+    place: int
+    matches: list[Match]
+
+    @property
+    def first(self) -> Match:
+        """The match that stands for the others."""
+        return self.matches[0]
+
+
+def group_matches(matches: Sequence[Match], vectors: Vectors) -> list[MatchGroup]:
+    """Return the matches in groups that say almost the same; `vectors` are of the first passage of each match."""
+    groups: list[MatchGroup] = []
+    titles = [title_without_numbers(match) for match in matches]
+    for place, match in enumerate(matches):
+        group = None
+        if groups:
+            firsts = [each.place for each in groups]
+            similarities = dot_products(vectors[firsts], vectors[place]).tolist()
+            group = next(
+                (
+                    each
+                    for each, similarity in zip(groups, similarities, strict=True)
+                    if similarity >= DUPLICATE_SIMILARITY
+                    or (similarity >= SERIES_SIMILARITY and titles[each.place] == titles[place])
+                ),
+                None,
+            )
+        if group is None:
+            groups.append(MatchGroup(place, [match]))
+        else:
+            group.matches.append(match)
+    return groups
+
+
+def title_without_numbers(match: Match) -> str:
+    """Return a title with a placeholder for each number, version and date."""
+    return NUMBERS.sub("#", match.decision.title.casefold())
+
+
+def choose_precedents(groups: Sequence[MatchGroup], limit: int, *, with_exemplars: bool = False) -> list[Match]:
+    """Return the first match of each of the first groups, at most `limit`, by falling score.
+
+    With exemplars, the most relevant failure and the most relevant lesson are among them, if there are any: in the
+    place of the last ones, also if another decision stands for their group. The most relevant match stays in any case.
+    """
+    chosen = [group.first for group in groups[:limit]]
+    protected = {match.decision.id for match in chosen[:1]}
+    for is_wanted in (has_failed, has_lesson) if with_exemplars else ():
+        present = next(filter(is_wanted, chosen), None)
+        missing = None if present else best_match(groups, is_wanted)
+        if missing is not None:
+            replaceable = [match for match in reversed(chosen) if match.decision.id not in protected]
+            if len(chosen) >= limit and replaceable:
+                chosen.remove(replaceable[0])
+            if len(chosen) < limit:
+                chosen.append(missing)
+        if (example := present or missing) is not None:
+            protected.add(example.decision.id)
+    shown = {match.decision.id for match in chosen}
+    summaries = {match.decision.id: summarize_group(group, match, shown) for group in groups for match in group.matches}
+    return sorted((summaries[match.decision.id] for match in chosen), key=lambda match: -match.score)
+
+
+def best_match(groups: Iterable[MatchGroup], is_wanted: Callable[[Match], bool]) -> Match | None:
+    """Return the match with the greatest score that is wanted."""
+    wanted = [match for group in groups for match in group.matches if is_wanted(match)]
+    return max(wanted, key=lambda match: match.score, default=None)
+
+
+def has_failed(match: Match) -> bool:
+    """Return True if the decision failed."""
+    return match.decision.outcome is Outcome.FAILURE
+
+
+def has_lesson(match: Match) -> bool:
+    """Return True if the decision has a lesson."""
+    return bool(match.decision.notes)
+
+
+def summarize_group(group: MatchGroup, match: Match, shown: set[str]) -> Match:
+    """Return a match with the number and outcomes of those in its group that are not shown themselves."""
+    hidden = [other for other in group.matches if other.decision.id not in shown]
+    if match is not group.first or not hidden:
+        return match
+    outcomes = dict.fromkeys(each.decision.outcome for each in (match, *hidden) if each.decision.outcome is not None)
+    return replace(match, similar_count=len(hidden), similar_outcomes=tuple(outcomes))
+
+
+def put_successors_first(matches: Sequence[Match], successors: Mapping[str, str]) -> list[Match]:
+    """Return matches in which each superseded decision names its successor and stands below it.
+
+    `successors` has the readable successor of each superseded decision that has one. A superseded decision is no more
+    relevant than its successor.
+    """
+    scores = {match.decision.id: match.score for match in matches}
+    named = [
+        replace(match, superseded_by=successor, score=min(match.score, scores.get(successor, match.score)))
+        if (successor := successors.get(match.decision.id)) is not None
+        else match
+        for match in matches
+    ]
+    return sorted(named, key=lambda match: (-match.score, match.decision.status is DecisionStatus.SUPERSEDED))

@@ -1,0 +1,137 @@
+"""The terms of decisions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstp_grpc.decisions.decision_terms import SearchedContent, TermField, analyze_content, query_terms
+from cstp_grpc.decisions.model import Decision, Reason
+from cstp_grpc.decisions.term_analysis import hash_term
+from cstp_grpc.enums import DecisionStatus, Visibility
+
+
+def terms_of(title: str = "any", **changes: object) -> dict[int, tuple[float, int]]:
+    """The terms of a decision by hash, with impact and fields."""
+    decision = Decision(
+        "dec-00ff",
+        title,
+        DecisionStatus.DECIDED,
+        datetime(2026, 1, 1, tzinfo=UTC),
+        "alice",
+        Visibility.SHARED,
+        **changes,  # type: ignore[arg-type]
+    )
+    found = analyze_content(SearchedContent.of(decision))
+    return {int(key): (float(impact), int(fields)) for key, impact, fields in found.tolist()}
+
+
+def impact(term: str, terms: dict[int, tuple[float, int]]) -> float:
+    return terms.get(hash_term(term), (0.0, 0))[0]
+
+
+def named(term: str, terms: dict[int, tuple[float, int]]) -> bool:
+    return bool(terms.get(hash_term(term), (0.0, 0))[1] & TermField.NAME)
+
+
+def test_every_field_is_found() -> None:
+    terms = terms_of(
+        "queue",
+        context="broker",
+        notes="poison",
+        reasons=(Reason("because", "throughput"),),
+        tags=("kafka",),
+        category="messaging",
+        project="atlas",
+        source="docs/adr/0012-events.md",
+    )
+    for term in ("queu", "broker", "poison", "throughput", "kafka", "messag", "atla", "event"):
+        assert impact(term, terms) > 0, term
+    assert terms[hash_term("poison")][1] == TermField.LESSON
+
+
+def test_a_title_says_more_than_a_context_and_a_short_context_more_than_a_long_one() -> None:
+    filler = " ".join(f"word{number}" for number in range(500))
+    in_title, in_short, in_long = (
+        impact("queu", terms)
+        for terms in (
+            terms_of("queue"),
+            terms_of(context="queue words"),
+            terms_of(context=f"queue {filler}"),
+        )
+    )
+    assert 1 > in_title > in_short > in_long > 0
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("PEP 703 – Making the lock optional", "pep 703"),
+        ("PEP-0703: Making the lock optional", "pep 703"),
+        ("INC-2041: pool exhausted", "inc 2041"),
+        ("[ABC-1] Use a queue", "abc 1"),
+        ("ADR 12. Use a queue", "adr 12"),
+        ("RFC 9110", "rfc 9110"),
+        ("CVE-2024-3094: replace the library", "cve 2024 3094"),
+    ],
+)
+def test_the_identifier_that_a_title_begins_with_names_the_decision(title: str, name: str) -> None:
+    assert named(name, terms_of(title))
+
+
+@pytest.mark.parametrize(
+    ("title", "unit"),
+    [
+        ("Use what PEP 703 proposes", "pep 703"),
+        ("Python 3 in production", "python 3"),
+        ("Python 2.6 release schedule", "python 2"),
+    ],
+)
+def test_a_mention_elsewhere_names_nothing(title: str, unit: str) -> None:
+    assert not named(unit, terms_of(title))
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("docs/adr/0012-use-a-queue.md", ["adr 12", "decision 12"]),
+        ("docs/decisions/0012-use-a-queue.md", ["adr 12", "decision 12"]),
+        ("pep-0703", ["pep 703"]),
+        ("rfcs/RFC-7.md", ["rfc 7"]),
+        ("peps.jsonl#703", ["pep 703", "peps 703"]),
+    ],
+)
+def test_the_number_of_a_source_names_the_decision(source: str, names: list[str]) -> None:
+    terms = terms_of(source=source)
+    assert [name for name in names if not named(name, terms)] == []
+
+
+def test_an_id_names_its_decision() -> None:
+    assert named("dec 0 ff", terms_of())
+    assert hash_term("dec 0 ff") in {term.hash for term in query_terms("what became of dec-00ff?") if term.is_unit}
+
+
+@given(st.text(max_size=200), st.none() | st.text(max_size=500), st.none() | st.text(max_size=100))
+def test_terms_are_sorted_and_their_impacts_are_shares(title: str, context: str | None, notes: str | None) -> None:
+    decision = Decision(
+        "dec-1",
+        title,
+        DecisionStatus.DECIDED,
+        datetime(2026, 1, 1, tzinfo=UTC),
+        "a",
+        Visibility.SHARED,
+        context=context,
+        notes=notes,
+    )
+    found = analyze_content(SearchedContent.of(decision))
+    assert (np.diff(found["hash"].astype(np.int64)) > 0).all()
+    assert ((found["impact"] > 0) & (found["impact"] <= 1)).all()
+    wanted = {term.hash for term in query_terms("\n".join(filter(None, (title, context, notes))))}
+    # A unit may reach across the border of two fields.
+    words = {term.hash for text in (title, context or "", notes or "") for term in query_terms(text)}
+    assert words <= set(found["hash"].tolist())
+    assert len(wanted - words) <= 2
