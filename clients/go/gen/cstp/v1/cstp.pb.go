@@ -106,6 +106,67 @@ func (SuggestionKind) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{0}
 }
 
+// Why a search found a decision.
+type MatchReason int32
+
+const (
+	// Not stated.
+	MatchReason_MATCH_REASON_UNSPECIFIED MatchReason = 0
+	// It has an identifier that the query contains, or is known by it: a number, a path, a name in code.
+	MatchReason_MATCH_REASON_IDENTIFIER MatchReason = 1
+	// It shares words that are not frequent.
+	MatchReason_MATCH_REASON_WORDS MatchReason = 2
+	// A passage of it is similar in meaning.
+	MatchReason_MATCH_REASON_MEANING MatchReason = 3
+	// It is its lesson that matches.
+	MatchReason_MATCH_REASON_LESSON MatchReason = 4
+)
+
+// Enum value maps for MatchReason.
+var (
+	MatchReason_name = map[int32]string{
+		0: "MATCH_REASON_UNSPECIFIED",
+		1: "MATCH_REASON_IDENTIFIER",
+		2: "MATCH_REASON_WORDS",
+		3: "MATCH_REASON_MEANING",
+		4: "MATCH_REASON_LESSON",
+	}
+	MatchReason_value = map[string]int32{
+		"MATCH_REASON_UNSPECIFIED": 0,
+		"MATCH_REASON_IDENTIFIER":  1,
+		"MATCH_REASON_WORDS":       2,
+		"MATCH_REASON_MEANING":     3,
+		"MATCH_REASON_LESSON":      4,
+	}
+)
+
+func (x MatchReason) Enum() *MatchReason {
+	p := new(MatchReason)
+	*p = x
+	return p
+}
+
+func (x MatchReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MatchReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_cstp_proto_enumTypes[1].Descriptor()
+}
+
+func (MatchReason) Type() protoreflect.EnumType {
+	return &file_cstp_v1_cstp_proto_enumTypes[1]
+}
+
+func (x MatchReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MatchReason.Descriptor instead.
+func (MatchReason) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{1}
+}
+
 // What is about to be done, and by whom.
 type AnnounceIntentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -289,9 +350,10 @@ type AnnounceIntentResponse struct {
 	CorrelationId string `protobuf:"bytes,2,opt,name=correlation_id,json=correlationId,proto3" json:"correlation_id,omitempty"`
 	// When this revision of the intent was first received; a repetition gets the first instant again.
 	ReceivedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=received_at,json=receivedAt,proto3" json:"received_at,omitempty"`
-	// At most five similar decisions: those of the given category first, then others, and what nodes of projects say
-	// last; each group by falling score. Where the scope was federated, those of all agents by weight, which is the score
-	// times the trust in the agent.
+	// At most five similar decisions by falling score, those that agents recorded first, then what nodes of projects
+	// say. The most relevant failure and the most relevant lesson are among them. Those that say almost the same, and
+	// series of which only numbers differ, are one of them, and superseded ones stand below their successors. Being of the given category or project raises a score. Where the scope was federated, those of all agents by
+	// weight, which is the score times the trust in the agent.
 	SimilarDecisions []*SimilarDecision `protobuf:"bytes,4,rep,name=similar_decisions,json=similarDecisions,proto3" json:"similar_decisions,omitempty"`
 	// The verdict of the guardrails; absent where the server is configured not to respond.
 	GuardrailStatus *GuardrailStatus `protobuf:"bytes,5,opt,name=guardrail_status,json=guardrailStatus,proto3" json:"guardrail_status,omitempty"`
@@ -551,14 +613,25 @@ type SimilarDecision struct {
 	Outcome Outcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
 	// When it was decided.
 	Date *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=date,proto3" json:"date,omitempty"`
-	// Cosine distance between the texts, 0 (same) to 2.
+	// Cosine distance between the intent and the closest passage of the decision, 0 (same) to 2.
 	Distance float64 `protobuf:"fixed64,5,opt,name=distance,proto3" json:"distance,omitempty"`
-	// 1 - distance.
+	// How relevant it is, 0 to 1: the logistic function of the evidence that meaning, words and identifiers give. At 0.5
+	// are three of four right answers to short questions, and the best result of one unrelated journal of four.
 	Score float64 `protobuf:"fixed64,6,opt,name=score,proto3" json:"score,omitempty"`
 	// The lesson; absent where none was noted.
 	Notes *string `protobuf:"bytes,7,opt,name=notes,proto3,oneof" json:"notes,omitempty"`
 	// The agent whose memory it is in, in federated answers alone; `a/b` is the peer b of the peer a.
-	Origin        *string `protobuf:"bytes,8,opt,name=origin,proto3,oneof" json:"origin,omitempty"`
+	Origin *string `protobuf:"bytes,8,opt,name=origin,proto3,oneof" json:"origin,omitempty"`
+	// Why it was found; empty from agents that do not say it.
+	MatchedBy []MatchReason `protobuf:"varint,9,rep,packed,name=matched_by,json=matchedBy,proto3,enum=cstp.v1.MatchReason" json:"matched_by,omitempty"`
+	// How many more decisions say almost the same, or are of the same series, and are left out for it.
+	SimilarCount int32 `protobuf:"varint,10,opt,name=similar_count,json=similarCount,proto3" json:"similar_count,omitempty"`
+	// The outcomes of this decision and of those, each once; empty where none is left out.
+	SimilarOutcomes []Outcome `protobuf:"varint,11,rep,packed,name=similar_outcomes,json=similarOutcomes,proto3,enum=cstp.v1.Outcome" json:"similar_outcomes,omitempty"`
+	// Where it stands; absent from agents that do not say it.
+	Status DecisionStatus `protobuf:"varint,12,opt,name=status,proto3,enum=cstp.v1.DecisionStatus" json:"status,omitempty"`
+	// The identifier of the decision that supersedes it; absent where none does that the caller may read.
+	SupersededBy  *string `protobuf:"bytes,13,opt,name=superseded_by,json=supersededBy,proto3,oneof" json:"superseded_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -645,6 +718,41 @@ func (x *SimilarDecision) GetNotes() string {
 func (x *SimilarDecision) GetOrigin() string {
 	if x != nil && x.Origin != nil {
 		return *x.Origin
+	}
+	return ""
+}
+
+func (x *SimilarDecision) GetMatchedBy() []MatchReason {
+	if x != nil {
+		return x.MatchedBy
+	}
+	return nil
+}
+
+func (x *SimilarDecision) GetSimilarCount() int32 {
+	if x != nil {
+		return x.SimilarCount
+	}
+	return 0
+}
+
+func (x *SimilarDecision) GetSimilarOutcomes() []Outcome {
+	if x != nil {
+		return x.SimilarOutcomes
+	}
+	return nil
+}
+
+func (x *SimilarDecision) GetStatus() DecisionStatus {
+	if x != nil {
+		return x.Status
+	}
+	return DecisionStatus_DECISION_STATUS_UNSPECIFIED
+}
+
+func (x *SimilarDecision) GetSupersededBy() string {
+	if x != nil && x.SupersededBy != nil {
+		return *x.SupersededBy
 	}
 	return ""
 }
@@ -1124,7 +1232,7 @@ type QueryDecisionsRequest struct {
 	Filters *DecisionFilters `protobuf:"bytes,2,opt,name=filters,proto3" json:"filters,omitempty"`
 	// How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it.
 	Limit *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
-	// The least score (1 - cosine distance) of an answer, 0 to 1; when absent the server's configured one, 0.3 by default.
+	// The least score of an answer, 0 to 1; when absent the server's configured one, 0.25 by default.
 	MinScore *float64 `protobuf:"fixed64,4,opt,name=min_score,json=minScore,proto3,oneof" json:"min_score,omitempty"`
 	// Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer.
 	IncludeReasons bool `protobuf:"varint,5,opt,name=include_reasons,json=includeReasons,proto3" json:"include_reasons,omitempty"`
@@ -1238,8 +1346,9 @@ func (x *QueryDecisionsRequest) GetMinJournalRevision() string {
 // What a search found.
 type QueryDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The decisions, most similar first; where the scope was federated by weight, which is the score times the trust in
-	// the agent.
+	// The decisions by falling score; where the scope was federated by weight, which is the score times the trust in the
+	// agent. Those that say almost the same, and series of which only numbers differ, are one of them, and superseded
+	// ones stand below their successors.
 	Decisions []*DecisionSummary `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	// How many decisions are in this answer.
 	Total int32 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
@@ -1355,7 +1464,7 @@ type DecisionSummary struct {
 	Outcome Outcome `protobuf:"varint,7,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
 	// When it was decided.
 	Date *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=date,proto3" json:"date,omitempty"`
-	// Cosine distance between the query and the decision, 0 (same) to 2.
+	// Cosine distance between the query and the closest passage of the decision, 0 (same) to 2.
 	Distance float64 `protobuf:"fixed64,9,opt,name=distance,proto3" json:"distance,omitempty"`
 	// The lesson; absent where none was noted.
 	Notes *string `protobuf:"bytes,10,opt,name=notes,proto3,oneof" json:"notes,omitempty"`
@@ -1368,7 +1477,17 @@ type DecisionSummary struct {
 	// The agent that recorded it.
 	Agent string `protobuf:"bytes,14,opt,name=agent,proto3" json:"agent,omitempty"`
 	// The agent whose memory it is in, in federated answers alone; `a/b` is the peer b of the peer a.
-	Origin        *string `protobuf:"bytes,15,opt,name=origin,proto3,oneof" json:"origin,omitempty"`
+	Origin *string `protobuf:"bytes,15,opt,name=origin,proto3,oneof" json:"origin,omitempty"`
+	// How relevant it is, 0 to 1, as in SimilarDecision; absent from agents that do not say it.
+	Score *float64 `protobuf:"fixed64,16,opt,name=score,proto3,oneof" json:"score,omitempty"`
+	// Why it was found; empty from agents that do not say it.
+	MatchedBy []MatchReason `protobuf:"varint,17,rep,packed,name=matched_by,json=matchedBy,proto3,enum=cstp.v1.MatchReason" json:"matched_by,omitempty"`
+	// How many more decisions say almost the same, or are of the same series, and are left out for it.
+	SimilarCount int32 `protobuf:"varint,18,opt,name=similar_count,json=similarCount,proto3" json:"similar_count,omitempty"`
+	// The outcomes of this decision and of those, each once; empty where none is left out.
+	SimilarOutcomes []Outcome `protobuf:"varint,19,rep,packed,name=similar_outcomes,json=similarOutcomes,proto3,enum=cstp.v1.Outcome" json:"similar_outcomes,omitempty"`
+	// The identifier of the decision that supersedes it; absent where none does that the caller may read.
+	SupersededBy  *string `protobuf:"bytes,20,opt,name=superseded_by,json=supersededBy,proto3,oneof" json:"superseded_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1504,6 +1623,41 @@ func (x *DecisionSummary) GetAgent() string {
 func (x *DecisionSummary) GetOrigin() string {
 	if x != nil && x.Origin != nil {
 		return *x.Origin
+	}
+	return ""
+}
+
+func (x *DecisionSummary) GetScore() float64 {
+	if x != nil && x.Score != nil {
+		return *x.Score
+	}
+	return 0
+}
+
+func (x *DecisionSummary) GetMatchedBy() []MatchReason {
+	if x != nil {
+		return x.MatchedBy
+	}
+	return nil
+}
+
+func (x *DecisionSummary) GetSimilarCount() int32 {
+	if x != nil {
+		return x.SimilarCount
+	}
+	return 0
+}
+
+func (x *DecisionSummary) GetSimilarOutcomes() []Outcome {
+	if x != nil {
+		return x.SimilarOutcomes
+	}
+	return nil
+}
+
+func (x *DecisionSummary) GetSupersededBy() string {
+	if x != nil && x.SupersededBy != nil {
+		return *x.SupersededBy
 	}
 	return ""
 }
@@ -1835,7 +1989,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x06_agentB\x11\n" +
 	"\x0f_correlation_idB\f\n" +
 	"\n" +
-	"_relevance\"\x92\x02\n" +
+	"_relevance\"\x96\x04\n" +
 	"\x0fSimilarDecision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12*\n" +
@@ -1844,9 +1998,17 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\bdistance\x18\x05 \x01(\x01R\bdistance\x12\x14\n" +
 	"\x05score\x18\x06 \x01(\x01R\x05score\x12\x19\n" +
 	"\x05notes\x18\a \x01(\tH\x00R\x05notes\x88\x01\x01\x12\x1b\n" +
-	"\x06origin\x18\b \x01(\tH\x01R\x06origin\x88\x01\x01B\b\n" +
+	"\x06origin\x18\b \x01(\tH\x01R\x06origin\x88\x01\x01\x123\n" +
+	"\n" +
+	"matched_by\x18\t \x03(\x0e2\x14.cstp.v1.MatchReasonR\tmatchedBy\x12#\n" +
+	"\rsimilar_count\x18\n" +
+	" \x01(\x05R\fsimilarCount\x12;\n" +
+	"\x10similar_outcomes\x18\v \x03(\x0e2\x10.cstp.v1.OutcomeR\x0fsimilarOutcomes\x12/\n" +
+	"\x06status\x18\f \x01(\x0e2\x17.cstp.v1.DecisionStatusR\x06status\x12(\n" +
+	"\rsuperseded_by\x18\r \x01(\tH\x02R\fsupersededBy\x88\x01\x01B\b\n" +
 	"\x06_notesB\t\n" +
-	"\a_origin\"\xd6\x01\n" +
+	"\a_originB\x10\n" +
+	"\x0e_superseded_by\"\xd6\x01\n" +
 	"\x0fGuardrailStatus\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x122\n" +
 	"\n" +
@@ -1905,7 +2067,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x06totals\x18\a \x03(\v2+.cstp.v1.QueryDecisionsResponse.TotalsEntryR\x06totals\x1a9\n" +
 	"\vTotalsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xa7\x04\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\x9f\x06\n" +
 	"\x0fDecisionSummary\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x1f\n" +
@@ -1924,13 +2086,21 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x04tags\x18\f \x03(\tR\x04tags\x12\x1d\n" +
 	"\aproject\x18\r \x01(\tH\x03R\aproject\x88\x01\x01\x12\x14\n" +
 	"\x05agent\x18\x0e \x01(\tR\x05agent\x12\x1b\n" +
-	"\x06origin\x18\x0f \x01(\tH\x04R\x06origin\x88\x01\x01B\v\n" +
+	"\x06origin\x18\x0f \x01(\tH\x04R\x06origin\x88\x01\x01\x12\x19\n" +
+	"\x05score\x18\x10 \x01(\x01H\x05R\x05score\x88\x01\x01\x123\n" +
+	"\n" +
+	"matched_by\x18\x11 \x03(\x0e2\x14.cstp.v1.MatchReasonR\tmatchedBy\x12#\n" +
+	"\rsimilar_count\x18\x12 \x01(\x05R\fsimilarCount\x12;\n" +
+	"\x10similar_outcomes\x18\x13 \x03(\x0e2\x10.cstp.v1.OutcomeR\x0fsimilarOutcomes\x12(\n" +
+	"\rsuperseded_by\x18\x14 \x01(\tH\x06R\fsupersededBy\x88\x01\x01B\v\n" +
 	"\t_categoryB\r\n" +
 	"\v_confidenceB\b\n" +
 	"\x06_notesB\n" +
 	"\n" +
 	"\b_projectB\t\n" +
-	"\a_origin\"\xa9\x01\n" +
+	"\a_originB\b\n" +
+	"\x06_scoreB\x10\n" +
+	"\x0e_superseded_by\"\xa9\x01\n" +
 	"\x16CheckGuardrailsRequest\x12'\n" +
 	"\x06action\x18\x01 \x01(\v2\x0f.cstp.v1.ActionR\x06action\x12(\n" +
 	"\x05agent\x18\x02 \x01(\v2\x12.cstp.v1.AgentInfoR\x05agent\x12$\n" +
@@ -1967,7 +2137,13 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x16SUGGESTION_KIND_LESSON\x10\x06\x12\x1d\n" +
 	"\x19SUGGESTION_KIND_CONDITION\x10\a\x12\x1b\n" +
 	"\x17SUGGESTION_KIND_FAILURE\x10\b\x12\x1d\n" +
-	"\x19SUGGESTION_KIND_PRECEDENT\x10\t2\xa5\x05\n" +
+	"\x19SUGGESTION_KIND_PRECEDENT\x10\t*\x93\x01\n" +
+	"\vMatchReason\x12\x1c\n" +
+	"\x18MATCH_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17MATCH_REASON_IDENTIFIER\x10\x01\x12\x16\n" +
+	"\x12MATCH_REASON_WORDS\x10\x02\x12\x18\n" +
+	"\x14MATCH_REASON_MEANING\x10\x03\x12\x17\n" +
+	"\x13MATCH_REASON_LESSON\x10\x042\xa5\x05\n" +
 	"\vCstpService\x12\x98\x02\n" +
 	"\x0eAnnounceIntent\x12\x1e.cstp.v1.AnnounceIntentRequest\x1a\x1f.cstp.v1.AnnounceIntentResponse\"\xc4\x01\x88\xb5\x18\x03\x9a\xb5\x18\xb8\x01{\"intent\": \"Deploy the auth service to production\", \"category\": \"deployment\", \"stakes\": \"high\", \"confidence\": 0.8, \"metadata\": {\"affectsProduction\": true, \"codeReviewCompleted\": true}}\x90\x02\x02\x12\xa0\x01\n" +
 	"\x0eQueryDecisions\x12\x1e.cstp.v1.QueryDecisionsRequest\x1a\x1f.cstp.v1.QueryDecisionsResponse\"M\x88\xb5\x18\x01\x9a\xb5\x18B{\"query\": \"change a database schema without downtime\", \"limit\": 3}\x90\x02\x01\x12\xd7\x01\n" +
@@ -1986,102 +2162,108 @@ func file_cstp_v1_cstp_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_cstp_proto_rawDescData
 }
 
-var file_cstp_v1_cstp_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_cstp_v1_cstp_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_cstp_v1_cstp_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_cstp_v1_cstp_proto_goTypes = []any{
 	(SuggestionKind)(0),             // 0: cstp.v1.SuggestionKind
-	(*AnnounceIntentRequest)(nil),   // 1: cstp.v1.AnnounceIntentRequest
-	(*AnnounceIntentResponse)(nil),  // 2: cstp.v1.AnnounceIntentResponse
-	(*Suggestion)(nil),              // 3: cstp.v1.Suggestion
-	(*SimilarDecision)(nil),         // 4: cstp.v1.SimilarDecision
-	(*GuardrailStatus)(nil),         // 5: cstp.v1.GuardrailStatus
-	(*Quorum)(nil),                  // 6: cstp.v1.Quorum
-	(*Vote)(nil),                    // 7: cstp.v1.Vote
-	(*AgentResponse)(nil),           // 8: cstp.v1.AgentResponse
-	(*PeerError)(nil),               // 9: cstp.v1.PeerError
-	(*PeerDecisions)(nil),           // 10: cstp.v1.PeerDecisions
-	(*PeerFeedback)(nil),            // 11: cstp.v1.PeerFeedback
-	(*QueryDecisionsRequest)(nil),   // 12: cstp.v1.QueryDecisionsRequest
-	(*QueryDecisionsResponse)(nil),  // 13: cstp.v1.QueryDecisionsResponse
-	(*DecisionSummary)(nil),         // 14: cstp.v1.DecisionSummary
-	(*CheckGuardrailsRequest)(nil),  // 15: cstp.v1.CheckGuardrailsRequest
-	(*Action)(nil),                  // 16: cstp.v1.Action
-	(*CheckGuardrailsResponse)(nil), // 17: cstp.v1.CheckGuardrailsResponse
-	nil,                             // 18: cstp.v1.QueryDecisionsResponse.TotalsEntry
-	(Stakes)(0),                     // 19: cstp.v1.Stakes
-	(*AgentInfo)(nil),               // 20: cstp.v1.AgentInfo
-	(*structpb.Struct)(nil),         // 21: google.protobuf.Struct
-	(Scope)(0),                      // 22: cstp.v1.Scope
-	(Visibility)(0),                 // 23: cstp.v1.Visibility
-	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
-	(*CodeContext)(nil),             // 25: cstp.v1.CodeContext
-	(*RelatedIntent)(nil),           // 26: cstp.v1.RelatedIntent
-	(Outcome)(0),                    // 27: cstp.v1.Outcome
-	(*Violation)(nil),               // 28: cstp.v1.Violation
-	(PeerStatus)(0),                 // 29: cstp.v1.PeerStatus
-	(*DecisionFilters)(nil),         // 30: cstp.v1.DecisionFilters
-	(DecisionStatus)(0),             // 31: cstp.v1.DecisionStatus
+	(MatchReason)(0),                // 1: cstp.v1.MatchReason
+	(*AnnounceIntentRequest)(nil),   // 2: cstp.v1.AnnounceIntentRequest
+	(*AnnounceIntentResponse)(nil),  // 3: cstp.v1.AnnounceIntentResponse
+	(*Suggestion)(nil),              // 4: cstp.v1.Suggestion
+	(*SimilarDecision)(nil),         // 5: cstp.v1.SimilarDecision
+	(*GuardrailStatus)(nil),         // 6: cstp.v1.GuardrailStatus
+	(*Quorum)(nil),                  // 7: cstp.v1.Quorum
+	(*Vote)(nil),                    // 8: cstp.v1.Vote
+	(*AgentResponse)(nil),           // 9: cstp.v1.AgentResponse
+	(*PeerError)(nil),               // 10: cstp.v1.PeerError
+	(*PeerDecisions)(nil),           // 11: cstp.v1.PeerDecisions
+	(*PeerFeedback)(nil),            // 12: cstp.v1.PeerFeedback
+	(*QueryDecisionsRequest)(nil),   // 13: cstp.v1.QueryDecisionsRequest
+	(*QueryDecisionsResponse)(nil),  // 14: cstp.v1.QueryDecisionsResponse
+	(*DecisionSummary)(nil),         // 15: cstp.v1.DecisionSummary
+	(*CheckGuardrailsRequest)(nil),  // 16: cstp.v1.CheckGuardrailsRequest
+	(*Action)(nil),                  // 17: cstp.v1.Action
+	(*CheckGuardrailsResponse)(nil), // 18: cstp.v1.CheckGuardrailsResponse
+	nil,                             // 19: cstp.v1.QueryDecisionsResponse.TotalsEntry
+	(Stakes)(0),                     // 20: cstp.v1.Stakes
+	(*AgentInfo)(nil),               // 21: cstp.v1.AgentInfo
+	(*structpb.Struct)(nil),         // 22: google.protobuf.Struct
+	(Scope)(0),                      // 23: cstp.v1.Scope
+	(Visibility)(0),                 // 24: cstp.v1.Visibility
+	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
+	(*CodeContext)(nil),             // 26: cstp.v1.CodeContext
+	(*RelatedIntent)(nil),           // 27: cstp.v1.RelatedIntent
+	(Outcome)(0),                    // 28: cstp.v1.Outcome
+	(DecisionStatus)(0),             // 29: cstp.v1.DecisionStatus
+	(*Violation)(nil),               // 30: cstp.v1.Violation
+	(PeerStatus)(0),                 // 31: cstp.v1.PeerStatus
+	(*DecisionFilters)(nil),         // 32: cstp.v1.DecisionFilters
 }
 var file_cstp_v1_cstp_proto_depIdxs = []int32{
-	19, // 0: cstp.v1.AnnounceIntentRequest.stakes:type_name -> cstp.v1.Stakes
-	20, // 1: cstp.v1.AnnounceIntentRequest.agent:type_name -> cstp.v1.AgentInfo
-	21, // 2: cstp.v1.AnnounceIntentRequest.metadata:type_name -> google.protobuf.Struct
-	22, // 3: cstp.v1.AnnounceIntentRequest.scope:type_name -> cstp.v1.Scope
-	23, // 4: cstp.v1.AnnounceIntentRequest.visibility:type_name -> cstp.v1.Visibility
-	24, // 5: cstp.v1.AnnounceIntentResponse.received_at:type_name -> google.protobuf.Timestamp
-	4,  // 6: cstp.v1.AnnounceIntentResponse.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	5,  // 7: cstp.v1.AnnounceIntentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	25, // 8: cstp.v1.AnnounceIntentResponse.code_context:type_name -> cstp.v1.CodeContext
-	8,  // 9: cstp.v1.AnnounceIntentResponse.responses:type_name -> cstp.v1.AgentResponse
-	26, // 10: cstp.v1.AnnounceIntentResponse.related_intents:type_name -> cstp.v1.RelatedIntent
-	3,  // 11: cstp.v1.AnnounceIntentResponse.suggestion_details:type_name -> cstp.v1.Suggestion
+	20, // 0: cstp.v1.AnnounceIntentRequest.stakes:type_name -> cstp.v1.Stakes
+	21, // 1: cstp.v1.AnnounceIntentRequest.agent:type_name -> cstp.v1.AgentInfo
+	22, // 2: cstp.v1.AnnounceIntentRequest.metadata:type_name -> google.protobuf.Struct
+	23, // 3: cstp.v1.AnnounceIntentRequest.scope:type_name -> cstp.v1.Scope
+	24, // 4: cstp.v1.AnnounceIntentRequest.visibility:type_name -> cstp.v1.Visibility
+	25, // 5: cstp.v1.AnnounceIntentResponse.received_at:type_name -> google.protobuf.Timestamp
+	5,  // 6: cstp.v1.AnnounceIntentResponse.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	6,  // 7: cstp.v1.AnnounceIntentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	26, // 8: cstp.v1.AnnounceIntentResponse.code_context:type_name -> cstp.v1.CodeContext
+	9,  // 9: cstp.v1.AnnounceIntentResponse.responses:type_name -> cstp.v1.AgentResponse
+	27, // 10: cstp.v1.AnnounceIntentResponse.related_intents:type_name -> cstp.v1.RelatedIntent
+	4,  // 11: cstp.v1.AnnounceIntentResponse.suggestion_details:type_name -> cstp.v1.Suggestion
 	0,  // 12: cstp.v1.Suggestion.kind:type_name -> cstp.v1.SuggestionKind
-	27, // 13: cstp.v1.Suggestion.outcome:type_name -> cstp.v1.Outcome
-	27, // 14: cstp.v1.SimilarDecision.outcome:type_name -> cstp.v1.Outcome
-	24, // 15: cstp.v1.SimilarDecision.date:type_name -> google.protobuf.Timestamp
-	28, // 16: cstp.v1.GuardrailStatus.violations:type_name -> cstp.v1.Violation
-	28, // 17: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
-	6,  // 18: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
-	7,  // 19: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
-	29, // 20: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
-	9,  // 21: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
-	5,  // 22: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	10, // 23: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
-	11, // 24: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
-	14, // 25: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
-	24, // 26: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
-	4,  // 27: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	30, // 28: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	20, // 29: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
-	22, // 30: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
-	14, // 31: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
-	8,  // 32: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
-	18, // 33: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
-	19, // 34: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
-	31, // 35: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
-	27, // 36: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
-	24, // 37: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
-	16, // 38: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
-	20, // 39: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	22, // 40: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
-	19, // 41: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
-	21, // 42: cstp.v1.Action.context:type_name -> google.protobuf.Struct
-	28, // 43: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
-	28, // 44: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
-	24, // 45: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
-	8,  // 46: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
-	6,  // 47: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
-	1,  // 48: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
-	12, // 49: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
-	15, // 50: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
-	2,  // 51: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
-	13, // 52: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
-	17, // 53: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
-	51, // [51:54] is the sub-list for method output_type
-	48, // [48:51] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	28, // 13: cstp.v1.Suggestion.outcome:type_name -> cstp.v1.Outcome
+	28, // 14: cstp.v1.SimilarDecision.outcome:type_name -> cstp.v1.Outcome
+	25, // 15: cstp.v1.SimilarDecision.date:type_name -> google.protobuf.Timestamp
+	1,  // 16: cstp.v1.SimilarDecision.matched_by:type_name -> cstp.v1.MatchReason
+	28, // 17: cstp.v1.SimilarDecision.similar_outcomes:type_name -> cstp.v1.Outcome
+	29, // 18: cstp.v1.SimilarDecision.status:type_name -> cstp.v1.DecisionStatus
+	30, // 19: cstp.v1.GuardrailStatus.violations:type_name -> cstp.v1.Violation
+	30, // 20: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
+	7,  // 21: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
+	8,  // 22: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
+	31, // 23: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
+	10, // 24: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
+	6,  // 25: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	11, // 26: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
+	12, // 27: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
+	15, // 28: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
+	25, // 29: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
+	5,  // 30: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	32, // 31: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	21, // 32: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 33: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
+	15, // 34: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
+	9,  // 35: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
+	19, // 36: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
+	20, // 37: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
+	29, // 38: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
+	28, // 39: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
+	25, // 40: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
+	1,  // 41: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
+	28, // 42: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
+	17, // 43: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
+	21, // 44: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 45: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
+	20, // 46: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
+	22, // 47: cstp.v1.Action.context:type_name -> google.protobuf.Struct
+	30, // 48: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
+	30, // 49: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
+	25, // 50: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
+	9,  // 51: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
+	7,  // 52: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
+	2,  // 53: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
+	13, // 54: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
+	16, // 55: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
+	3,  // 56: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
+	14, // 57: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
+	18, // 58: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
+	56, // [56:59] is the sub-list for method output_type
+	53, // [53:56] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_cstp_proto_init() }
@@ -2104,7 +2286,7 @@ func file_cstp_v1_cstp_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_cstp_proto_rawDesc), len(file_cstp_v1_cstp_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
