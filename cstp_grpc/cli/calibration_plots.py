@@ -54,7 +54,7 @@ def diagram_axes() -> Iterator[str]:
 
 
 def bucket_shapes(item: pb2.ReliabilityBucket) -> Iterator[str]:
-    """Yield the interval, the point and the count of a bucket; the area of the point is the number of decisions."""
+    """Yield the interval, the point and the count of a bucket; the point is larger for more decisions."""
     interval = item.success_interval
     is_within = interval.low <= item.mean_confidence <= interval.high
     colour = RIGHT_COLOUR if is_within else WRONG_COLOUR
