@@ -40,10 +40,19 @@ def render_announcement(result: Result) -> list[str]:
         verdict_line("this intent", verdict) if verdict else "Received. Guardrails give no verdict here.",
         *(verdict_sections(verdict) if verdict else ()),
         *list_section("Similar decisions", [decision_lines(item) for item in decisions]),
+        *list_section("Related intents", [related_intent_lines(item) for item in result["relatedIntents"]]),
         *list_section("Suggestions", [[escape_line(item)] for item in result["suggestions"]]),
         "",
         f"Correlation id: {escape_line(result['correlationId'])}{revision_suffix(result['revision'])}",
     ]
+
+
+def related_intent_lines(item: Result) -> list[str]:
+    """Return the lines on a recent intent of another agent."""
+    closing = item.get("closing")
+    state = f"closed with {closing['outcome']}" if closing else "open"
+    lines = [f"{escape_line(item['agent'])} at {item['receivedAt']}, {state}: {escape_line(item['intent'])}"]
+    return [*lines, f"Notes: {escape_line(closing['notes'])}"] if closing and "notes" in closing else lines
 
 
 def revision_suffix(revision: int) -> str:

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import BindParameter, bindparam, select
 
-from cstp_grpc.decisions.background import DecisionBackground
+from cstp_grpc.decisions.background import MAX_BACKGROUND, DecisionBackground, NeededBackground
 from cstp_grpc.decisions.model import Decision, DecisionFilter
-from cstp_grpc.decisions.sql_store import IDS, SUPERSEDES
+from cstp_grpc.decisions.sql_store import SUPERSEDES
 from cstp_grpc.decisions.sql_tables import decision_links, decisions
 from cstp_grpc.decisions.store import DecisionStore
 from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import CompiledStatement
 
 UNFILTERED = DecisionFilter()
+PLACES = [f"id_{number}" for number in range(MAX_BACKGROUND)]
+"""The names of the parameters for ids."""
+IDS: list[BindParameter[str]] = [bindparam(name, type_=decisions.c.id.type) for name in PLACES]
+
+CONTEXTS = select(decisions.c.id, decisions.c.context).where(
+    decisions.c.id.in_(IDS), decisions.c.agent == bindparam("caller"), decisions.c.context.is_not(None)
+)
 DECLARING = decisions.alias("declaring")
-CONTEXTS = select(decisions.c.id, decisions.c.context).where(decisions.c.id.in_(IDS))
 SUCCESSORS = (
     select(decision_links.c.to_id, decision_links.c.from_id)
     .join(decisions, decisions.c.id == decision_links.c.to_id)
@@ -36,29 +43,44 @@ class SqlBackgroundReader:
     def __init__(self, database: Database, store: DecisionStore) -> None:
         self._database = database
         self._store = store
+        # Compiled, because announcements wait for them on the event loop.
+        self._contexts = CompiledStatement(CONTEXTS, database.dialect)
+        self._successors = CompiledStatement(SUCCESSORS, database.dialect)
 
     @property
     def is_local(self) -> bool:
         """Whether the database is a file of this machine."""
         return self._store.is_local
 
-    def read(self, ids: Sequence[str], caller: str) -> Mapping[str, DecisionBackground]:
-        """Return the background of decisions as an agent may read it, by id: contexts of its own, readable successors.
+    def read(self, needed: NeededBackground, caller: str) -> DecisionBackground:
+        """Return the background of at most `MAX_BACKGROUND` decisions of each kind.
 
-        Raises QueryFailed.
+        An agent reads contexts of its own decisions, and of successors the latest that it may read. Raises QueryFailed.
         """
-        successors: dict[str, list[str]] = defaultdict(list)
-        with self._database.read_snapshot() as unit_of_work:
-            own = CONTEXTS.where(decisions.c.agent == caller)
-            contexts = {row.id: row.context for row in unit_of_work.execute(own, {"ids": list(ids)})}
-            for to_id, from_id in unit_of_work.execute(SUCCESSORS, {"ids": list(ids)}):
-                successors[to_id].append(from_id)
-        named = {key for keys in successors.values() for key in keys}
-        readable = self._store.get_readable(sorted(named), caller, UNFILTERED)
-        return {key: DecisionBackground(contexts.get(key), latest_decision(readable, successors[key])) for key in ids}
+        contexts: dict[str, str] = {}
+        named: dict[str, list[str]] = defaultdict(list)
+        with self._database.open_driver_connection() as driver:
+            if needed.contexts:
+                values = {**name_places(needed.contexts), "caller": caller}
+                contexts = {row[0]: row[1] for row in self._contexts.fetch(driver, values)}
+            if needed.successors:
+                for old, new in self._successors.fetch(driver, name_places(needed.successors)):
+                    named[old].append(new)
+        return DecisionBackground(contexts, self._read_latest(named, caller) if named else {})
+
+    def _read_latest(self, named: Mapping[str, Sequence[str]], caller: str) -> dict[str, Decision]:
+        """Return the latest successor that an agent may read, by the id of the decision that it superseded."""
+        ids = sorted({new for successors in named.values() for new in successors})
+        readable = self._store.get_readable(ids, caller, UNFILTERED)
+        found = {old: [readable[new] for new in successors if new in readable] for old, successors in named.items()}
+        return {
+            old: max(successors, key=lambda decision: (decision.date, decision.id))
+            for old, successors in found.items()
+            if successors
+        }
 
 
-def latest_decision(readable: Mapping[str, Decision], ids: Sequence[str]) -> Decision | None:
-    """Return the latest of the decisions of `ids` that are readable, or None."""
-    found = (readable[key] for key in ids if key in readable)
-    return max(found, key=lambda decision: (decision.date, decision.id), default=None)
+def name_places(ids: Sequence[str]) -> dict[str, str]:
+    """Return the values of the parameters for ids; the last one is repeated, which changes no result."""
+    assert len(ids) <= MAX_BACKGROUND
+    return dict(zip(PLACES, [*ids, *[ids[-1]] * (MAX_BACKGROUND - len(ids))], strict=True))

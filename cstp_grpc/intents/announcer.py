@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
-from cstp_grpc.decisions.background import BackgroundReader, DecisionBackground
+from cstp_grpc.decisions.background import NO_BACKGROUND, BackgroundReader, DecisionBackground
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.relevance import Favoured
@@ -35,7 +35,7 @@ from cstp_grpc.intents.suggestions import (
     SuggestionBars,
     SuggestionSources,
     build_suggestions,
-    needed_background,
+    find_needed_background,
 )
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -116,8 +116,8 @@ class Feedback:
     related: tuple[RelatedIntent, ...] = ()
     warning: str | None = None
     """What the stated confidence has meant so far, if that was something else."""
-    background: Mapping[str, DecisionBackground] = field(default_factory=dict)
-    """What suggestions need of similar decisions beyond what searches read, by id."""
+    background: DecisionBackground = NO_BACKGROUND
+    """What suggestions need of similar decisions beyond what searches read."""
 
 
 class CitationRecorder(Protocol):
@@ -253,13 +253,13 @@ class Announcer:
         background = await self._read_background(similar, reader)
         return Feedback(received_at, tuple(similar), verdict, code=code, warning=warning, background=background)
 
-    async def _read_background(self, similar: Sequence[Match], reader: str) -> Mapping[str, DecisionBackground]:
+    async def _read_background(self, similar: Sequence[Match], reader: str) -> DecisionBackground:
         """Return what suggestions need of similar decisions; most announcements need nothing, and nothing is read."""
-        ids = needed_background(similar, reader, self._bars)
-        if not ids:
-            return {}
+        needed = find_needed_background(similar, reader, self._bars)
+        if not needed:
+            return NO_BACKGROUND
         run = self._pool.run_short if self._background.is_local else self._pool.run
-        return await run(self._background.read, ids, reader)
+        return await run(self._background.read, needed, reader)
 
     async def _find_confidence_warning(self, announcement: Announcement, caller: str) -> str | None:
         """Return a warning if the confidence of an announcement has been far from the record of its agent."""

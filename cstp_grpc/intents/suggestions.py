@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
 
-from cstp_grpc.decisions.background import DecisionBackground
+from cstp_grpc.decisions.background import (
+    MAX_BACKGROUND,
+    NO_BACKGROUND,
+    DecisionBackground,
+    NeededBackground,
+)
 from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.enums import DecisionStatus, Outcome
 from cstp_grpc.guardrails.model import Verdict, Violation
@@ -129,8 +134,8 @@ class SuggestionSources:
     warning: str | None = None
     text: str = ""
     """The announced intent and its context."""
-    background: Mapping[str, DecisionBackground] = field(default_factory=dict)
-    """What `needed_background` asked for."""
+    background: DecisionBackground = NO_BACKGROUND
+    """What `find_needed_background` asked for."""
 
 
 def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
@@ -145,18 +150,19 @@ def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
     return take_distinct(rank_suggestions(sources), MAX_SUGGESTIONS)
 
 
-def needed_background(similar: Sequence[Match], reader: str, bars: SuggestionBars) -> list[str]:
-    """Return the ids of the decisions of which suggestions need more than a search reads; usually none.
+def find_needed_background(similar: Sequence[Match], reader: str, bars: SuggestionBars) -> NeededBackground:
+    """Return of which decisions suggestions need more than a search reads; usually of none.
 
-    These are superseded ones, for their successor; the best own precedents without a lesson, for their context; and own
-    ones among those that are compared.
+    These are superseded ones, for their successors; the best own precedents without a lesson, for their contexts; and
+    likewise own ones among those that are compared.
     """
     teaching = [match.decision for match in similar if match.score >= bars.teaching]
     own = [decision for decision in teaching if decision.agent == reader]
-    superseded = [decision for decision in teaching if decision.status is DecisionStatus.SUPERSEDED]
     precedents = [decision for decision in own if is_open_precedent(decision) and not decision.notes]
-    compared = own if can_compare(teaching) else []
-    return list(dict.fromkeys(each.id for each in (*superseded, *precedents[:MAX_READ_PRECEDENTS], *compared)))
+    compared = [decision for decision in own if decision.outcome is not None] if can_compare(teaching) else []
+    superseded = [decision.id for decision in teaching if decision.status is DecisionStatus.SUPERSEDED]
+    contexts = [decision.id for decision in (*precedents[:MAX_READ_PRECEDENTS], *compared)]
+    return NeededBackground(tuple(contexts[:MAX_BACKGROUND]), tuple(superseded[:MAX_BACKGROUND]))
 
 
 def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
@@ -240,13 +246,13 @@ def suggest_failed_intents(related: Iterable[RelatedIntent], now: datetime) -> I
             )
 
 
-def suggest_successors(matches: Iterable[Match], background: Mapping[str, DecisionBackground]) -> Iterator[Suggestion]:
+def suggest_successors(matches: Iterable[Match], background: DecisionBackground) -> Iterator[Suggestion]:
     """Yield of superseded decisions by what they were superseded, as far as the reader may know."""
     for match in matches:
         decision = match.decision
         if decision.status is not DecisionStatus.SUPERSEDED:
             continue
-        new = background[decision.id].successor if decision.id in background else None
+        new = background.successors.get(decision.id)
         by = f"by {quote_title(new)}" if new else "; look for what replaced it before you rely on it"
         text = add_lesson(f"{quote_title(decision)} was superseded{' ' if new else ''}{by}", lesson_text(decision))
         ids = (decision.id, new.id) if new else (decision.id,)
@@ -319,12 +325,10 @@ def is_open_precedent(decision: Decision) -> bool:
     return decision.status is DecisionStatus.DECIDED and decision.outcome is None
 
 
-def with_context(match: Match, background: Mapping[str, DecisionBackground]) -> Match:
+def with_context(match: Match, background: DecisionBackground) -> Match:
     """Return a match with the context of its decision, if that was read."""
-    known = background.get(match.decision.id)
-    if known is None or known.context is None:
-        return match
-    return replace(match, decision=replace(match.decision, context=known.context))
+    context = background.contexts.get(match.decision.id)
+    return match if context is None else replace(match, decision=replace(match.decision, context=context))
 
 
 def decision_statement(context: str) -> str:

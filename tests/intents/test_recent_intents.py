@@ -17,6 +17,7 @@ from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.intents.model import (
     Intent,
     IntentClosing,
+    IntentFilter,
     IntentKey,
     IntentVector,
     SharedIntent,
@@ -29,6 +30,7 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import ServerWriter
+from tests.paging import walk
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 MODEL = "model-1"
@@ -152,6 +154,21 @@ def test_a_revision_is_found_to_be_closed_and_stays_closed(kit: Kit) -> None:
     assert kit.latest(second) == second
     assert kit.close(IntentKey("bob", "c-1", 1)) is None
     assert kit.close(IntentKey("ada", "c-1", 3)) is None
+
+
+def test_closed_and_open_intents_are_listed_apart(kit: Kit) -> None:
+    for number in range(5):
+        stored = kit.announce(intent(correlation_id=f"c-{number}"))
+        if number % 2:
+            kit.close(stored.intent.key)
+
+    def listed(closed: bool | None) -> list[str]:
+        found = walk(lambda request: kit.intents.page(IntentFilter(closed=closed), request), [1, 2])
+        return [each.correlation_id for each in found]
+
+    assert listed(closed=True) == ["c-3", "c-1"]
+    assert listed(closed=False) == ["c-4", "c-2", "c-0"]
+    assert len(listed(closed=None)) == 5
 
 
 def test_closing_is_seen_in_the_states_and_by_a_refresh(kit: Kit) -> None:

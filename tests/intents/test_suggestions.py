@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.background import DecisionBackground
+from cstp_grpc.decisions.background import DecisionBackground, NeededBackground
 from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.enums import DecisionStatus, Outcome, Severity, Visibility
 from cstp_grpc.guardrails.model import MissingInput, Verdict, Violation
@@ -24,7 +24,7 @@ from cstp_grpc.intents.suggestions import (
     SuggestionKind,
     SuggestionSources,
     build_suggestions,
-    needed_background,
+    find_needed_background,
 )
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -116,7 +116,10 @@ def test_a_suggestion_says_what_it_rests_on() -> None:
 
 def test_nothing_more_is_read_of_what_is_hardly_relevant_or_of_others() -> None:
     old = match("Old", Outcome.SUCCESS, status=DecisionStatus.SUPERSEDED, score=0.39)
-    assert needed_background([old, match("Theirs", agent="bob"), match("Known", notes="x")], "alice", BARS) == []
+    assert (
+        find_needed_background([old, match("Theirs", agent="bob"), match("Known", notes="x")], "alice", BARS)
+        == NeededBackground()
+    )
 
 
 def test_a_title_alone_is_not_worth_saying() -> None:
@@ -144,8 +147,8 @@ def test_the_bars_lie_between_what_is_listed_and_what_is_the_same() -> None:
 def test_a_superseded_decision_is_said_to_be_superseded_by_what_and_with_its_lesson() -> None:
     new = match("Use Redis", Outcome.SUCCESS, "size it", score=0.41)
     old = match("Use memcached.", Outcome.PARTIAL, "it forgets", status=DecisionStatus.SUPERSEDED)
-    assert needed_background([new, old], "bob", BARS) == ["Use memcached."]
-    found = suggest(old, new, background={"Use memcached.": DecisionBackground(successor=new.decision)})
+    assert find_needed_background([new, old], "bob", BARS) == NeededBackground(successors=("Use memcached.",))
+    found = suggest(old, new, background=DecisionBackground(successors={"Use memcached.": new.decision}))
     assert [each.text for each in found] == [
         '"Use memcached" was superseded by "Use Redis". Lesson: it forgets',
         "A similar decision succeeded: Use Redis. Lesson: size it",
@@ -173,8 +176,8 @@ def test_own_decisions_without_an_outcome_are_precedents_if_they_teach_something
         match("Think", status=DecisionStatus.PROPOSED, notes="not yet"),
         match("Of another", agent="bob", notes="theirs"),
     ]
-    assert needed_background(similar, "alice", BARS) == ["Use ACM", "Use madr"]
-    background = {"Use ACM": DecisionBackground(acm), "Use madr": DecisionBackground(madr)}
+    assert find_needed_background(similar, "alice", BARS) == NeededBackground(("Use ACM", "Use madr"))
+    background = DecisionBackground({"Use ACM": acm, "Use madr": madr})
     assert said(*similar, background=background) == [
         'You have decided on "Use ACM": We will use ACM for all.',
         'You have decided on "Use Vault": Seal it',
@@ -247,8 +250,10 @@ def test_a_word_of_the_intent_that_only_failures_mention_is_said() -> None:
         deployment(4, Outcome.SUCCESS),
         deployment(5, Outcome.SUCCESS),
     ]
-    assert needed_background(similar, "alice", BARS) == ["Deploy on Friday 1", "Deploy 2", "Deploy 4", "Deploy 5"]
-    background = {"Deploy 2": DecisionBackground("Late on friday"), "Deploy 3": DecisionBackground()}
+    assert find_needed_background(similar, "alice", BARS) == NeededBackground(
+        ("Deploy on Friday 1", "Deploy 2", "Deploy 4", "Deploy 5")
+    )
+    background = DecisionBackground({"Deploy 2": "Late on friday"})
     assert said(*similar, text="Deploy it this Friday", background=background) == [
         '2 of the 3 similar decisions that failed mention "friday", as you do; none of the 2 that succeeded does'
     ]

@@ -44,6 +44,7 @@ def announcement(**members: Any) -> dict[str, Any]:
         "receivedAt": "2026-01-02T03:04:05Z",
         "revision": 1,
         "similarDecisions": [],
+        "relatedIntents": [],
         "suggestions": [],
         "respondingAgent": "cstp",
         **members,
@@ -204,6 +205,19 @@ def test_a_failure_keeps_its_own_request_id() -> None:
 
 def wrong(*fields: str) -> CstpError:
     return InvalidArgument("what it was", violations=[FieldViolation(field, "is wrong") for field in fields])
+
+
+def test_related_intents_are_told_with_their_closing() -> None:
+    related = {"agent": "bob", "receivedAt": "2026-01-02T03:04:05Z", "intent": "Rebuild `it`"}
+    closing = {"closedAt": "2026-01-02T04:00:00Z", "outcome": "failure", "notes": "The disk was full"}
+    result = announcement(relatedIntents=[related, {**related, "closing": closing}])
+    lines = text_of(result_of_call("cstp.announceIntent", result, MEDIA_TYPES)).splitlines()
+    start = lines.index("Related intents:")
+    assert lines[start + 1 : start + 4] == [
+        "- bob at 2026-01-02T03:04:05Z, open: Rebuild \\`it\\`",
+        "- bob at 2026-01-02T03:04:05Z, closed with failure: Rebuild \\`it\\`",
+        "  Notes: The disk was full",
+    ]
 
 
 def test_wrong_params_of_an_announcement_are_named_by_their_places() -> None:
