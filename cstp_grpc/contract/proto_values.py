@@ -101,7 +101,7 @@ def value_to_json(value: struct_pb2.Value) -> Any:
     """Convert a Value to a JSON value."""
     kind = value.WhichOneof("kind")
     if kind == "number_value":
-        # A Struct holds doubles alone: 3 arrives as 3.0, and rules and JSON expect 3.
+        # A Struct holds doubles alone: 3 arrives as 3.0, but whoever sent 3 expects to read 3.
         number = value.number_value
         return int(number) if number.is_integer() else number
     if kind == "struct_value":

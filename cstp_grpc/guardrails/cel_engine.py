@@ -193,6 +193,7 @@ class CelEnvironment:
         expression = scan_expression(source)
         for name in sorted(expression.values | expression.presences):
             self._check_name(name)
+        # The rest, such as the description, is never absent, and so has no variable for its presence.
         for name in sorted(expression.presences - self._inputs - OPTIONAL_FIELDS):
             raise RuleExpressionError(f"has({name}) is always true")
         program = self._compile(expression.text)
@@ -200,6 +201,7 @@ class CelEnvironment:
         if result != cel.Type.BOOL:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
             raise RuleExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
+        # Only to check its cost; what evaluates the rule is compiled with the whole rule set.
         CelPredicate(program, expression.values)
         # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth.
         self.compile_batch([expression])
@@ -306,6 +308,7 @@ def explain_compile_error(text: str) -> str:
     if not match:
         return clean_engine_message(text)
     line, column, reason = int(match[1]), int(match[2]), match[3].removesuffix(" (in container '')")
+    # The parser lists every token that it would have accepted there.
     reason = reason.partition(" expecting ")[0].removesuffix(" [INVALID_ARGUMENT]")
     place = f"column {column}: " if line == 1 else f"line {line}, column {column}: "
     hint = ""

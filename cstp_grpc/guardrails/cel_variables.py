@@ -105,6 +105,7 @@ def check_intents_call(tokens: Sequence[CelToken]) -> None:
     if texts[:3] != [".", "related", "("] or texts[4:] != [")"] or tokens[3].kind != "string":
         raise RuleExpressionError('reads intents in another way than intents.related("1h")')
     try:
+        # Of a string with a prefix or three quotes, what is left is no time, and so is refused too.
         parse_window_seconds(texts[3][1:-1])
     except ValueError as error:
         raise RuleExpressionError(f"asks for intents.related of a time that {error}") from None
@@ -128,6 +129,7 @@ def tokenize_expression(source: str) -> list[CelToken]:
 def starts_operand(tokens: Sequence[CelToken], position: int) -> bool:
     """Return True if a name is an operand, rather than a field of the preceding value."""
     before = [token.text for token in tokens[max(0, position - 2) : position]]
+    # `value.?field`, which the engine's extension for optional values adds to the syntax.
     if before[-2:] == [".", "?"]:
         return False
     if before[-1:] != ["."]:
@@ -139,6 +141,7 @@ def starts_operand(tokens: Sequence[CelToken], position: int) -> bool:
 def ends_operand(token: CelToken) -> bool:
     """Return True if a token can end an operand, so that a field access may follow."""
     if token.kind == "name":
+        # The one operator that is a word: `x in .context.names`.
         return token.text != "in"
     return token.kind in ("string", "number") or token.text in (")", "]", "}", "`")
 
@@ -146,6 +149,7 @@ def ends_operand(token: CelToken) -> bool:
 def is_presence_test(tokens: Sequence[CelToken], position: int) -> bool:
     """Return True if `has` at `position` tests a variable, not a field of a value. Raises RuleExpressionError."""
     texts = [token.text for token in tokens[position + 1 : position + 6]]
+    # The rewriting replaces just six tokens: `has((context.x))` and `has(.context.x)` mean the same, but have more.
     if texts[:1] != ["("] or texts[1:2] in (["("], ["."]):
         raise RuleExpressionError("has() takes a plain path such as context.x")
     if texts[1:2] == ["code"]:

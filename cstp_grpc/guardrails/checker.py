@@ -94,6 +94,7 @@ class GuardrailEvaluator:
         self._inputs = rule_set.inputs
         self._environment = CelEnvironment({name: declared.type for name, declared in self._inputs.items()})
         guardrails = rule_set.guardrails
+        # Immutable, and so shared by all checks in which nothing matches, which are almost all.
         self._clear = Verdict((), (), len(guardrails), rule_set.version, allowed=True)
         self._batches = [self._compile_batch(part) for part in batch_guardrails(guardrails)]
         read = sorted({name for guardrail in guardrails for name in guardrail.when.values})
@@ -123,6 +124,7 @@ class GuardrailEvaluator:
             + self._fixed_size
         )
         values = self._read_variables(action)
+        # Facts that the server looks up: they come on top of the context, whose size is known already.
         for name in self._list_names:
             if name in values:
                 size += measure_size(values[name]).total
@@ -165,6 +167,7 @@ class GuardrailEvaluator:
 
     def _inputs_of(self, guardrail: Guardrail) -> Sequence[MissingInput]:
         """Return the declared inputs that a guardrail reads or tests for presence, by name."""
+        # The tested ones too: `!has(context.reviewer)` matches just because the caller has not sent it.
         names = guardrail.when.values | guardrail.when.presences
         read = {name.removeprefix(CONTEXT_PREFIX) for name in names if name.startswith(CONTEXT_PREFIX)}
         declared = [self._inputs[name] for name in sorted(read)]
@@ -203,6 +206,7 @@ class GuardrailEvaluator:
 
     def _find_heavy_rules(self, values: Mapping[str, object], size: int) -> Mapping[str, int]:
         """Return the cost of guardrails that must be evaluated alone, or not at all, by guardrail id."""
+        # The exact sizes: the bound that led here takes each variable to be as large as all of them together.
         sizes = {name: measure_size(value) for name, value in values.items()}
         rules = (rule for batch in self._batches for rule in batch.rules if size > rule.predicate.light_size)
         steps = {rule.guardrail.id: rule.predicate.estimate_steps(sizes) for rule in rules}
@@ -276,6 +280,7 @@ def batch_guardrails(guardrails: Sequence[Guardrail]) -> Iterator[Sequence[Guard
     characters = 0
     for guardrail in guardrails:
         characters += len(guardrail.when.text)
+        # Closed before the guardrail that would be too much. One alone always fits, by MAX_EXPRESSION_CHARACTERS.
         if part and (len(part) == BATCH_GUARDRAILS or characters > BATCH_CHARACTERS):
             yield part
             part, characters = [], len(guardrail.when.text)
@@ -311,6 +316,7 @@ def code_reader(texts: Callable[[CodeFacts], tuple[str, ...]]) -> ReadVariable:
     """Return a function that reads facts about the action's code; incomplete facts are an error."""
 
     def read(action: Action) -> object:
+        # Even if some notes were read: the one that matters may be among the others.
         if action.code.unreadable is not None:
             raise InputValueError(f"cannot be read: {action.code.unreadable}")
         return [to_string(text) for text in texts(action.code)]
@@ -422,6 +428,7 @@ class GuardrailChecker:
         verdict: Verdict | None = None
         failure: Exception | None = None
         try:
+            # The lookup is a search, which rule sets that do not ask for intents need not wait for.
             if self.reads_intents:
                 facts = await self._intents.read_facts(action.description, caller, caller if reader is None else reader)
                 action = replace(action, intents=facts)

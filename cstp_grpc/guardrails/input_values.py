@@ -42,6 +42,7 @@ def check_context_bounds(context: Mapping[str, Any], field: str = "action.contex
     """
     values, characters = len(context), sum(map(len, context))
     pending: list[tuple[object, int]] = []
+    # The top level apart: most contexts are flat, and nothing is pending for them.
     for top in context.values():
         if isinstance(top, str):
             characters += len(top)
@@ -79,6 +80,7 @@ def to_bool(value: object) -> bool:
 
 def to_number(value: object) -> float:
     """Return a number as a double, the only number type in rules. Raises InputValueError."""
+    # The exact type first, the cheapest test, since this runs for each number of each check.
     if type(value) is float:
         number = value
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -97,6 +99,7 @@ def to_string(value: object) -> str:
     """Return a string that can be encoded as UTF-8. Raises InputValueError."""
     if not isinstance(value, str):
         raise InputValueError(f"must be a string, but is {json_type_name(value)}")
+    # Only a lone surrogate, which JSON can escape, cannot be encoded; ASCII, the usual case, holds none.
     if not value.isascii():
         try:
             value.encode()
@@ -109,6 +112,7 @@ def to_list(value: object) -> list[Any]:
     """Return a list without nulls, with converted values. Raises InputValueError."""
     if not isinstance(value, list):
         raise InputValueError(f"must be a list, but is {json_type_name(value)}")
+    # Null means absent, as for whole inputs, so that no rule has to test for it.
     return [convert_nested(item) for item in value if item is not None]
 
 

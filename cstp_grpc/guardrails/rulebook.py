@@ -112,6 +112,7 @@ class RulebookParser:
         guardrails = fields.items("guardrails")
         if (given := fields.get("guardrails")) and given.value == []:
             fields.report_problem("`guardrails` must hold at least one", "guardrails")
+        # After all inputs, since the expressions are checked against their types.
         environment = CelEnvironment(self._types)
         return Rulebook(
             file=self._file,
@@ -123,6 +124,7 @@ class RulebookParser:
                 self._guardrail(item, f"guardrails[{position}]", environment)
                 for position, item in enumerate(guardrails)
             ),
+            # After the guardrails, whose ids the tests name.
             tests=tuple(self._test(item, f"tests[{position}]") for position, item in enumerate(fields.items("tests"))),
             digest=digest,
         )
@@ -204,6 +206,7 @@ class RulebookParser:
         return frozenset(identifier for _, identifier in found)
 
     def _action(self, node: YamlNode, where: str) -> Action:
+        # It is missing, which is reported already.
         if node.value is None:
             return Action("", intents=NO_INTENTS)
         optional = ["category", "stakes", "confidence", "context", "code", "related_intents"]
@@ -314,6 +317,7 @@ def load_rule_set(path: Path, files: Sequence[RulebookFile] | None = None) -> Ru
     parsed = [parse_rulebook_file(file) for file in found]
     paths = [file if isinstance(file, Path) else file.path for file in found]
     problems = [problem for one in parsed for problem in one.problems]
+    # A verdict names a guardrail by its id alone, and a call has one context for the inputs of all files.
     problems += find_id_clashes(paths, parsed)
     problems += find_input_clashes(paths, parsed)
     if problems:

@@ -44,6 +44,7 @@ def find_test_failures(test: RulebookTest, verdict: Verdict) -> Iterator[str]:
     found = {violation.guardrail_id: violation for violation in (*verdict.violations, *verdict.warnings)}
     errors = {name for name, violation in found.items() if violation.code == EVALUATION_ERROR}
     fired = found.keys() - errors
+    # Without those that could not be evaluated, which are reported as such.
     for name in sorted(test.expect - fired - errors):
         yield f"{name} did not fire"
     for name in sorted(fired - test.expect):

@@ -137,6 +137,7 @@ class YamlFields:
             close = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean `{close[0]}`?" if close else f"known are {', '.join(known)}"
             self.report_problem(f"unknown key `{key}`; {hint}", key)
+        # Anything else is reported by mapping_entries already, and every key would be missing.
         if isinstance(node.value, dict):
             for key in required:
                 if key not in self._entries:
@@ -184,6 +185,7 @@ class YamlFields:
         if key not in self._entries:
             return stand_in
         text = self.text(key)
+        # In a list, because before Python 3.12 an enum raises TypeError if it is asked for a text.
         if text in list(words):
             return words(text)
         if text:

@@ -92,6 +92,7 @@ def parse_host(netloc: str) -> str | None:
     """Return the host in `host:port`; None if it is invalid."""
     if netloc.startswith("["):
         inside, closed, rest = netloc[1:].partition("]")
+        # A percent sign begins a zone (RFC 4007), which names an interface of one machine.
         if not closed or (rest and not rest.startswith(":")) or "%" in inside:
             return None
         try:
@@ -116,6 +117,7 @@ def is_ip_address(host: str) -> bool:
 
 def parse_port(parts: SplitResult) -> int | None:
     """Return the port of a URL, by default that of its scheme; None if it is invalid."""
+    # After the bracket, since an IPv6 address has colons of its own.
     _, colon, text = parts.netloc.rpartition("]")[2].partition(":")
     if not colon:
         return DEFAULT_PORTS.get(parts.scheme)
@@ -130,6 +132,7 @@ def parse_path_segments(path: str) -> tuple[str, ...] | None:
     encoded = (path or "/").split("/")[1:]
     for number, text in enumerate(encoded, 1):
         segment = decode_segment(text)
+        # An empty segment, as in `a//b`, is kept by some servers and dropped by others.
         if segment is None or (segment == "" and number < len(encoded)):
             return None
         segments.append(segment)

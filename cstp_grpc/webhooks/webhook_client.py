@@ -72,6 +72,7 @@ class HttpWebhookClient:
             raise WebhookFailed(str(error) or type(error).__name__) from error
         if 200 <= status < 300:
             return
+        # Redirects count as transient, like a 5xx: the receiver may be behind a proxy that is being changed.
         final = 400 <= status < 500 and status not in TRANSIENT_STATUSES
         raise (WebhookRejected if final else WebhookFailed)(f"HTTP {status}")
 
