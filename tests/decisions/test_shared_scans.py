@@ -73,3 +73,14 @@ def test_rows_that_came_later_are_scanned_again(vectors: CountedVectors) -> None
         again, _ = estimate(scans, vectors, QUERIES[0], SIZE - 10)
     assert few == again == all_rows[: SIZE - 10]
     assert vectors.scans == [3, 3]
+
+
+def test_a_query_that_is_expected_twice_stays_in_the_first_batch(vectors: CountedVectors) -> None:
+    scans = SharedScans(ParallelDotProduct())
+    with scans.expect(QUERIES):
+        with scans.expect(QUERIES[:1]):
+            estimate(scans, vectors, QUERIES[0])
+        estimate(scans, vectors, QUERIES[1])
+        estimate(scans, vectors, QUERIES[0])
+    estimate(scans, vectors, QUERIES[0])
+    assert vectors.scans == [3, 1]

@@ -31,10 +31,9 @@ class QueryBatch:
     """Queries whose scores are estimated in one scan, as soon as the first of them needs it. Safe for many threads."""
 
     def __init__(self, queries: Sequence[Vector]) -> None:
-        distinct = {query.tobytes(): query for query in queries}
-        self.places = {key: place for place, key in enumerate(distinct)}
+        self._queries = {query.tobytes(): query for query in queries}
+        self.places = {key: place for place, key in enumerate(self._queries)}
         """The place of each query in the batch, by its bytes."""
-        self._rounded = QuantizedVectors.of(np.array(list(distinct.values())))
         # Held during the scan, so that others of the batch wait for its result.
         self._lock = threading.Lock()
         self._scan: Scan | None = None
@@ -44,9 +43,11 @@ class QueryBatch:
         with self._lock:
             scan = self._scan
             if scan is None or scan.vectors is not vectors or scan.size < size:
-                estimates = vectors.estimates(size, self._rounded, scorer)
+                # Only now: most queries are of journals that are too small for a scan.
+                rounded = QuantizedVectors.of(np.array(list(self._queries.values())))
+                estimates = vectors.estimates(size, rounded, scorer)
                 # Afterwards, since the bounds are of all rows that have codes.
-                scan = self._scan = Scan(vectors, size, estimates, vectors.error_bounds(self._rounded))
+                scan = self._scan = Scan(vectors, size, estimates, vectors.error_bounds(rounded))
             return scan
 
 
@@ -61,9 +62,13 @@ class SharedScans:
 
     @contextmanager
     def expect(self, queries: Sequence[Vector]) -> Iterator[None]:
-        """Scan for all of the queries when one of them needs it, until the end of the block."""
+        """Scan for all of the queries when one of them needs it, until the end of the block.
+
+        Those that are expected already, such as by an outer block, stay with the queries beside them.
+        """
         batch = QueryBatch(queries)
-        self._expected.update(dict.fromkeys(batch.places, batch))
+        for key in batch.places:
+            self._expected.setdefault(key, batch)
         try:
             yield
         finally:
