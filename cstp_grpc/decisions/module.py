@@ -10,8 +10,9 @@ from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
 from cstp_grpc.config.settings import StorageSettings
 from cstp_grpc.decisions.background import BackgroundReader
-from cstp_grpc.decisions.journal import CitationNotifier, Journal
+from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_feed import JournalFeed
+from cstp_grpc.decisions.journal_transaction import CitationNotifier
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.reindexing import adopt_prepared_vectors
 from cstp_grpc.decisions.revision_tokens import RevisionTokens, SyncedRevisionGate

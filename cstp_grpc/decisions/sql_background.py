@@ -9,7 +9,7 @@ from sqlalchemy import BindParameter, bindparam, select
 
 from cstp_grpc.decisions.background import MAX_BACKGROUND, DecisionBackground, NeededBackground
 from cstp_grpc.decisions.model import Decision, DecisionFilter
-from cstp_grpc.decisions.sql_store import SUPERSEDES
+from cstp_grpc.decisions.sql_links import SUPERSEDES
 from cstp_grpc.decisions.sql_tables import decision_links, decisions
 from cstp_grpc.decisions.store import DecisionStore
 from cstp_grpc.storage.database import Database

@@ -1,52 +1,33 @@
-"""Decisions, their links and their vectors in SQL."""
+"""Decisions and their vectors in SQL."""
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from functools import cache
 from typing import Any
 
-from cachetools import LRUCache
-from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    ColumnElement,
-    Integer,
-    Select,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, Select, bindparam, delete, exists, func, insert, or_, select, update
 
 from cstp_grpc.decisions.decision_terms import SearchedContent, cached_terms
-from cstp_grpc.decisions.model import (
-    Decision,
-    DecisionFilter,
-    DecisionLink,
-    JournalChange,
-    Links,
-    LinkType,
-    build_predicate,
-)
+from cstp_grpc.decisions.model import Decision, DecisionFilter, DecisionLink, JournalChange, LinkType, build_predicate
 from cstp_grpc.decisions.passages import PASSAGE_FORMAT
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_deadlines import delete_deadlines, insert_deadlines, read_deadlines, review_due_condition
+from cstp_grpc.decisions.sql_links import (
+    SAME_LINK,
+    SUPERSEDES,
+    TOUCHING,
+    find_successor_ids,
+    find_superseded_ids,
+    link_parameters,
+    read_links,
+    replace_links,
+)
 from cstp_grpc.decisions.sql_mapping import (
-    CHUNK,
     INDEXED,
     LATEST_FIRST,
     LISTED,
-    SUMMARY,
     WHOLE,
     AnyRow,
     ListingKey,
@@ -60,8 +41,8 @@ from cstp_grpc.decisions.sql_mapping import (
     listing_page_token,
     readable_condition,
     split_into_chunks,
-    summary_from_row,
 )
+from cstp_grpc.decisions.sql_summaries import CachedSummaryReader
 from cstp_grpc.decisions.sql_tables import (
     decision_links,
     decision_tags,
@@ -73,208 +54,12 @@ from cstp_grpc.decisions.sql_tables import (
     prepared_vectors,
     review_deadlines,
 )
-from cstp_grpc.decisions.store import (
-    DeclaredLinks,
-    ErasedRow,
-    IndexRow,
-    JournalEntry,
-    PassageVectors,
-)
+from cstp_grpc.decisions.store import DeclaredLinks, ErasedRow, IndexRow, JournalEntry, PassageVectors
 from cstp_grpc.decisions.term_analysis import ANALYSIS_VERSION
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest, count_within_budget, estimate_message_bytes
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.unit_of_work import CompiledStatement, DriverConnection, UnitOfWork
-
-SUPERSEDES = "supersedes"
-DEPENDS_ON = "depends_on"
-RELATES_TO = "relates_to"
-
-IDS: BindParameter[str] = bindparam("ids", expanding=True)
-
-FROM_IDS = (
-    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
-    .where(decision_links.c.from_id.in_(IDS))
-    .distinct()
-    .order_by(decision_links.c.to_id)
-)
-
-DECLARED_TARGETS = select(decision_links.c.to_id).where(
-    decision_links.c.declared_by.in_(IDS), decision_links.c.type == SUPERSEDES
-)
-
-DECLARING = decisions.alias("declaring")
-
-SUPERSEDED = (
-    select(decisions.c.id)
-    .join(decision_links, decision_links.c.to_id == decisions.c.id)
-    .join(DECLARING, DECLARING.c.id == decision_links.c.declared_by)
-    .where(
-        decisions.c.id.in_(IDS),
-        decision_links.c.type == SUPERSEDES,
-        # Security: an agent must not change the status of another agent's decision by linking to it.
-        DECLARING.c.agent == decisions.c.agent,
-    )
-)
-
-SUCCESSORS = (
-    SUPERSEDED.with_only_columns(decisions.c.id, decision_links.c.from_id).distinct().order_by(decision_links.c.from_id)
-)
-
-TOUCHING = (
-    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
-    .where(or_(decision_links.c.from_id.in_(IDS), decision_links.c.to_id.in_(IDS)))
-    .distinct()
-    .order_by(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
-    .limit(bindparam("limit", type_=Integer))
-)
-
-SAME_LINK = and_(
-    decision_links.c.from_id == bindparam("link_from"),
-    decision_links.c.type == bindparam("link_type"),
-    decision_links.c.to_id == bindparam("link_to"),
-)
-
-
-def link_parameters(link: DecisionLink) -> dict[str, str]:
-    """Return the parameters of SAME_LINK."""
-    return {"link_from": link.from_id, "link_type": link.type.value, "link_to": link.to_id}
-
-
-def read_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> Mapping[str, Links]:
-    """Return the links from decisions by id, whichever decision declared them."""
-    targets: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for chunk in split_into_chunks(ids):
-        for from_id, kind, to_id in unit_of_work.execute(FROM_IDS, {"ids": chunk}):
-            targets[from_id, kind].append(to_id)
-    return {key: Links(*(tuple(targets[key, kind]) for kind in (SUPERSEDES, DEPENDS_ON, RELATES_TO))) for key in ids}
-
-
-def replace_links(unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
-    """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
-    targets: set[str] = set()
-    for chunk in split_into_chunks([item.decision_id for item in declarations]):
-        targets.update(unit_of_work.execute(DECLARED_TARGETS, {"ids": chunk}).scalars())
-        unit_of_work.execute(delete(decision_links).where(decision_links.c.declared_by.in_(chunk)))
-    rows = [row for item in declarations for row in link_rows(item)]
-    if rows:
-        unit_of_work.execute(insert(decision_links), rows)
-    return targets.union(row["to_id"] for row in rows if row["type"] == SUPERSEDES)
-
-
-def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
-    """Yield the rows of the links that a decision declares."""
-
-    def rows(kind: str, ends: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
-        for from_id, to_id in ends:
-            yield {"declared_by": item.decision_id, "from_id": from_id, "type": kind, "to_id": to_id}
-
-    yield from rows(SUPERSEDES, ((item.decision_id, other) for other in item.links.supersedes))
-    yield from rows(SUPERSEDES, ((other, item.decision_id) for other in item.superseded_by))
-    yield from rows(DEPENDS_ON, ((item.decision_id, other) for other in item.links.depends_on))
-    yield from rows(RELATES_TO, ((item.decision_id, other) for other in item.links.relates_to))
-
-
-def find_successor_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the ids of the decisions that supersede those of `ids`, by links of the same agent."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for chunk in split_into_chunks(ids):
-        for key, successor in unit_of_work.execute(SUCCESSORS, {"ids": chunk}):
-            found[key].append(successor)
-    return dict(found)
-
-
-def find_superseded_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
-    """Return the ids that a link declared by the same agent supersedes."""
-    return {
-        key for chunk in split_into_chunks(ids) for key in unit_of_work.execute(SUPERSEDED, {"ids": chunk}).scalars()
-    }
-
-
-CACHE_BYTES = 8 * 1024 * 1024
-"""Memory for cached decisions. Chosen: some thousand of them, small beside the model of the embedder."""
-
-OBJECT_BYTES = 1000
-"""Estimated memory of a decision without its texts: the objects of Python."""
-
-PARAMETERS = tuple(f"id_{place}" for place in range(2 * CHUNK))
-"""The names of the parameters for ids; twice CHUNK, since `_rows` rounds their number up to a power of two."""
-
-SelectedColumns = tuple[ColumnElement[Any], ...]
-WITH_REVISION: SelectedColumns = (*SUMMARY, decisions.c.revision)
-REVISIONS: SelectedColumns = (func.count(), func.sum(decisions.c.revision))
-
-
-class CachedSummaryReader:
-    """Reads decisions without context, texts of reasons, source and links. Safe for many threads.
-
-    It caches the decisions read last with their revisions, which grow with every change. Each read checks that the
-    database still has these revisions, and reads the decisions themselves only if it does not.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        # Guards the cache, which reorders its entries even when it is read. Not held while the database is asked.
-        self._lock = threading.Lock()
-        self._cached: LRUCache[str, tuple[int, Decision]] = LRUCache(
-            CACHE_BYTES, getsizeof=lambda known: estimate_memory_bytes(known[1])
-        )
-        self._statement = cache(
-            lambda columns, count: CompiledStatement(summary_query(columns, count), database.dialect)
-        )
-
-    def read(self, ids: Sequence[str]) -> list[Decision]:
-        """Return the decisions that exist, without checking who may read them. Raises QueryFailed."""
-        with self._database.open_driver_connection() as driver:
-            return [decision for chunk in split_into_chunks(ids) for decision in self._read(driver, chunk)]
-
-    def _read(self, driver: DriverConnection, ids: Sequence[str]) -> list[Decision]:
-        with self._lock:
-            known = {key: found for key in ids if (found := self._cached.get(key)) is not None}
-        # One stale decision makes all be read again, which is simpler and seldom: most decisions never change.
-        if not self._are_current(driver, known):
-            known = {}
-        missing = [key for key in ids if key not in known]
-        read = [(row[-1], summary_from_row(row)) for row in self._rows(driver, missing, WITH_REVISION)]
-        if read:
-            with self._lock:
-                self._cached.update((decision.id, (revision, decision)) for revision, decision in read)
-        return [decision for _, decision in (*known.values(), *read)]
-
-    def _are_current(self, driver: DriverConnection, known: Mapping[str, tuple[int, Decision]]) -> bool:
-        """Return True if all cached decisions exist in their cached revisions.
-
-        Revisions only grow, so comparing their sum is enough.
-        """
-        # An aggregate takes one row, which matters on the event loop: the driver releases the interpreter's lock for
-        # every row, and gets it back only in its turn.
-        present = self._rows(driver, list(known), REVISIONS)
-        return not present or list(present[0]) == [len(known), sum(revision for revision, _ in known.values())]
-
-    def _rows(self, driver: DriverConnection, ids: Sequence[str], columns: SelectedColumns) -> list[Sequence[Any]]:
-        """Return the given columns of the decisions that exist; nothing without `ids`."""
-        if not ids:
-            return []
-        # Rounded up to a power of two by repeating the last id, which changes no result: so ten statements serve all
-        # lengths, each compiled once.
-        count = 1 << (len(ids) - 1).bit_length()
-        named = dict(zip(PARAMETERS, [*ids, *[ids[-1]] * (count - len(ids))], strict=False))
-        return self._statement(columns, count).fetch(driver, named)
-
-
-def summary_query(columns: SelectedColumns, count: int) -> Select[Any]:
-    """Return the statement that reads `count` decisions by their ids."""
-    ids = [bindparam(name, type_=decisions.c.id.type) for name in PARAMETERS[:count]]
-    return select(*columns).where(decisions.c.id.in_(ids))
-
-
-def estimate_memory_bytes(decision: Decision) -> int:
-    """Return the estimated number of bytes that a decision without its private parts takes in memory."""
-    reasons = (reason.type for reason in decision.reasons)
-    return OBJECT_BYTES + estimate_message_bytes(
-        (decision.id, decision.title, decision.notes, *decision.tags, *reasons)
-    )
-
+from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork
 
 FETCH = 1000
 """Rows fetched at a time when all are read; see SYNC_BATCH, which is as many."""

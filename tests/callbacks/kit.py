@@ -16,7 +16,8 @@ from cstp_grpc.callbacks.model import Notification
 from cstp_grpc.callbacks.outbox import CallbackBuilder, CallbackOutbox
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
 from cstp_grpc.callbacks.sql_tables import callbacks, citations
-from cstp_grpc.decisions.journal import CitationNotifier, Journal
+from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.decisions.journal_transaction import CitationNotifier
 from cstp_grpc.decisions.model import Decision, DecisionContent, Links
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog

@@ -1,0 +1,118 @@
+"""The links between decisions in SQL."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sqlalchemy import BindParameter, Integer, and_, bindparam, delete, insert, or_, select
+
+from cstp_grpc.decisions.model import DecisionLink, Links
+from cstp_grpc.decisions.sql_mapping import split_into_chunks
+from cstp_grpc.decisions.sql_tables import decision_links, decisions
+from cstp_grpc.decisions.store import DeclaredLinks
+from cstp_grpc.storage.unit_of_work import UnitOfWork
+
+SUPERSEDES = "supersedes"
+DEPENDS_ON = "depends_on"
+RELATES_TO = "relates_to"
+
+IDS: BindParameter[str] = bindparam("ids", expanding=True)
+
+FROM_IDS = (
+    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .where(decision_links.c.from_id.in_(IDS))
+    .distinct()
+    .order_by(decision_links.c.to_id)
+)
+
+DECLARED_TARGETS = select(decision_links.c.to_id).where(
+    decision_links.c.declared_by.in_(IDS), decision_links.c.type == SUPERSEDES
+)
+
+DECLARING = decisions.alias("declaring")
+
+SUPERSEDED = (
+    select(decisions.c.id)
+    .join(decision_links, decision_links.c.to_id == decisions.c.id)
+    .join(DECLARING, DECLARING.c.id == decision_links.c.declared_by)
+    .where(
+        decisions.c.id.in_(IDS),
+        decision_links.c.type == SUPERSEDES,
+        # Security: an agent must not change the status of another agent's decision by linking to it.
+        DECLARING.c.agent == decisions.c.agent,
+    )
+)
+
+SUCCESSORS = (
+    SUPERSEDED.with_only_columns(decisions.c.id, decision_links.c.from_id).distinct().order_by(decision_links.c.from_id)
+)
+
+TOUCHING = (
+    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .where(or_(decision_links.c.from_id.in_(IDS), decision_links.c.to_id.in_(IDS)))
+    .distinct()
+    .order_by(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .limit(bindparam("limit", type_=Integer))
+)
+
+SAME_LINK = and_(
+    decision_links.c.from_id == bindparam("link_from"),
+    decision_links.c.type == bindparam("link_type"),
+    decision_links.c.to_id == bindparam("link_to"),
+)
+
+
+def link_parameters(link: DecisionLink) -> dict[str, str]:
+    """Return the parameters of SAME_LINK."""
+    return {"link_from": link.from_id, "link_type": link.type.value, "link_to": link.to_id}
+
+
+def read_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> Mapping[str, Links]:
+    """Return the links from decisions by id, whichever decision declared them."""
+    targets: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for chunk in split_into_chunks(ids):
+        for from_id, kind, to_id in unit_of_work.execute(FROM_IDS, {"ids": chunk}):
+            targets[from_id, kind].append(to_id)
+    return {key: Links(*(tuple(targets[key, kind]) for kind in (SUPERSEDES, DEPENDS_ON, RELATES_TO))) for key in ids}
+
+
+def replace_links(unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
+    """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
+    targets: set[str] = set()
+    for chunk in split_into_chunks([item.decision_id for item in declarations]):
+        targets.update(unit_of_work.execute(DECLARED_TARGETS, {"ids": chunk}).scalars())
+        unit_of_work.execute(delete(decision_links).where(decision_links.c.declared_by.in_(chunk)))
+    rows = [row for item in declarations for row in link_rows(item)]
+    if rows:
+        unit_of_work.execute(insert(decision_links), rows)
+    return targets.union(row["to_id"] for row in rows if row["type"] == SUPERSEDES)
+
+
+def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
+    """Yield the rows of the links that a decision declares."""
+
+    def rows(kind: str, ends: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
+        for from_id, to_id in ends:
+            yield {"declared_by": item.decision_id, "from_id": from_id, "type": kind, "to_id": to_id}
+
+    yield from rows(SUPERSEDES, ((item.decision_id, other) for other in item.links.supersedes))
+    yield from rows(SUPERSEDES, ((other, item.decision_id) for other in item.superseded_by))
+    yield from rows(DEPENDS_ON, ((item.decision_id, other) for other in item.links.depends_on))
+    yield from rows(RELATES_TO, ((item.decision_id, other) for other in item.links.relates_to))
+
+
+def find_successor_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the ids of the decisions that supersede those of `ids`, by links of the same agent."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for chunk in split_into_chunks(ids):
+        for key, successor in unit_of_work.execute(SUCCESSORS, {"ids": chunk}):
+            found[key].append(successor)
+    return dict(found)
+
+
+def find_superseded_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
+    """Return the ids that a link declared by the same agent supersedes."""
+    return {
+        key for chunk in split_into_chunks(ids) for key in unit_of_work.execute(SUPERSEDED, {"ids": chunk}).scalars()
+    }
