@@ -362,6 +362,14 @@ def change_line(change: journal_pb2.WatchDecisionsResponse) -> str:
     return to_printable(f"{state:11} {shorten_line(item.title)} ({', '.join(filter(None, details))})")
 
 
+def intent_line(item: intents_pb2.WatchedIntent) -> str:
+    """Return an announced intent on one line."""
+    headline = shorten_line(item.intent) if item.HasField("intent") else "(its text is not stored)"
+    stakes = enum_word(types_pb2.Stakes, item.stakes)
+    details = [item.correlation_id, item.agent, stakes, item.category, item.project, revision_text(item.revision)]
+    return to_printable(f"{format_instant(item.received_at)}  {headline} ({', '.join(filter(None, details))})")
+
+
 def former_titles_text(history: journal_pb2.DecisionHistory) -> str:
     """Return the former contents by their titles, a line each; `--json` prints all of them."""
     return "\n".join(

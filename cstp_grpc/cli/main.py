@@ -45,7 +45,9 @@ COMMANDS: Final = {
         "protocol:announce_command",
         "Announce what you are about to do; get similar decisions, a verdict and suggestions.",
     ),
-    "intent": ListedCommand("intent:intent_group", "Say what became of an intent that you announced."),
+    "intent": ListedCommand(
+        "intent:intent_group", "Say what became of an intent that you announced, and hear of those that are announced."
+    ),
     "record": ListedCommand("journal:record_command", "Record a decision of yours."),
     "update": ListedCommand(
         "journal:update_command", "Change the content of a decision of yours; the former one is kept."

@@ -15,7 +15,7 @@ from cstp_grpc.enums import DecisionStatus
 from cstp_grpc.storage.pagination import MAX_SIZE, PageRequest
 
 MAX_COMPARED = 2000
-"""Decisions compared with each other, the latest. Chosen: two million products of vectors, about a second."""
+"""Decisions compared with each other, the latest. Measured: 0.1 s of a processor, 1.6 s if all are alike."""
 
 SIMILARITY_DECIMALS = 6
 """Decimals of a similarity; float32 vectors do not carry more."""

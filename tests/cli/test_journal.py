@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree
 
+from cstp_grpc.client import CstpClient
 from tests.cli.conftest import Server
+from tests.harness import TOKENS
 
 
 def record(server: Server, title: str, *options: object, agent: str = "alice") -> str:
@@ -242,3 +245,14 @@ def test_duplicates_are_printed_in_groups(server: Server) -> None:
     assert printed.count("Put the jobs of the night on a queue") == 2
     assert "3 decisions compared, 1 groups of duplicates." in printed
     assert server.json("duplicates", "--project", "twice", "--limit", 1)["compared"] == 3
+
+
+def test_an_intent_watch_goes_on_behind_a_token(server: Server) -> None:
+    with CstpClient(server.app.target, TOKENS["alice"]) as alice, closing(alice.watch_intents()) as intents:
+        token = next(intents).resume_token
+    server.ok("announce", "Deploy the watched shop", "--stakes", "high", "--category", "operations")
+    printed = server.ok("intent", "watch", "--after", token, "--stakes", "high", "--limit", 1)
+    assert "Deploy the watched shop (" in printed
+    assert ", alice, high, operations)" in printed
+    (line,) = server.ok("intent", "watch", "--after", token, "--by", "alice", "--limit", 1, "--json").splitlines()
+    assert json.loads(line)["intent"]["agent"] == "alice"
