@@ -221,7 +221,7 @@ class IndexSettings(SettingsSection):
     """`embedded` starts and supervises a Chroma server, `http` uses one by URL, `off` searches exactly always."""
     url: str | None = None
     """The Chroma server in mode `http`; it must serve this journal alone."""
-    exact_limit: int = Field(default=1_000_000, ge=0)
+    exact_limit: int = Field(default=300_000, ge=0)
     """Up to how many candidate rows search is exact; the index is used beyond it."""
     overfetch: int = Field(default=200, ge=10, le=5000)
     """How many candidates the index proposes; they are scored exactly and filtered here."""

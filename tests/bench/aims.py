@@ -96,6 +96,7 @@ AIMS = [
     ),
     Aim("the same with 16 in flight", "5 to 22 x", "6 x", search_parts(100_000, 16, 6.0)),
     Aim("the same with 10 000, 1 in flight", "-", "3 x", search_parts(10_000, 1, 3.0)),
+    Aim("the same with 1 000 000, 1 in flight", "-", "18 x", search_parts(1_000_000, 1, 18.0)),
     Aim("recall@10 with 100 000", "1.00", "0.98", [Part("search/100000.recall-at-10", 0.98)]),
     Aim("RouteToLiaisonAgent", "6.6 x", "3.5 x", [Part("liaison/route.p50", 3.5, "{:.2f} x")]),
     Aim(
