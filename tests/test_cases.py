@@ -46,7 +46,7 @@ JOURNAL = [
     {"title": "Bob's own thoughts about the queue", "by": "bob"},
 ]
 QUERIES = [
-    ({"query": "a queue between services"}, 3),
+    ({"query": "a queue between services"}, 4),
     ({"query": "the queue", "filters": {"minConfidence": 0.5, "dateAfter": "2025-01-01T00:00:00Z"}}, 2),
     ({"query": "queue of the mail", "limit": 2, "includeReasons": True}, 2),
     ({"query": "the queue", "filters": {"category": "security"}}, 0),

@@ -51,6 +51,17 @@ def test_a_series_is_one_group() -> None:
     assert keys(group_matches(found, vectors(1, 0.85, 0.85))) == [["a", "b"], ["c"]]
 
 
+def test_decisions_with_identifiers_of_their_own_are_no_series() -> None:
+    found = [match("a", title="PEP 373 – Python 2.7 schedule"), match("b", title="PEP 361 – Python 2.6 schedule")]
+    assert keys(group_matches(found, vectors(1, 0.99))) == [["a"], ["b"]]
+
+
+def test_several_of_a_group_are_listed_if_wanted() -> None:
+    group = MatchGroup(0, [match(f"m{place}", 0.9 - place / 10) for place in range(5)])
+    listed = choose_precedents([group, MatchGroup(5, [match("other", 0.75)])], 3, 2)
+    assert [(each.decision.id, each.similar_count) for each in listed] == [("m0", 3), ("m1", 0), ("other", 0)]
+
+
 def test_titles_alone_make_no_series() -> None:
     found = [match("a", title="Weekly decision 1"), match("b", title="Weekly decision 2")]
     assert keys(group_matches(found, vectors(1, 0.5))) == [["a"], ["b"]]

@@ -50,6 +50,7 @@ class Search(DecisionSearch):
         min_score: float,
         favoured: Favoured = NOTHING_FAVOURED,
         *,
+        of_series: int = 1,
         with_exemplars: bool = False,
     ) -> list[Match]:
         self.callers[text] = caller_name.get("nobody")

@@ -82,6 +82,7 @@ class Memory(DecisionSearch):
         min_score: float,
         favoured: Favoured = NOTHING_FAVOURED,
         *,
+        of_series: int = 1,
         with_exemplars: bool = False,
     ) -> list[Match]:
         if self.error:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cstp_grpc.decisions.decision_terms import names_in_title
 from cstp_grpc.decisions.model import Match
 from cstp_grpc.decisions.search.row_vectors import dot_products
 from cstp_grpc.decisions.store import Vectors
@@ -34,20 +35,26 @@ class MatchGroup:
 
 
 def group_matches(matches: Sequence[Match], vectors: Vectors) -> list[MatchGroup]:
-    """Return the matches in groups that say almost the same; `vectors` are of the first passage of each match."""
+    """Return the matches in groups that say almost the same; `vectors` are of the first passage of each match.
+
+    A decision whose title begins with an identifier of its own, such as `PEP 373`, is in no group with others.
+    """
     groups: list[MatchGroup] = []
     titles = [title_without_numbers(match) for match in matches]
     for place, match in enumerate(matches):
         group = None
-        if groups:
+        if groups and not is_named(match):
             firsts = [each.place for each in groups]
             similarities = dot_products(vectors[firsts], vectors[place]).tolist()
             group = next(
                 (
                     each
                     for each, similarity in zip(groups, similarities, strict=True)
-                    if similarity >= DUPLICATE_SIMILARITY
-                    or (similarity >= SERIES_SIMILARITY and titles[each.place] == titles[place])
+                    if not is_named(each.first)
+                    and (
+                        similarity >= DUPLICATE_SIMILARITY
+                        or (similarity >= SERIES_SIMILARITY and titles[each.place] == titles[place])
+                    )
                 ),
                 None,
             )
@@ -58,18 +65,30 @@ def group_matches(matches: Sequence[Match], vectors: Vectors) -> list[MatchGroup
     return groups
 
 
+def is_named(match: Match) -> bool:
+    """Return True if the title of a decision begins with an identifier."""
+    return any(names_in_title(match.decision.title))
+
+
 def title_without_numbers(match: Match) -> str:
     """Return a title with a placeholder for each number, version and date."""
     return NUMBERS.sub("#", match.decision.title.casefold())
 
 
-def choose_precedents(groups: Sequence[MatchGroup], limit: int, *, with_exemplars: bool = False) -> list[Match]:
-    """Return the first match of each of the first groups, at most `limit`, by falling score.
+def list_matches(groups: Iterable[MatchGroup], of_group: int) -> list[Match]:
+    """Return the first matches of each group, at most `of_group` of each, by falling score."""
+    return sorted((match for group in groups for match in group.matches[:of_group]), key=lambda match: -match.score)
+
+
+def choose_precedents(
+    groups: Sequence[MatchGroup], limit: int, of_group: int = 1, *, with_exemplars: bool = False
+) -> list[Match]:
+    """Return the first matches of each group, at most `limit` and `of_group` of each, by falling score.
 
     With exemplars, the most relevant failure and the most relevant lesson are among them, if there are any: in the
     place of the last ones, also if another decision stands for their group. The most relevant match stays in any case.
     """
-    chosen = [group.first for group in groups[:limit]]
+    chosen = list_matches(groups, of_group)[:limit]
     protected = {match.decision.id for match in chosen[:1]}
     for is_wanted in (has_failed, has_lesson) if with_exemplars else ():
         present = next(filter(is_wanted, chosen), None)

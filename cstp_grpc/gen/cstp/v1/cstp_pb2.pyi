@@ -841,8 +841,8 @@ class QueryDecisionsResponse(_message.Message):
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionSummary]:
         """The decisions by falling score; where the scope was federated by weight, which is the score times the trust in the
-        agent. Those that say almost the same, and series of which only numbers differ, are one of them, and superseded
-        ones stand below their successors.
+        agent. Of those that say almost the same, and of series of which only numbers differ, the first three are listed.
+        Superseded ones stand below their successors.
         """
 
     @_builtins.property
