@@ -1347,8 +1347,8 @@ func (x *QueryDecisionsRequest) GetMinJournalRevision() string {
 type QueryDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The decisions by falling score; where the scope was federated by weight, which is the score times the trust in the
-	// agent. Those that say almost the same, and series of which only numbers differ, are one of them, and superseded
-	// ones stand below their successors.
+	// agent. Of those that say almost the same, and of series of which only numbers differ, the first three are listed.
+	// Superseded ones stand below their successors.
 	Decisions []*DecisionSummary `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	// How many decisions are in this answer.
 	Total int32 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
