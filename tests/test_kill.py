@@ -24,10 +24,13 @@ from cstp_grpc.gen.cstp.v1 import (
     audit_pb2_grpc,
     cstp_pb2,
     cstp_pb2_grpc,
+    intents_pb2,
+    intents_pb2_grpc,
     journal_pb2,
     journal_pb2_grpc,
     tasks_pb2,
     tasks_pb2_grpc,
+    types_pb2,
 )
 from tests.killing import killed_at_work
 
@@ -39,6 +42,7 @@ KILLS = 20
 WRITERS = 4
 TOKEN = "kill-test-token"
 METADATA = ("authorization", f"Bearer {TOKEN}")
+OTHER_TOKEN = "other-kill-test-token"
 ATTEMPTS = ("Do", "Undo")
 """What is announced under each correlation id, one after the other."""
 PERMISSIONS = ["query", "check", "announce", "record", "review", "admin", "converse", "route"]
@@ -56,6 +60,8 @@ class Acknowledged:
     """Request ids of checks."""
     tasks: dict[str, int] = field(default_factory=dict)
     """Versions by task id."""
+    closings: set[str] = field(default_factory=set)
+    """Correlation ids of closed intents."""
 
 
 def free_port() -> int:
@@ -81,7 +87,12 @@ class Server:
                 {
                     "data_dir": str(self._folder / "var"),
                     "grpc": {"port": self.port},
-                    "auth": {"tokens": [{"name": "tester", "token": TOKEN, "permissions": PERMISSIONS}]},
+                    "auth": {
+                        "tokens": [
+                            {"name": name, "token": token, "permissions": PERMISSIONS}
+                            for name, token in (("tester", TOKEN), ("other", OTHER_TOKEN))
+                        ]
+                    },
                     "embedding": {"provider": "lexical"},
                     "rate_limits": {"enabled": False},
                     "index": {"exact_limit": 20},
@@ -111,6 +122,7 @@ def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> No
     """Record, announce and check until the server is gone, noting what it acknowledged."""
     journal = journal_pb2_grpc.JournalServiceStub(channel)
     cstp = cstp_pb2_grpc.CstpServiceStub(channel)
+    closes = intents_pb2_grpc.IntentServiceStub(channel)
     keeping = tasks_pb2_grpc.TaskServiceStub(channel)
     try:
         while True:
@@ -124,10 +136,14 @@ def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> No
             with lock:
                 done.decisions[recorded.decision.id] = title
             for attempt in ATTEMPTS:
-                request = cstp_pb2.AnnounceIntentRequest(intent=f"{attempt} {key}", correlation_id=key)
-                announced = cstp.AnnounceIntent(request, metadata=metadata, timeout=30)
+                announced = cstp.AnnounceIntent(shared_intent(attempt, key), metadata=metadata, timeout=30)
                 with lock:
                     done.intents[key] = announced.revision
+            if is_to_be_closed(key):
+                closing = intents_pb2.CloseIntentRequest(correlation_id=key, outcome=types_pb2.OUTCOME_SUCCESS)
+                closes.CloseIntent(closing, metadata=metadata, timeout=30)
+                with lock:
+                    done.closings.add(key)
             action = cstp_pb2.Action(description=f"Do {key}")
             cstp.CheckGuardrails(cstp_pb2.CheckGuardrailsRequest(action=action), metadata=metadata, timeout=30)
             with lock:
@@ -141,6 +157,18 @@ def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> No
     except grpc.RpcError as error:
         if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):  # type: ignore[attr-defined]
             raise
+
+
+def shared_intent(attempt: str, key: str) -> cstp_pb2.AnnounceIntentRequest:
+    """Return the announcement of a shared intent."""
+    return cstp_pb2.AnnounceIntentRequest(
+        intent=f"{attempt} {key}", correlation_id=key, visibility=types_pb2.VISIBILITY_SHARED
+    )
+
+
+def is_to_be_closed(key: str) -> bool:
+    """Return True for about half of the keys."""
+    return int(key[-1], 16) % 2 == 0
 
 
 def everything(stub_call: Any, request: Any, items: str) -> list[Any]:
@@ -163,13 +191,12 @@ def verify(channel: grpc.Channel, done: Acknowledged) -> None:
         d.id: d.title for d in everything(journal.ListDecisions, journal_pb2.ListDecisionsRequest(), "decisions")
     }
     assert done.decisions.items() <= decisions.items()
-    intents = {
-        (i.correlation_id, i.revision): i.previous_revision
-        for i in everything(audit.ListIntents, audit_pb2.ListIntentsRequest(), "intents")
-    }
+    listed = everything(audit.ListIntents, audit_pb2.ListIntentsRequest(agent="tester"), "intents")
+    intents = {(i.correlation_id, i.revision): i.previous_revision for i in listed}
     assert done.intents.items() <= intents.keys()
     assert all((key, previous) in intents for (key, _), previous in intents.items() if previous)
-    entries = everything(audit.ListAuditEntries, audit_pb2.ListAuditEntriesRequest(), "entries")
+    of_tester = audit_pb2.ListAuditEntriesRequest(requesting_agent="tester")
+    entries = everything(audit.ListAuditEntries, of_tester, "entries")
     judged = {e.request_id for e in entries if e.event == audit_pb2.AUDIT_EVENT_GUARDRAIL_CHECK}
     announced = {
         (e.correlation_id, e.intent_revision) for e in entries if e.event == audit_pb2.AUDIT_EVENT_INTENT_ANNOUNCED
@@ -180,13 +207,28 @@ def verify(channel: grpc.Channel, done: Acknowledged) -> None:
     assert all(tasks[key] >= version for key, version in done.tasks.items())
     # No intent without its entry, no entry without its intent: they are one transaction.
     assert intents.keys() == announced
+    closed = {(i.correlation_id, i.revision) for i in listed if i.HasField("closing")}
+    assert done.closings <= {key for key, _ in closed}
+    assert closed == {
+        (e.correlation_id, e.intent_revision) for e in entries if e.event == audit_pb2.AUDIT_EVENT_INTENT_CLOSED
+    }
     # The index proposes by approximation, which misses some of texts that are so alike; a broken one misses most.
     cstp = cstp_pb2_grpc.CstpServiceStub(channel)
     for key in [key for key, revision in done.intents.items() if revision == len(ATTEMPTS)][-SAMPLE:]:
-        request = cstp_pb2.AnnounceIntentRequest(intent=f"{ATTEMPTS[-1]} {key}", correlation_id=key)
+        request = shared_intent(ATTEMPTS[-1], key)
         assert cstp.AnnounceIntent(request, metadata=(METADATA,), timeout=30).revision == len(ATTEMPTS)
+        if not is_to_be_closed(key):
+            assert is_told(cstp, key)
     sample = random.sample(sorted(done.decisions.items()), min(SAMPLE, len(done.decisions)))
     assert sum(finds(cstp, *wanted) for wanted in sample) >= len(sample) * 0.5
+
+
+def is_told(cstp: cstp_pb2_grpc.CstpServiceStub, key: str) -> bool:
+    """Return True if another agent that announces the same is told of a shared intent."""
+    request = cstp_pb2.AnnounceIntentRequest(intent=f"{ATTEMPTS[-1]} {key}", correlation_id=key)
+    metadata = (("authorization", f"Bearer {OTHER_TOKEN}"),)
+    answer = cstp.AnnounceIntent(request, metadata=metadata, timeout=30)
+    return key in {related.correlation_id for related in answer.related_intents}
 
 
 def finds(cstp: cstp_pb2_grpc.CstpServiceStub, wanted: str, title: str) -> bool:
@@ -214,5 +256,5 @@ def test_nothing_acknowledged_is_lost(server: Server) -> None:
     with server.start() as channel:
         verify(channel, done)
     assert server.stop() == 0
-    counts = {name: len(getattr(done, name)) for name in ("decisions", "intents", "checks", "tasks")}
+    counts = {name: len(getattr(done, name)) for name in ("decisions", "intents", "checks", "tasks", "closings")}
     assert min(counts.values()) > KILLS, json.dumps(counts)
