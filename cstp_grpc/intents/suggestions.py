@@ -102,7 +102,7 @@ class SuggestionBars:
         return cls(
             raise_bar(min_score, TEACHING_SHARE),
             raise_bar(min_score, BARE_SHARE),
-            raise_bar(min_related_score, TEACHING_SHARE),
+            raise_bar(min_related_score, RELATED_SHARE),
         )
 
 
@@ -111,9 +111,13 @@ def raise_bar(score: float, share: float) -> float:
     return score + share * (1 - score)
 
 
-TEACHING_SHARE = 0.1
-BARE_SHARE = 0.4
-"""How far up the bars are between what is listed and what is the same. Chosen by the cases in tests/bench/retrieval."""
+TEACHING_SHARE = 1 / 3
+"""How far the bar for lessons is from the least score that is listed to 1. Chosen: with the default of 0.25 it is 0.5,
+from which on a decision is more likely relevant than not, as scores are calibrated."""
+BARE_SHARE = 0.9
+"""Chosen: what only shares some words with the intent stays below."""
+RELATED_SHARE = 0.1
+"""Likewise for intents of others, whose scores are similarities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +157,19 @@ def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
 def find_needed_background(similar: Sequence[Match], reader: str, bars: SuggestionBars) -> NeededBackground:
     """Return of which decisions suggestions need more than a search reads; usually of none.
 
-    These are superseded ones, for their successors; the best own precedents without a lesson, for their contexts; and
-    likewise own ones among those that are compared.
+    These are superseded ones whose successor is not among the matches; the best own precedents without a lesson, for
+    their contexts; and likewise own ones among those that are compared.
     """
     teaching = [match.decision for match in similar if match.score >= bars.teaching]
     own = [decision for decision in teaching if decision.agent == reader]
     precedents = [decision for decision in own if is_open_precedent(decision) and not decision.notes]
     compared = [decision for decision in own if decision.outcome is not None] if can_compare(teaching) else []
-    superseded = [decision.id for decision in teaching if decision.status is DecisionStatus.SUPERSEDED]
+    listed = {match.decision.id for match in similar}
+    superseded = [
+        match.decision.id
+        for match in similar
+        if match.score >= bars.teaching and match.superseded_by is not None and match.superseded_by not in listed
+    ]
     contexts = [decision.id for decision in (*precedents[:MAX_READ_PRECEDENTS], *compared)]
     return NeededBackground(tuple(contexts[:MAX_BACKGROUND]), tuple(superseded[:MAX_BACKGROUND]))
 
@@ -181,7 +190,7 @@ def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
     if sources.warning:
         yield Suggestion(sources.warning, SuggestionKind.CONFIDENCE)
     yield from checks[:FIRST_CHECKS]
-    yield from suggest_successors(teaching, sources.background)
+    yield from suggest_successors(teaching, sources)
     yield from suggest_lessons(troubled)
     yield from suggest_conditions(sources, teaching)
     yield from suggest_remedies(sources.verdict.warnings)
@@ -246,13 +255,14 @@ def suggest_failed_intents(related: Iterable[RelatedIntent], now: datetime) -> I
             )
 
 
-def suggest_successors(matches: Iterable[Match], background: DecisionBackground) -> Iterator[Suggestion]:
+def suggest_successors(matches: Iterable[Match], sources: SuggestionSources) -> Iterator[Suggestion]:
     """Yield of superseded decisions by what they were superseded, as far as the reader may know."""
+    listed = {match.decision.id: match.decision for match in sources.similar}
     for match in matches:
         decision = match.decision
         if decision.status is not DecisionStatus.SUPERSEDED:
             continue
-        new = background.successors.get(decision.id)
+        new = listed.get(match.superseded_by or "") or sources.background.successors.get(decision.id)
         by = f"by {quote_title(new)}" if new else "; look for what replaced it before you rely on it"
         text = add_lesson(f"{quote_title(decision)} was superseded{' ' if new else ''}{by}", lesson_text(decision))
         ids = (decision.id, new.id) if new else (decision.id,)

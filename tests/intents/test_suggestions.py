@@ -116,6 +116,7 @@ def test_a_suggestion_says_what_it_rests_on() -> None:
 
 def test_nothing_more_is_read_of_what_is_hardly_relevant_or_of_others() -> None:
     old = match("Old", Outcome.SUCCESS, status=DecisionStatus.SUPERSEDED, score=0.39)
+    old = replace(old, superseded_by="New")
     assert (
         find_needed_background([old, match("Theirs", agent="bob"), match("Known", notes="x")], "alice", BARS)
         == NeededBackground()
@@ -146,9 +147,15 @@ def test_the_bars_lie_between_what_is_listed_and_what_is_the_same() -> None:
 
 def test_a_superseded_decision_is_said_to_be_superseded_by_what_and_with_its_lesson() -> None:
     new = match("Use Redis", Outcome.SUCCESS, "size it", score=0.41)
-    old = match("Use memcached.", Outcome.PARTIAL, "it forgets", status=DecisionStatus.SUPERSEDED)
-    assert find_needed_background([new, old], "bob", BARS) == NeededBackground(successors=("Use memcached.",))
-    found = suggest(old, new, background=DecisionBackground(successors={"Use memcached.": new.decision}))
+    old = replace(
+        match("Use memcached.", Outcome.PARTIAL, "it forgets", status=DecisionStatus.SUPERSEDED),
+        superseded_by="Use Redis",
+    )
+    assert find_needed_background([new, old], "bob", BARS) == NeededBackground()
+    assert find_needed_background([old], "bob", BARS) == NeededBackground(successors=("Use memcached.",))
+    (alone,) = suggest(old, background=DecisionBackground(successors={"Use memcached.": new.decision}))
+    found = suggest(new, old)
+    assert found[0] == alone
     assert [each.text for each in found] == [
         '"Use memcached" was superseded by "Use Redis". Lesson: it forgets',
         "A similar decision succeeded: Use Redis. Lesson: size it",
