@@ -58,6 +58,20 @@ def test_a_vector_that_is_given_again_replaces_the_first(index: ChromaIndex) -> 
     assert (index.propose(old, 1), index.propose(-new, 1), index.count()) == (["dec-1"], ["dec-0"], 2)
 
 
+def test_what_is_removed_is_not_proposed_and_may_come_back(index: ChromaIndex) -> None:
+    vectors = spread(1200)
+    ids = [f"dec-{number}" for number in range(1200)]
+    index.upsert(ids, vectors, 1)
+    index.remove([*ids[:1100], "dec-unknown"])
+    assert index.count() == 100
+    assert set(index.propose(vectors[0], 200)) == set(ids[1100:])
+    index.remove([])
+    index.upsert([], [], 2)
+    index.upsert(ids[:1], vectors[:1], 3)
+    assert index.propose(vectors[0], 1) == ["dec-0"]
+    assert (index.count(), index.revision) == (101, 3)
+
+
 def test_more_than_fits_into_one_request_is_taken(index: ChromaIndex) -> None:
     vectors = spread(2500)
     index.upsert([f"dec-{number}" for number in range(2500)], vectors, 2500)
