@@ -75,7 +75,7 @@ def build_decisions_module(
     settings, database, writer, embedder = shared.settings, shared.database, shared.writer, shared.embedder
     store, change_log = SqlDecisionStore(database, read_policy), SqlChangeLog(database, writer)
     adopt_prepared_vectors(SqlPreparedVectorStore(database), embedder.model, writer, change_log)
-    embed_missing_vectors(store, embedder, writer)
+    embed_missing_vectors(store, embedder, writer, change_log)
     matrix = build_matrix(shared, read_policy)
     matrix_sync = MatrixSync(store, embedder.model, matrix)
     # Before the server listens, so that the first search finds everything.

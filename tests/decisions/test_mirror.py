@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable, Sequence
 
-from cstp_grpc.decisions.model import DecisionFilter
+import pytest
+from sqlalchemy import text
+
+from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, Links
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
-from cstp_grpc.decisions.search.matrix_sync import MatrixSync
+from cstp_grpc.decisions.search.matrix_sync import MatrixSync, embed_missing_vectors
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.embedding.embedder import Vectors
+from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.errors import Unavailable
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import JournalKit
 from tests.decisions.test_search import record
 
@@ -60,3 +67,36 @@ def test_a_change_of_another_server_is_seen_also_after_a_later_one_of_our_own(ki
     matrix.apply([kit.heard.rows[own.id]])
     mirror.refresh()
     assert matrix.size == 2
+
+
+class InterruptedEmbedder(LexicalEmbedder):
+    """An embedder during whose first work others change the journal."""
+
+    def __init__(self, interruption: Callable[[], None]) -> None:
+        self._interruption: Callable[[], None] | None = interruption
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        interruption, self._interruption = self._interruption, None
+        if interruption is not None:
+            interruption()
+        return super().embed(texts)
+
+
+def test_what_is_deleted_or_changed_while_it_is_embedded_stays_so(
+    kit: JournalKit, database: Database, writer: GroupCommitWriter
+) -> None:
+    gone, changed, kept = (
+        kit.journal.record(DecisionContent(title), Links(), "alice", "request-1").id for title in ("a", "b", "c")
+    )
+    with database.open_write_connection() as connection, connection.begin():
+        connection.execute(text("DELETE FROM decision_vectors"))
+
+    def interrupt() -> None:
+        kit.journal.delete(gone, "alice", "request-2")
+        kit.journal.update(changed, DecisionContent("drop the cache"), ["title"], None, "alice", "request-3")
+
+    embed_missing_vectors(kit.store, InterruptedEmbedder(interrupt), writer, kit.outbox)
+    rows = {row.decision_id: row for row in kit.store.index_rows(kit.embedder.model)}
+    assert rows.keys() == {changed, kept}
+    for key, title in ((changed, "drop the cache"), (kept, "c")):
+        assert rows[key].vector.tolist() == kit.embedder.embed([title])[0].tolist()

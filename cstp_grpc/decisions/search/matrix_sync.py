@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from cstp_grpc.decisions.passage_embedding import PreparedTexts
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
-from cstp_grpc.decisions.store import DecisionStore, PassageVectors
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.store import DecisionStore
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -92,7 +93,9 @@ EMBED_BATCH = 256
 """Decisions embedded for each transaction. Chosen: a kill loses the work of one batch at the most."""
 
 
-def embed_missing_vectors(store: DecisionStore, embedder: Embedder, writer: GroupCommitWriter) -> int:
+def embed_missing_vectors(
+    store: DecisionStore, embedder: Embedder, writer: GroupCommitWriter, change_log: SqlChangeLog
+) -> int:
     """Embed all decisions that have no vectors of this model, and return how many.
 
     It can be interrupted at any time and continued later. Raises QueryFailed and Unavailable.
@@ -102,14 +105,21 @@ def embed_missing_vectors(store: DecisionStore, embedder: Embedder, writer: Grou
     while missing := store.unembedded_decisions(embedder.model, EMBED_BATCH):
         prepared = PreparedTexts(embedder)
         prepared.prepare(missing)
-        writer.run(put_vectors_job(store, embedder.model, list(map(prepared.vectors_of, missing))))
+        writer.run(put_vectors_job(store, embedder.model, prepared, [item.id for item in missing], change_log))
         count += len(missing)
         logger.info("embedded %d decisions with %s", count, embedder.model)
     return count
 
 
 def put_vectors_job(
-    store: DecisionStore, model: str, vectors: Sequence[tuple[str, PassageVectors]]
+    store: DecisionStore, model: str, prepared: PreparedTexts, ids: Sequence[str], change_log: SqlChangeLog
 ) -> Callable[[UnitOfWork], None]:
-    """Return the job that stores vectors."""
-    return lambda unit_of_work: store.put_vectors(unit_of_work, model, vectors)
+    """Return the job that stores the vectors of decisions as they are by then."""
+
+    def job(unit_of_work: UnitOfWork) -> None:
+        # Other servers may have changed or deleted some since they were read, and now wait until this one is done.
+        change_log.hold(unit_of_work)
+        present = store.load(unit_of_work, ids)
+        store.put_vectors(unit_of_work, model, [prepared.vectors_of(entry.decision) for entry in present.values()])
+
+    return job
