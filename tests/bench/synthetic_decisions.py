@@ -14,7 +14,7 @@ from cstp_grpc import config
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.store import JournalEntry
+from cstp_grpc.decisions.store import JournalEntry, PassageVectors
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.storage.database import open_database
@@ -59,11 +59,11 @@ def make_vectors(topics: Vectors, size: int) -> Vectors:
 
 
 def make_entry(number: int) -> JournalEntry:
-    """Return a decision. Its title has no word of a topic, so that only its vector is found."""
+    """Return a decision. Its words are no other's, so that only its vector is found and it belongs to no series."""
     private = number % PRIVATE_STEP == 0
     decision = Decision(
         id=decision_id(number),
-        title=f"Record {number}",
+        title=f"{made_word(number)} {made_word(number * 7919 + 13)}",
         status=DecisionStatus.REVIEWED,
         date=START + timedelta(minutes=number),
         agent=OTHER_AGENT if private else AGENT,
@@ -71,10 +71,19 @@ def make_entry(number: int) -> JournalEntry:
         category=CATEGORIES[number % len(CATEGORIES)],
         confidence=number % 101 / 100,
         outcome=list(Outcome)[number % len(Outcome)],
-        notes=f"It took {number % 9} weeks.",
         tags=(f"tag-{number % TAGS}",),
     )
     return JournalEntry(decision, DecisionStatus.DECIDED, content_hash="")
+
+
+def made_word(number: int) -> str:
+    """Return a word that no language has, another one for each number."""
+    syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+    word = "x"
+    while number:
+        number, place = divmod(number, len(syllables))
+        word += syllables[place]
+    return word
 
 
 def decision_id(number: int) -> str:
@@ -104,7 +113,8 @@ def insert(
     """Insert decisions with their vectors."""
     entries = [(make_entry(number), number + 1) for number in numbers]
     store.insert(unit_of_work, entries, START)
-    store.put_vectors(unit_of_work, embedder.model, [(decision_id(number), vectors[number]) for number in numbers])
+    passages = [(decision_id(number), PassageVectors(vectors[number : number + 1])) for number in numbers]
+    store.put_vectors(unit_of_work, embedder.model, passages)
 
 
 def batches(size: int) -> Iterator[range]:

@@ -175,6 +175,19 @@ class DecisionSearch:
         changes that the matrix lacks. Raises as `search` does.
         """
         query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
+        # One scan serves all filters, and larger limits if the journal does not confirm enough.
+        with self._matrix.expect_queries([query.vector]):
+            return self._search_by_preference(query, preferences, caller, limit, min_score, with_exemplars)
+
+    def _search_by_preference(
+        self,
+        query: RankedQuery,
+        preferences: Sequence[DecisionFilter],
+        caller: str,
+        limit: int,
+        min_score: float,
+        with_exemplars: bool,
+    ) -> list[Match]:
         loader = DecisionLoader(self._store, caller)
         rankings: list[Ranking] = []
         expected: dict[str, None] = {}

@@ -32,7 +32,7 @@ EVIDENCE_TOLERANCE = 1e-5
 MIN_ROWS_TO_ESTIMATE = 3000
 """Rows from which estimating their similarities first is faster than computing them (measured)."""
 
-ESTIMATED_SHARE = 0.1
+ESTIMATED_SHARE = 0.2
 """The share of passing rows from which estimating all rows is faster than gathering those that pass (measured)."""
 
 COVERAGE_SHOWN = 0.15
