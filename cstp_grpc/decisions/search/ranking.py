@@ -158,7 +158,7 @@ class CandidateRows:
         """
         snapshot = self._snapshot
         coverage, fields = np.zeros(snapshot.size), np.zeros(snapshot.size, np.uint8)
-        known = int(self._readable.sum())
+        known = int(np.count_nonzero(self._readable))
         bound = 0.0
         for place, postings in snapshot.words.find([term.hash for term in query.terms], self._readable):
             term = query.terms[place]
@@ -177,14 +177,16 @@ class CandidateRows:
         return WordEvidence(coverage, added, fields)
 
     def _added_evidence(self, query: RankedQuery, words: WordEvidence, rows: Rows) -> NDArray[np.float64]:
-        # Indexed, which copies: the evidence of words is the same for all rows that pass, and is not changed.
-        added = words.added[rows]
+        """Return the evidence beside the similarity; the array may be that of `words`."""
+        # All rows need no copy, which would take as long as the words themselves.
+        added = words.added if len(rows) == len(words.added) else words.added[rows]
         for column, text, weight in (
             (self._snapshot.columns.categories, query.favoured.category, CATEGORY_WEIGHT),
             (self._snapshot.columns.projects, query.favoured.project, PROJECT_WEIGHT),
         ):
             if text is not None:
-                added += weight * (column[rows] == self._interner.find(text))
+                # Not in place: the evidence of words may be used again.
+                added = added + weight * (column[rows] == self._interner.find(text))
         return added
 
     def _exact_results(
