@@ -99,6 +99,8 @@ class RecentIntents:
                 states = self._store.states(self._model, self._clock() - RECENT_TIME, self._limit)
                 with self._lock:
                     held = {shared.intent.key: shared for shared in self._shared}
+                if len(held) == len(states) and all(is_current(held.get(state.key), state) for state in states):
+                    return
                 unknown = [state.key for state in states if state.key not in held]
                 loaded = self._store.load(self._model, unknown) if unknown else ()
                 known = held | {shared.intent.key: shared for shared in loaded}
@@ -158,8 +160,13 @@ class RecentIntents:
             self._vectors[row] = self._vectors[len(self._shared)]
 
 
+def is_current(shared: SharedIntent | None, state: SharedIntentState) -> bool:
+    """Return True if a shared intent is held with the present verdict and closing."""
+    return shared is not None and (shared.allowed, shared.intent.closing) == (state.allowed, state.closing)
+
+
 def with_state(shared: SharedIntent, state: SharedIntentState) -> SharedIntent:
     """Return a shared intent with the present verdict and closing."""
-    if shared.allowed == state.allowed and shared.intent.closing == state.closing:
+    if is_current(shared, state):
         return shared
     return replace(shared, allowed=state.allowed, intent=replace(shared.intent, closing=state.closing))

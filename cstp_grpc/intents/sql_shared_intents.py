@@ -10,8 +10,9 @@ import numpy as np
 from sqlalchemy import Select, and_, exists, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.intents.model import IntentKey, IntentVector, SharedIntent, SharedIntentState
-from cstp_grpc.intents.sql_store import CLOSING, closing_from_row, intent_from_row
+from cstp_grpc.enums import Outcome
+from cstp_grpc.intents.model import IntentClosing, IntentKey, IntentVector, SharedIntent, SharedIntentState
+from cstp_grpc.intents.sql_store import CLOSING, intent_from_row
 from cstp_grpc.intents.sql_tables import intents, shared_intents
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import ChangeNotice, CompiledStatement, UnitOfWork, bind_parameters
@@ -62,14 +63,15 @@ class SqlSharedIntentStore:
         Of each intent, this is the latest revision, if that is shared. Raises QueryFailed.
         """
         with self._database.read_snapshot() as unit_of_work:
-            rows = unit_of_work.execute(states_query(model, since, limit)).mappings().all()
+            rows = unit_of_work.execute(states_query(model, since, limit)).all()
+        # By position: this runs after every commit of another process, and access by name takes longer than the query.
         return [
             SharedIntentState(
-                IntentKey(row["agent"], row["correlation_id"], row["revision"]),
-                row["allowed"],
-                closing_from_row(dict(row)),
+                IntentKey(agent, correlation_id, revision),
+                allowed,
+                IntentClosing(closed_at, Outcome(outcome), notes, decision_id) if closed_at else None,
             )
-            for row in rows
+            for agent, correlation_id, revision, allowed, closed_at, outcome, notes, decision_id in rows
         ]
 
     def load(self, model: str, keys: Sequence[IntentKey]) -> Sequence[SharedIntent]:
