@@ -41,16 +41,18 @@ def group_matches(matches: Sequence[Match], vectors: Vectors) -> list[MatchGroup
     """
     groups: list[MatchGroup] = []
     titles = [title_without_numbers(match) for match in matches]
+    # Once for each match, not for each pair.
+    named = [is_named(match) for match in matches]
     for place, match in enumerate(matches):
         group = None
-        if groups and not is_named(match):
+        if groups and not named[place]:
             firsts = [each.place for each in groups]
             similarities = dot_products(vectors[firsts], vectors[place]).tolist()
             group = next(
                 (
                     each
                     for each, similarity in zip(groups, similarities, strict=True)
-                    if not is_named(each.first)
+                    if not named[each.place]
                     and (
                         similarity >= DUPLICATE_SIMILARITY
                         or (similarity >= SERIES_SIMILARITY and titles[each.place] == titles[place])

@@ -35,6 +35,10 @@ MIN_ROWS_TO_ESTIMATE = 3000
 ESTIMATED_SHARE = 0.2
 """The share of passing rows from which estimating all rows is faster than gathering those that pass (measured)."""
 
+# Plain numbers, since the operators of enumerations take microseconds and every result needs some.
+IDENTIFYING_FIELDS = int(TermField.NAME | TermField.UNIT)
+LESSON_FIELD, TITLE_FIELD = int(TermField.LESSON), int(TermField.TITLE)
+
 COVERAGE_SHOWN = 0.15
 """Coverage from which a match is said to share words. Chosen: one common word of a sentence is less."""
 
@@ -169,7 +173,7 @@ class CandidateRows:
             bound += rarity
             coverage[postings.rows] += np.multiply(postings.impacts, rarity, dtype=np.float64)
             fields[postings.rows] |= (
-                postings.fields if term.is_unit else postings.fields & ~np.uint8(TermField.NAME | TermField.UNIT)
+                postings.fields if term.is_unit else postings.fields & ~np.uint8(IDENTIFYING_FIELDS)
             )
         coverage /= bound or 1.0
         added = COVERAGE_WEIGHT * coverage
@@ -219,9 +223,9 @@ class CandidateRows:
 def match_reasons(similarity: float, coverage: float, fields: int, *, by_lesson: bool) -> tuple[MatchReason, ...]:
     """Return why a row was found; `by_lesson` means that its lesson is the passage closest in meaning."""
     shares_words, is_similar = coverage >= COVERAGE_SHOWN, similarity >= MEANING_SHOWN
-    words_of_lesson = bool(fields & TermField.LESSON) and not fields & TermField.TITLE
+    words_of_lesson = bool(fields & LESSON_FIELD) and not fields & TITLE_FIELD
     reasons = {
-        MatchReason.IDENTIFIER: bool(fields & (TermField.NAME | TermField.UNIT)),
+        MatchReason.IDENTIFIER: bool(fields & IDENTIFYING_FIELDS),
         MatchReason.WORDS: shares_words,
         MatchReason.MEANING: is_similar,
         MatchReason.LESSON: (by_lesson and is_similar) or (words_of_lesson and shares_words),
