@@ -40,7 +40,7 @@ OUTPUT = "text"
 """The language of a block that shows what the block before it prints."""
 READY = "Ctrl-C stops everything."
 SERVING = re.compile(r"^(make run|(\.venv/bin/)?cstp serve)\b")
-BOUND = 180.0
+BOUND = 600.0
 """Seconds after which something that should have happened has not."""
 SMALL = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
 """Settings that keep a server of a test small."""
