@@ -125,16 +125,19 @@ class DecisionSearch:
         Superseded decisions stand below their successors. With exemplars, the most relevant failure and the most
         relevant lesson that pass the first filter are among them. Raises as `search` does.
         """
-        wanted = pool_size(limit)
+        wanted = limit
         while True:
             pool = self.search_by_preference(
                 text, preferences, caller, wanted, min_score, favoured, with_exemplars=with_exemplars
             )
             groups = group_matches(pool, self._matrix.first_vectors([match.decision.id for match in pool]))
-            if len(list_matches(groups, of_series)) >= limit or len(pool) < wanted or wanted >= MAX_POOL:
+            # Without exemplars, which may be less relevant than what a larger pool would have.
+            regular = {match.decision.id for match in pool[:wanted]}
+            listed = sum(match.decision.id in regular for match in list_matches(groups, of_series))
+            if listed >= limit or len(pool) < wanted or wanted >= MAX_POOL:
                 break
             # Series fill the pool; what they hide comes after them.
-            wanted *= POOL_GROWTH
+            wanted = pool_size(limit) if wanted == limit else wanted * POOL_GROWTH
         is_preferred = build_predicate(preferences[0])
         preferred = [group for group in groups if is_preferred(group.first.decision)]
         others = [group for group in groups if not is_preferred(group.first.decision)]

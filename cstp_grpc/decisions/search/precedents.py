@@ -40,31 +40,29 @@ def group_matches(matches: Sequence[Match], vectors: Vectors) -> list[MatchGroup
     A decision whose title begins with an identifier of its own, such as `PEP 373`, is in no group with others.
     """
     groups: list[MatchGroup] = []
-    titles = [title_without_numbers(match) for match in matches]
-    # Once for each match, not for each pair.
-    named = [is_named(match) for match in matches]
     for place, match in enumerate(matches):
-        group = None
-        if groups and not named[place]:
-            firsts = [each.place for each in groups]
-            similarities = dot_products(vectors[firsts], vectors[place]).tolist()
-            group = next(
-                (
-                    each
-                    for each, similarity in zip(groups, similarities, strict=True)
-                    if not named[each.place]
-                    and (
-                        similarity >= DUPLICATE_SIMILARITY
-                        or (similarity >= SERIES_SIMILARITY and titles[each.place] == titles[place])
-                    )
-                ),
-                None,
-            )
+        similarities: list[float] = (
+            dot_products(vectors[[each.place for each in groups]], vectors[place]).tolist() if groups else []
+        )
+        # Few pairs come so close, and looking into titles takes longer than the products.
+        close = [
+            (each, similarity)
+            for each, similarity in zip(groups, similarities, strict=True)
+            if similarity >= SERIES_SIMILARITY
+        ]
+        group = next((each for each, similarity in close if say_the_same(each.first, match, similarity)), None)
         if group is None:
             groups.append(MatchGroup(place, [match]))
         else:
             group.matches.append(match)
     return groups
+
+
+def say_the_same(one: Match, other: Match, similarity: float) -> bool:
+    """Return True if two similar decisions are duplicates or of one series."""
+    if is_named(one) or is_named(other):
+        return False
+    return similarity >= DUPLICATE_SIMILARITY or title_without_numbers(one) == title_without_numbers(other)
 
 
 def is_named(match: Match) -> bool:
