@@ -21,6 +21,11 @@ def reindex_command(out: Output) -> None:
     A server that runs with another embedder goes on with the vectors it has. Change `embedding` in the configuration,
     run this, then restart the server: it takes the new vectors over in one step. Without a server they are used at
     once. An interrupted run is repeated to go on where it stopped.
+
+    \b
+    Examples:
+      cstp reindex
+      cstp reindex --config /etc/cstp/cstp.yaml --json
     """
     # Imported here: it loads the embedder and the database, which `--help` does without.
     from cstp_grpc.server.reindex import reindex_journal

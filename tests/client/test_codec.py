@@ -189,6 +189,9 @@ def test_fields_without_presence_are_printed_and_others_only_where_they_are_set(
         "reasons": [],
         "tags": [],
         "agent": "",
+        "matchedBy": [],
+        "similarCount": 0,
+        "similarOutcomes": [],
     }
 
 

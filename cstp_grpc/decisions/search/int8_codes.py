@@ -98,7 +98,8 @@ class Int8Codes:
         residual, norm = self._extremes
         # With q = q' + a and v = v' + b, of which q' and v' are what the codes say: qv - q'v' = qb + av', and each of
         # these products is at most the product of the norms (Cauchy-Schwarz).
-        rounding = np.float32(ROUNDING) * queries.norms * norm
+        # The smallest normal number is for products of vectors so short that rounding them is not relative any more.
+        rounding = np.float32(ROUNDING) * queries.norms * norm + np.finfo(np.float32).tiny
         bounds: Scores = queries.norms * residual + queries.residuals * (norm + residual) + rounding
         return bounds
 
