@@ -334,7 +334,7 @@ sources = st.builds(
     st.just(BARS),
     due,
     st.lists(intents, max_size=5),
-    texts,
+    st.one_of(st.none(), st.text(min_size=1, max_size=30).filter(str.strip)),
     st.text(max_size=30),
 )
 
