@@ -54,8 +54,9 @@ class QuantizedVectors:
 
 def vector_lengths(vectors: Vectors) -> Scores:
     """Return the Euclidean lengths of vectors."""
-    lengths: Scores = np.sqrt(np.vecdot(vectors, vectors))
-    return lengths
+    # In float64, since the squares of very short vectors are 0 in float32.
+    exact = vectors.astype(np.float64)
+    return np.sqrt(np.vecdot(exact, exact)).astype(np.float32)
 
 
 class Int8Codes:
