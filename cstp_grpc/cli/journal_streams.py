@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -54,12 +55,26 @@ def export_command(
         for line in lines:
             out.write_verbatim(line)
         return
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for line in lines:
-            file.write(line)
-            count += 1
+    count = write_lines(path, lines)
     out.note(f"{count} decisions are in {path}")
+
+
+def write_lines(path: Path, lines: Iterator[str]) -> int:
+    """Write lines to a file, which is replaced when they are complete, and return how many there were."""
+    count = 0
+    # Beside it, since a file is replaced in one step within a file system only.
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            for line in lines:
+                file.write(line)
+                count += 1
+        partial.replace(path)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
 
 
 def exported_lines(client: CstpClient, filters: types_pb2.DecisionFilters) -> Iterator[str]:

@@ -28,7 +28,7 @@ from cstp_grpc.decisions.lifecycle import (
     normalize_content,
     normalize_links,
     plan_import,
-    redact_for_reader,
+    redact_decisions,
 )
 from cstp_grpc.decisions.model import (
     Decision,
@@ -134,7 +134,7 @@ class Journal:
         decision = self._store.get(decision_id)
         if decision is None or not self._store.may_read(decision, caller):
             raise decision_not_found_error(decision_id)
-        return self._redact_for_caller([decision], caller)[0]
+        return redact_decisions(self._store, [decision], caller)[0]
 
     def get_with_history(self, decision_id: str, caller: str) -> tuple[Decision, DecisionHistory]:
         """Return a decision as `get` does, and its history. Raises NotFound."""
@@ -150,7 +150,7 @@ class Journal:
         listing.
         """
         found = self._store.page(caller, filters, page, self._clock() if review_due else None)
-        return Page(self._redact_for_caller(found.items, caller), found.next_token)
+        return Page(redact_decisions(self._store, found.items, caller), found.next_token)
 
     def export_page(self, caller: str, filters: DecisionFilter, page_token: str) -> Page[Decision]:
         """Return the next few of the readable decisions, latest first, as `get` does."""
@@ -158,7 +158,7 @@ class Journal:
         # Listed ones lack their private parts. One that was deleted or unshared since then is left out.
         read = [self._store.get(item.id) if item.agent == caller else item for item in found.items]
         present = [item for item in read if item is not None]
-        return Page(self._redact_for_caller(present, caller), found.next_token)
+        return Page(redact_decisions(self._store, present, caller), found.next_token)
 
     def record(
         self,
@@ -231,7 +231,7 @@ class Journal:
             transaction.notify_cited_agents(after.decision)
             return after.decision
 
-        return self._redact_for_caller([self._write(change, job)], caller)[0]
+        return redact_decisions(self._store, [self._write(change, job)], caller)[0]
 
     def update(
         self,
@@ -285,12 +285,12 @@ class Journal:
             before = self._own_entry(transaction, decision_id, caller)
             present, wanted = links_from(decision_id, before.decision.links), links_from(decision_id, added)
             new = [link for link in wanted if link not in present]
-            check_linkable(before.decision, wanted)
+            old = [link for link in links_from(decision_id, removed) if link in present and link not in wanted]
+            check_linkable(before.decision, wanted, old)
             targets = transaction.load({link.to_id for link in new})
             for link in new:
                 if link.to_id not in targets or not self._store.may_read(targets[link.to_id].decision, caller):
                     raise decision_not_found_error(link.to_id)
-            old = [link for link in links_from(decision_id, removed) if link in present and link not in wanted]
             if not new and not old:
                 return before.decision
             transaction.change_links(new, old)
@@ -366,7 +366,10 @@ class Journal:
             embedded = [
                 entry.decision
                 for key, entry in entries.items()
-                if key not in present or decision_passages(known[key].decision) != decision_passages(entry.decision)
+                # Not known if it was deleted after `present` was read.
+                if key not in present
+                or key not in known
+                or decision_passages(known[key].decision) != decision_passages(entry.decision)
             ]
             transaction.put_vectors(self._embedder.model, list(map(prepared.vectors_of, embedded)))
             transaction.declare(list(merged.declarations.values()))
@@ -375,13 +378,6 @@ class Journal:
             return merged.results
 
         return self._write(change, job)
-
-    def _redact_for_caller(self, decisions: Sequence[Decision], caller: str) -> tuple[Decision, ...]:
-        """Return readable decisions without the parts that the caller may not read."""
-        others = [item.links for item in decisions if item.agent != caller]
-        targets = {key for links in others for key in (*links.supersedes, *links.depends_on, *links.relates_to)}
-        readable = self._store.get_readable(sorted(targets), caller, DecisionFilter())
-        return tuple(redact_for_reader(item, caller, readable) for item in decisions)
 
     def refresh_passages(self, decisions: Sequence[Decision]) -> None:
         """Make the vectors and terms of decisions anew by the present rules; their content stays unchanged.

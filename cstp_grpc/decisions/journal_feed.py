@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from cstp_grpc.decisions.lifecycle import redact_decisions
 from cstp_grpc.decisions.model import DecisionFilter, JournalChange
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.store import DecisionStore
@@ -88,6 +89,10 @@ class JournalFeed:
         """Read the next batch of changes of a subscription."""
         conditions = subscription.conditions
         found, reached = self._store.changes(conditions.caller, conditions.filters, subscription.after, READ_BATCH)
-        subscription.ready.extend(found)
+        changed = [change.decision for change in found if change.decision is not None]
+        shown = iter(redact_decisions(self._store, changed, conditions.caller))
+        subscription.ready.extend(
+            change if change.decision is None else replace(change, decision=next(shown)) for change in found
+        )
         # Changes that do not pass the filter are skipped for good, or each read would look at them again.
         subscription.after = max(subscription.after, reached)

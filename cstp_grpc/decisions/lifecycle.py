@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from cstp_grpc.decisions.model import (
     Decision,
     DecisionContent,
+    DecisionFilter,
     DecisionLink,
     DecisionReview,
     ImportAction,
@@ -21,7 +22,7 @@ from cstp_grpc.decisions.model import (
     LinkType,
     Reason,
 )
-from cstp_grpc.decisions.store import DeclaredLinks, JournalEntry
+from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, JournalEntry
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.storage.storable_text import replace_unstorable
@@ -258,19 +259,30 @@ def redact_for_reader(decision: Decision, caller: str, readable: Container[str])
     return replace(decision, context=None, reasons=reasons, source=None, links=links, review_by=None)
 
 
+def redact_decisions(store: DecisionStore, decisions: Sequence[Decision], caller: str) -> tuple[Decision, ...]:
+    """Return readable decisions without the parts that the caller may not read. Raises QueryFailed."""
+    others = [item.links for item in decisions if item.agent != caller]
+    targets = {key for links in others for key in (*links.supersedes, *links.depends_on, *links.relates_to)}
+    readable = store.get_readable(sorted(targets), caller, DecisionFilter())
+    return tuple(redact_for_reader(item, caller, readable) for item in decisions)
+
+
 def links_from(decision_id: str, links: Links) -> list[DecisionLink]:
     """Return the links from a decision one by one."""
     return [DecisionLink(decision_id, kind, other) for kind in LinkType for other in getattr(links, kind.value)]
 
 
-def check_linkable(decision: Decision, added: Sequence[DecisionLink]) -> None:
-    """Raise InvalidArgument if a decision would be linked to itself, or would have too many links of a kind."""
+def check_linkable(decision: Decision, added: Sequence[DecisionLink], removed: Sequence[DecisionLink]) -> None:
+    """Raise InvalidArgument if a decision would be linked to itself, or would get too many links of a kind."""
     for kind in LinkType:
         targets = {link.to_id for link in added if link.type is kind}
         field = f"add.{kind.value}"
         if decision.id in targets:
             raise InvalidArgument.field(field, "must not name the decision itself")
-        if len(targets.union(getattr(decision.links, kind.value))) > MAX_LINKS_OF_KIND and targets:
+        present = set(getattr(decision.links, kind.value))
+        kept = present - {link.to_id for link in removed if link.type is kind}
+        # An import may have given it more; adding nothing new is no error then.
+        if len(kept | targets) > MAX_LINKS_OF_KIND and targets - present:
             raise InvalidArgument.field(field, f"would give the decision more than {MAX_LINKS_OF_KIND} such links")
 
 

@@ -21,11 +21,12 @@ from cstp_grpc.decisions.model import (
     Reason,
 )
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.storage.pagination import MAX_BYTES
 
 MATCH_REASON = EnumMapping(cstp_pb2.MatchReason, MatchReason)
 IMPORT_ACTION = EnumMapping(journal_pb2.ImportAction, ImportAction)
 SHOWN_DUPLICATES = 20
-"""Decisions of a group in an answer, the latest. Chosen: with lessons of 5000 characters, a hundred such groups fit."""
+"""Decisions of a group in an answer, the latest; fewer if the answer would be too large."""
 LINK_TYPE = EnumMapping(journal_pb2.LinkType, LinkType)
 
 
@@ -160,19 +161,19 @@ def graph_response(graph: DecisionGraph) -> journal_pb2.GetDecisionGraphResponse
 
 
 def duplicates_response(report: DuplicateReport) -> journal_pb2.FindDuplicateDecisionsResponse:
-    """Convert a report on duplicates to a response."""
-    return journal_pb2.FindDuplicateDecisionsResponse(
-        groups=[
-            journal_pb2.DuplicateGroup(
-                decisions=[decision_message(item) for item in group.decisions[:SHOWN_DUPLICATES]],
-                count=len(group.decisions),
-                similarity=group.similarity,
-            )
-            for group in report.groups
-        ],
-        compared=report.compared,
-        truncated=report.truncated,
-    )
+    """Convert a report on duplicates to a response, which shows fewer of each group if they are long."""
+    response = journal_pb2.FindDuplicateDecisionsResponse(compared=report.compared, truncated=report.truncated)
+    left = MAX_BYTES
+    for group in report.groups:
+        shown = response.groups.add(count=len(group.decisions), similarity=group.similarity).decisions
+        for item in group.decisions[:SHOWN_DUPLICATES]:
+            message = decision_message(item)
+            left -= message.ByteSize()
+            # One of each group in any case: a hundred of them fit.
+            if left < 0 and shown:
+                break
+            shown.append(message)
+    return response
 
 
 def parse_reasons(messages: Iterable[journal_pb2.Reason]) -> tuple[Reason, ...]:

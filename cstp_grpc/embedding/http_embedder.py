@@ -31,8 +31,6 @@ ENVELOPE_BYTES = 64 * 1024
 """Bytes of a response besides its numbers."""
 TRANSIENT_STATUSES = frozenset({408, 425, 429})
 """Statuses below 500 after which a retry may succeed, as for webhooks."""
-MAX_LOGGED = 500
-"""Characters of a refusal that are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +100,18 @@ class HttpEmbedder:
         except TimeoutError as error:
             raise Unavailable("the endpoint does not answer in time.") from error
         except OSError as error:
-            logger.warning("%s does not answer: %r", self._url.netloc, error)
+            logger.warning("%s does not answer: %r", self._url.hostname, error)
             raise Unavailable("the endpoint cannot be reached.") from error
         except HttpProtocolError as error:
-            logger.warning("%s: %r", self._url.netloc, error)
+            logger.warning("%s: %r", self._url.hostname, error)
             raise QueryFailed("the endpoint's answer is no HTTP or too large.") from error
         if answer.status != 200:
             raise self._refusal(answer)
         return parse_vectors(answer.body, len(texts), self.dimensions)
 
     def _refusal(self, answer: HttpResponse) -> CstpError:
-        # The text may quote the key or the text that was sent; so it is for the log only.
-        logger.warning("%s: HTTP %d: %r", self._url.netloc, answer.status, answer.body[:MAX_LOGGED])
+        # Without the body, which may quote the key or the text that was sent.
+        logger.warning("%s: HTTP %d", self._url.hostname, answer.status)
         message = f"the endpoint answers with HTTP {answer.status}."
         if answer.status >= 500 or answer.status in TRANSIENT_STATUSES:
             after = answer.headers.get("retry-after", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
@@ -19,8 +19,6 @@ SETTLING_TIME = timedelta(seconds=30)
 PostgreSQL gives out numbers before they are committed. Chosen: a transaction ends within `write_timeout_seconds`, which
 is 10 unless configured, or fails.
 """
-
-END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class IntentFeed:
     def _read_token(self, token: str) -> int:
         """Return the position of a token. Raises InvalidArgument."""
         position = self._tokens.read(token, "after")
-        if position > self._store.settled_number(END_OF_TIME):
+        if position > self._store.newest_number():
             # From before a restore: the watch would miss everything until the numbers have come that far again.
             raise InvalidArgument.field("after", "is newer than the journal")
         return position

@@ -206,6 +206,9 @@ class IntentStore(Protocol):
         None is any number of them. Raises QueryFailed.
         """
 
+    def newest_number(self) -> int:
+        """Return the greatest number of an intent; 0 if there is none. Raises QueryFailed."""
+
     def settled_number(self, before: datetime) -> int:
         """Return the number of the latest intent that was received before an instant; 0 if there is none.
 

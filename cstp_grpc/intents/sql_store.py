@@ -9,7 +9,22 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Insert, Integer, RowMapping, Select, bindparam, cast, desc, func, or_, select, tuple_, update
+from sqlalchemy import (
+    Insert,
+    Integer,
+    RowMapping,
+    Select,
+    and_,
+    bindparam,
+    cast,
+    desc,
+    exists,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.enums import Outcome, Stakes, Visibility
@@ -131,7 +146,14 @@ class SqlIntentStore:
     def announced(self, caller: str, conditions: IntentFilter, after: int, limit: int | None) -> list[AnnouncedIntent]:
         """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order."""
         table = intents.c
-        readable = or_(table.agent == caller, table.visibility == Visibility.SHARED.value)
+        newer = intents.alias()
+        # Of others' intents the newest revision only, or one that was taken back would be told to late watchers.
+        replaced = exists().where(
+            newer.c.agent == table.agent,
+            newer.c.correlation_id == table.correlation_id,
+            newer.c.revision > table.revision,
+        )
+        readable = or_(table.agent == caller, and_(table.visibility == Visibility.SHARED.value, ~replaced))
         query = matching_query(conditions).where(table.id > after, readable).order_by(table.id).limit(limit)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query).mappings().all()
@@ -143,6 +165,12 @@ class SqlIntentStore:
         latest = select(table.id).where(table.received_at < before).order_by(desc(table.received_at), desc(table.id))
         with self._database.read_snapshot() as unit_of_work:
             number: int | None = unit_of_work.execute(latest.limit(1)).scalar_one_or_none()
+        return number or 0
+
+    def newest_number(self) -> int:
+        """Return the greatest number of an intent; 0 if there is none."""
+        with self._database.read_snapshot() as unit_of_work:
+            number: int | None = unit_of_work.execute(select(func.max(intents.c.id))).scalar_one()
         return number or 0
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:

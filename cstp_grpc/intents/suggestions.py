@@ -47,7 +47,7 @@ CLOSING_VERBS = {
 
 
 DECISION_SECTION = re.compile(
-    r"^#{1,6}[ \t]+decision(?:[ \t]+outcome)?[ \t]*:?[ \t]*$\s*^(\S[^\n]*(?:\n[^\n#*+-][^\n]*)*)", re.I | re.M
+    r"^#{1,6}[ \t]+decision(?:[ \t]+outcome)?(?:[ \t]*:)?[ \t]*$\s*^(\S[^\n]*(?:\n[^\n#*+-][^\n]*)*)", re.I | re.M
 )
 """The section of a decision record that says what was decided, as Nygard's and MADR's templates name it."""
 MINUTES_AN_HOUR = 60

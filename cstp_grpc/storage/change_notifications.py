@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import select
+import selectors
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -92,9 +92,18 @@ class NotificationListener:
             # The first turn notices what was committed before LISTEN, the others what notifications tell of.
             self._on_change()
             # A change that comes after a pause is noticed at once; those that come in a row, together.
-            ready, _, _ = select.select([stopping], [], [], GATHERING_SECONDS)
+            ready = wait_readable([stopping], GATHERING_SECONDS)
             if not ready:
-                ready, _, _ = select.select([driver.fileno(), stopping], [], [])
+                ready = wait_readable([driver.fileno(), stopping])
             # All that have arrived are one change. A lost connection raises here.
             for _ in driver.notifies(timeout=0):
                 pass
+
+
+def wait_readable(descriptors: Sequence[int], seconds: float | None = None) -> list[int]:
+    """Return the descriptors that can be read, as soon as one can or the time is over."""
+    # Not `select.select`, which takes no descriptor from 1024 on.
+    with selectors.DefaultSelector() as selector:
+        for descriptor in descriptors:
+            selector.register(descriptor, selectors.EVENT_READ)
+        return [key.fd for key, _ in selector.select(seconds)]

@@ -216,6 +216,20 @@ def test_an_export_is_read_back_by_an_import(server: Server, tmp_path: Path) -> 
     assert (old["status"], old["context"]) == ("superseded", "It was slow")
 
 
+def test_an_export_that_cannot_be_written_leaves_what_was_there(server: Server, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere" / "decisions.jsonl"
+    result = server("export", "--output", nowhere)
+    assert result.exit_code == 1
+    assert f"cannot write {nowhere}: No such file or directory" in result.stderr
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    kept = folder / "decisions.jsonl"
+    kept.write_text("before", encoding="utf-8")
+    result = server("export", "--all", "--output", kept, "--min-confidence", "7")
+    assert result.exit_code != 0
+    assert [each.read_text(encoding="utf-8") for each in folder.iterdir()] == ["before"]
+
+
 def test_an_export_without_all_is_of_the_callers_own(server: Server) -> None:
     own, shared = record(server, "Mine"), record(server, "Theirs", "--share", agent="bob")
     exported = {json.loads(line)["id"] for line in server.ok("export").splitlines()}

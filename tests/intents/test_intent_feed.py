@@ -38,6 +38,9 @@ class LateIntents:
         assert (caller, conditions) == ("alice", IntentFilter())
         return [AnnouncedIntent(*item) for item in sorted(self.visible.items()) if item[0] > after][:limit]
 
+    def newest_number(self) -> int:
+        return max(self.visible, default=0)
+
     def settled_number(self, before: datetime) -> int:
         return max((number for number, intent in self.visible.items() if intent.received_at < before), default=0)
 
@@ -96,5 +99,18 @@ def test_a_watch_from_now_on_tells_nothing_of_before() -> None:
         watch = feed_of(store).watch("alice", "alice", IntentFilter(), None, None)
         store.commit(store.begin(2))
         assert await take_ready(watch, 2) == (["c-2"], 0)
+
+    asyncio.run(main())
+
+
+def test_a_watch_goes_on_though_the_latest_intent_received_has_a_smaller_number() -> None:
+    async def main() -> None:
+        store = LateIntents()
+        slow = AnnouncedIntent(2, replace(INTENT, correlation_id="c-2", received_at=NOON))
+        store.now = NOON + timedelta(seconds=5)
+        store.commit(store.begin(1))
+        store.commit(slow)
+        again = feed_of(store).watch("alice", "alice", IntentFilter(), None, "2-abc")
+        assert await take_ready(again, 1) == ([], 2)
 
     asyncio.run(main())

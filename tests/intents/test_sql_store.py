@@ -386,3 +386,15 @@ def test_announced_intents_are_own_and_shared_ones_in_order(database: Database, 
     assert store.announced("emerson", IntentFilter(stakes=(Stakes.CRITICAL,)), start, 9) == []
     assert store.settled_number(NOON + timedelta(seconds=3)) == numbers[1] - 1
     assert store.settled_number(NOON + timedelta(seconds=1)) == start
+
+
+@pytest.mark.contract("SqlIntentStore.newest_number")
+def test_what_was_taken_back_is_not_told_to_others(store: SqlIntentStore, remember: Remember) -> None:
+    assert store.newest_number() == 0
+    remember(replace(INTENT, visibility=Visibility.SHARED))
+    assert [item.intent.revision for item in store.announced("bob", IntentFilter(), 0, None)] == [1]
+    remember(replace(INTENT, content_hash="other", visibility=Visibility.PRIVATE))
+    assert store.announced("bob", IntentFilter(), 0, None) == []
+    told = store.announced(INTENT.agent, IntentFilter(), 0, None)
+    assert [item.intent.revision for item in told] == [1, 2]
+    assert store.newest_number() == told[-1].number

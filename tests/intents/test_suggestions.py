@@ -18,6 +18,7 @@ from cstp_grpc.guardrails.model import MissingInput, Verdict, Violation
 from cstp_grpc.intents.model import Intent, IntentClosing, SharedIntent
 from cstp_grpc.intents.related_intents import RelatedIntent
 from cstp_grpc.intents.suggestions import (
+    DECISION_SECTION,
     MAX_SUGGESTIONS,
     Suggestion,
     SuggestionBars,
@@ -372,3 +373,8 @@ def test_what_blocks_is_answered_before_all_else(drawn: SuggestionSources) -> No
     found = build_suggestions(drawn)
     if wanted:
         assert found[0].text == wanted[0].strip()
+
+
+def test_a_heading_of_many_spaces_is_looked_through_once() -> None:
+    # With two runs of spaces beside each other, the search would take minutes.
+    assert DECISION_SECTION.search("# Decision" + " " * 200_000 + "x") is None

@@ -76,6 +76,16 @@ def test_a_watch_sees_changes_and_another_goes_on_behind_any_of_them(tmp_path: P
             assert [next(changes).deleted_id for _ in range(4)] == [""] * 4
 
 
+def test_a_watch_tells_no_link_to_a_private_decision(tmp_path: Path) -> None:
+    with running(settings(tmp_path)) as app, clients(app, "alice", "bob") as (alice, bob):
+        hidden = alice.record_decision("Private")
+        shared = alice.record_decision("Shared", visibility="shared", links=journal_pb2.Links(relates_to=[hidden.id]))
+        for client, targets in ((bob, []), (alice, [hidden.id])):
+            with watching(client, after=hidden.journal_revision) as changes:
+                seen = next(item for item in changes if item.decision.id == shared.id)
+            assert list(seen.decision.links.relates_to) == targets
+
+
 def test_a_revision_that_never_was_is_refused(tmp_path: Path) -> None:
     with running(settings(tmp_path)) as app, clients(app, "alice") as (alice,):
         with watching(alice) as changes:

@@ -137,7 +137,7 @@ class DecisionSearch:
             if listed >= limit or len(pool) < wanted or wanted >= MAX_POOL:
                 break
             # Series fill the pool; what they hide comes after them.
-            wanted = pool_size(limit) if wanted == limit else wanted * POOL_GROWTH
+            wanted = pool_size(limit) if wanted == limit else min(wanted * POOL_GROWTH, MAX_POOL)
         is_preferred = build_predicate(preferences[0])
         preferred = [group for group in groups if is_preferred(group.first.decision)]
         others = [group for group in groups if not is_preferred(group.first.decision)]

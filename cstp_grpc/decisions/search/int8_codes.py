@@ -56,7 +56,8 @@ def vector_lengths(vectors: Vectors) -> Scores:
     """Return the Euclidean lengths of vectors."""
     # In float64, since the squares of very short vectors are 0 in float32.
     exact = vectors.astype(np.float64)
-    return np.sqrt(np.vecdot(exact, exact)).astype(np.float32)
+    lengths: Scores = np.sqrt(np.vecdot(exact, exact)).astype(np.float32)
+    return lengths
 
 
 class Int8Codes:
