@@ -233,6 +233,8 @@ class ChildChromaServer:
         deadline = time.monotonic() + START_SECONDS
         with closing(ChromaHttpClient(url)) as http:
             while time.monotonic() < deadline:
+                if stopping.is_set():
+                    raise IndexUnavailable("the Chroma server is no longer wanted")
                 code = child.exit_code()
                 if code == 0:
                     # `chroma_main` says so: the port was taken.
@@ -243,8 +245,7 @@ class ChildChromaServer:
                 try:
                     http.heartbeat(FIRST_HEARTBEAT_SECONDS)
                 except IndexUnavailable:
-                    if stopping.wait(0.01):
-                        raise
+                    stopping.wait(0.01)
                 else:
                     return True
         raise IndexUnavailable(f"the Chroma server did not answer within {START_SECONDS:g} seconds")
