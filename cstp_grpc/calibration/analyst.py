@@ -68,7 +68,7 @@ class ReviewAnalyst:
         )
 
     def report_patterns(self, caller: str, query: ReviewQuery, limit: int) -> PatternReport:
-        """Return what failures have in common: at most `limit` factors and as many groups of failures."""
+        """Return the factors of failure and the groups of similar failures, at most `limit` of each."""
         found, truncated = self._read(caller, query)
         compared = [item for item in found if item.outcome in OUTCOME_VALUES]
         failures = [item for item in compared if item.outcome is Outcome.FAILURE]

@@ -61,7 +61,7 @@ class PreparedVectorStore(Protocol):
         """Store vectors of decisions that are still there in the same revision; the others are left out."""
 
     def has_prepared(self, model: str) -> bool:
-        """Return whether there are prepared vectors of a model."""
+        """Return True if there are prepared vectors of a model."""
 
     def adopt(self, unit_of_work: UnitOfWork, model: str) -> int:
         """Make the vectors of a model those that searches use, and return how many.

@@ -75,7 +75,7 @@ class SqlPreparedVectorStore:
                 unit_of_work.execute(insert(prepared_vectors), rows)
 
     def has_prepared(self, model: str) -> bool:
-        """Return whether there are prepared vectors of a model."""
+        """Return True if there are prepared vectors of a model."""
         with self._database.read_snapshot() as unit_of_work:
             found = select(exists().where(prepared_vectors.c.model == model))
             return bool(unit_of_work.execute(found).scalar_one())

@@ -70,7 +70,7 @@ class SearchScheduler:
         min_score: float,
         min_revision: str | None = None,
     ) -> Matches:
-        """Return what `DecisionSearch.search` returns. Raises what it raises."""
+        """Return the matches of `DecisionSearch.search`; raises the same errors."""
 
         def search() -> Matches:
             return self._search.search(text, filters, caller, limit, min_score, min_revision)
@@ -89,7 +89,7 @@ class SearchScheduler:
         min_score: float,
         favoured: Favoured,
     ) -> Matches:
-        """Return what `DecisionSearch.find_precedents` returns with exemplars. Raises what it raises."""
+        """Return the matches of `DecisionSearch.find_precedents` with exemplars; raises the same errors."""
 
         def find_precedents() -> Matches:
             return self._search.find_precedents(
