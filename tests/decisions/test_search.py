@@ -279,6 +279,8 @@ def test_series_are_one_precedent_beside_what_they_would_hide(kit: JournalKit) -
     assert [match.decision.title.partition(" v3")[0] for match in found] == ["Deploy the ledger", failed.title]
     assert (found[0].similar_count, found[0].similar_outcomes) == (59, (Outcome.SUCCESS,))
     assert found[0].matched_by
+    with pytest.raises(search_module.MoreResultsNeeded):
+        finder.search.find_precedents("deploy the ledger", (ANY,), "bob", 5, 0.0, may_grow=False)
 
 
 def test_the_most_relevant_failure_is_found_however_many_come_before(kit: JournalKit) -> None:

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from cstp_grpc.decisions.model import DecisionFilter, Match
-from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
+from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch, MoreResultsNeeded
 from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.decisions.search.search_scheduler import MAX_BATCH, SearchScheduler
 from cstp_grpc.errors import QueryFailed
@@ -52,8 +52,11 @@ class Search(DecisionSearch):
         *,
         of_series: int = 1,
         with_exemplars: bool = False,
+        may_grow: bool = True,
     ) -> list[Match]:
         self.callers[text] = caller_name.get("nobody")
+        if text == "short series" and not may_grow:
+            raise MoreResultsNeeded
         if text == "broken":
             raise QueryFailed("the journal does not respond")
         return []
@@ -159,3 +162,15 @@ def test_short_searches_and_those_that_embed_wait_for_no_batch(text: str, begun:
     pool.open.set()
     assert asyncio.run(ask(SearchScheduler(search, pool), text)) == []
     assert (search.batches, pool.begun) == ([], begun)
+
+
+def test_a_short_search_that_series_make_long_leaves_the_loop() -> None:
+    search, pool = Search(), Pool()
+    pool.open.set()
+
+    async def ask_both() -> list[list[Match]]:
+        scheduler = SearchScheduler(search, pool)
+        return [await ask(scheduler, text) for text in ("short", "short series")]
+
+    assert asyncio.run(ask_both()) == [[], []]
+    assert pool.begun == 1

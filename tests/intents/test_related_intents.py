@@ -84,6 +84,7 @@ class Memory(DecisionSearch):
         *,
         of_series: int = 1,
         with_exemplars: bool = False,
+        may_grow: bool = True,
     ) -> list[Match]:
         self.embedder.embed([text])
         return []

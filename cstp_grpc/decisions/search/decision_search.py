@@ -54,6 +54,10 @@ class EmbeddedQuery:
     """Whether the top failure and the top row with a lesson are ranked, too, however many rows come before them."""
 
 
+class MoreResultsNeeded(Exception):
+    """Series fill the first results, so that the search takes longer than `DecisionSearch.is_short` has said."""
+
+
 class DecisionSearch:
     """Plans and runs searches. Safe for many threads.
 
@@ -98,15 +102,20 @@ class DecisionSearch:
         limit: int,
         min_score: float,
         min_revision: str | None = None,
+        *,
+        may_grow: bool = True,
     ) -> list[Match]:
         """Return readable decisions that pass the filters, by falling similarity to a text.
 
         They are at most `limit` and score at least `min_score`; at equal scores the latest comes first. Raises
-        QueryFailed if the journal or the embedder fails, and the errors of `require_revision`.
+        QueryFailed if the journal or the embedder fails, the errors of `require_revision`, and MoreResultsNeeded as
+        `find_precedents` does.
         """
         if min_revision is not None:
             self.require_revision(min_revision)
-        return self.find_precedents(text, (filters,), caller, limit, min_score, of_series=LISTED_OF_SERIES)
+        return self.find_precedents(
+            text, (filters,), caller, limit, min_score, of_series=LISTED_OF_SERIES, may_grow=may_grow
+        )
 
     def find_precedents(
         self,
@@ -119,11 +128,13 @@ class DecisionSearch:
         *,
         of_series: int = 1,
         with_exemplars: bool = False,
+        may_grow: bool = True,
     ) -> list[Match]:
         """Return at most `limit` matches as `search_by_preference` finds them, and `of_series` of each series of them.
 
         Superseded decisions stand below their successors. With exemplars, the most relevant failure and the most
-        relevant lesson that pass the first filter are among them. Raises as `search` does.
+        relevant lesson that pass the first filter are among them. Raises as `search` does, and MoreResultsNeeded if
+        more results than the first `limit` must be looked at, unless `may_grow`.
         """
         wanted = limit
         while True:
@@ -136,6 +147,8 @@ class DecisionSearch:
             listed = sum(match.decision.id in regular for match in list_matches(groups, of_series))
             if listed >= limit or len(pool) < wanted or wanted >= MAX_POOL:
                 break
+            if not may_grow:
+                raise MoreResultsNeeded
             # Series fill the pool; what they hide comes after them.
             wanted = pool_size(limit) if wanted == limit else min(wanted * POOL_GROWTH, MAX_POOL)
         is_preferred = build_predicate(preferences[0])

@@ -158,7 +158,8 @@ class CandidateRows:
     def _word_evidence(self, query: RankedQuery) -> WordEvidence:
         """Return the evidence of the query's words on all rows.
 
-        How rare a word is follows from what the caller may read alone, so that scores tell nothing about the rest.
+        How rare a word is follows from what the caller may read alone, so that scores tell nothing about the rest; but
+        which words of a very long query are left out (`MAX_POSTINGS`) follows from all rows.
         """
         snapshot = self._snapshot
         coverage, fields = np.zeros(snapshot.size), np.zeros(snapshot.size, np.uint8)

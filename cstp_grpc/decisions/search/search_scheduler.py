@@ -6,11 +6,12 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from cstp_grpc.decisions.model import DecisionFilter, Match
-from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.decision_search import DecisionSearch, MoreResultsNeeded
 from cstp_grpc.decisions.search.relevance import Favoured
 from cstp_grpc.storage.background_work import WorkPool
 
@@ -72,8 +73,8 @@ class SearchScheduler:
     ) -> Matches:
         """Return the matches of `DecisionSearch.search`; raises the same errors."""
 
-        def search() -> Matches:
-            return self._search.search(text, filters, caller, limit, min_score, min_revision)
+        def search(may_grow: bool = True) -> Matches:
+            return self._search.search(text, filters, caller, limit, min_score, min_revision, may_grow=may_grow)
 
         if min_revision is not None:
             # To come to a revision takes a while if much was written elsewhere.
@@ -91,18 +92,20 @@ class SearchScheduler:
     ) -> Matches:
         """Return the matches of `DecisionSearch.find_precedents` with exemplars; raises the same errors."""
 
-        def find_precedents() -> Matches:
+        def find_precedents(may_grow: bool = True) -> Matches:
             return self._search.find_precedents(
-                text, preferences, caller, limit, min_score, favoured, with_exemplars=True
+                text, preferences, caller, limit, min_score, favoured, with_exemplars=True, may_grow=may_grow
             )
 
         return await self._run(text, preferences, limit, find_precedents)
 
     async def _run(
-        self, text: str, preferences: Sequence[DecisionFilter], limit: int, search: Callable[[], Matches]
+        self, text: str, preferences: Sequence[DecisionFilter], limit: int, search: Callable[..., Matches]
     ) -> Matches:
         if self._search.is_short(text, preferences, limit):
-            return await self._pool.run_short(search)
+            # Not on the loop if series make it long, which only the search itself finds out.
+            with suppress(MoreResultsNeeded):
+                return await self._pool.run_short(search, False)  # noqa: FBT003
         if not self._search.is_cached(text):
             return await self._pool.run(search)
         loop = asyncio.get_running_loop()
