@@ -46,6 +46,11 @@ OTHER_TOKEN = "other-kill-test-token"
 ATTEMPTS = ("Do", "Undo")
 """What is announced under each correlation id, one after the other."""
 PERMISSIONS = ["query", "check", "announce", "record", "review", "admin", "converse", "route"]
+TOKENS = [
+    {"name": name, "token": token, "permissions": PERMISSIONS}
+    for name, token in (("tester", TOKEN), ("other", OTHER_TOKEN))
+]
+"""The agent that writes, and the one that is told of its intents."""
 
 
 @dataclass
@@ -87,12 +92,7 @@ class Server:
                 {
                     "data_dir": str(self._folder / "var"),
                     "grpc": {"port": self.port},
-                    "auth": {
-                        "tokens": [
-                            {"name": name, "token": token, "permissions": PERMISSIONS}
-                            for name, token in (("tester", TOKEN), ("other", OTHER_TOKEN))
-                        ]
-                    },
+                    "auth": {"tokens": TOKENS},
                     "embedding": {"provider": "lexical"},
                     "rate_limits": {"enabled": False},
                     "index": {"exact_limit": 20},

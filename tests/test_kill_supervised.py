@@ -16,7 +16,7 @@ import yaml
 
 from tests.cli.test_serve import BOUND, ENVIRONMENT, READY, Process, started
 from tests.cli.test_workers import WORKER, children
-from tests.test_kill import PERMISSIONS, TOKEN, Acknowledged, verify, write
+from tests.test_kill import TOKENS, Acknowledged, verify, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -30,11 +30,10 @@ OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "cstp.yaml"
-    tokens = [{"name": "tester", "token": TOKEN, "permissions": PERMISSIONS}]
     pillars = {"content": {"agent": "tester"}}
     wanted = {
         "data_dir": "var",
-        "auth": {"tokens": tokens},
+        "auth": {"tokens": TOKENS},
         "rate_limits": {"enabled": False},
         "liaison": {"pillars": pillars},
     }

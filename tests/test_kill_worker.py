@@ -19,7 +19,7 @@ import pytest
 
 from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
-from tests.test_kill import PERMISSIONS, TOKEN, Acknowledged, everything, verify, write
+from tests.test_kill import TOKENS, Acknowledged, everything, verify, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -81,7 +81,7 @@ def workers(tmp_path: Path) -> Iterator[list[Worker]]:
     wanted: dict[str, Any] = {
         "data_dir": str(tmp_path / "var"),
         "grpc": {"port": 0},
-        "auth": {"tokens": [{"name": "tester", "token": TOKEN, "permissions": PERMISSIONS}]},
+        "auth": {"tokens": TOKENS},
         "embedding": {"provider": "lexical"},
         "rate_limits": {"enabled": False},
         "index": {"mode": "off"},
