@@ -65,8 +65,9 @@ def find_imports(text: str) -> tuple[ImportLine, ...]:
             quoted += token.nesting
         elif token.type == "inline" and token.map and not quoted and tokens[number - 1].type == "paragraph_open":
             first = token.map[0]
-            # The parser strips what Python calls whitespace, such as a line with a form feed, which begins a paragraph.
-            while not lines[first].strip():
+            # The parser strips what Python calls whitespace, such as a line with a form feed, which begins a paragraph
+            # or is all of it.
+            while token.content and not lines[first].strip():
                 first += 1
             for offset, line in enumerate(token.content.split("\n")):
                 if match := IMPORT.fullmatch(line):

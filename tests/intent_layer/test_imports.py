@@ -36,6 +36,7 @@ def broken(root: Path) -> list[tuple[str, int, str]]:
 @settings(max_examples=examples(600), deadline=None)
 @given(lines)
 @example(["\x0c", "@a.md"])
+@example(["@a.md", "", "\x0c"])
 def test_imports_are_lines_of_paragraphs_and_lists_that_hold_nothing_else(drawn: list[str]) -> None:
     text = "\n".join(["", *drawn])
     found = find_imports(text)
