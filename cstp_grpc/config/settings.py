@@ -277,6 +277,8 @@ class EmbeddingSettings(SettingsSection):
         if missing := [name for name in needed if getattr(self, name) is None]:
             raise ValueError(f"{' and '.join(missing)} must be given where the provider is {self.provider}")
         parts = urlsplit(self.url or "")
+        if "@" in parts.netloc:
+            raise ValueError("url must have no user or password: the key belongs in api_key (CSTP_EMBEDDING__API_KEY)")
         if self.api_key is not None and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
             raise ValueError("api_key would be sent unencrypted: url must begin with https, or name this machine")
         return self

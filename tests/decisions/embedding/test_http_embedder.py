@@ -165,6 +165,8 @@ def test_a_failed_text_is_not_cached(endpoint: EmbeddingServer) -> None:
         ({"provider": "openai", "url": "https://x", "model": "m"}, "dimensions must be given"),
         ({"provider": "onnx"}, "model_path must be given"),
         ({"url": "http://example.org/v1", "api_key": "k"}, "api_key would be sent unencrypted"),
+        ({"url": "https://me:secret@example.org/v1"}, "url must have no user or password: the key belongs in api_key"),
+        ({"url": "https://me@example.org/v1"}, "url must have no user or password"),
         ({"url": "ftp://example.org"}, "url"),
     ],
 )
