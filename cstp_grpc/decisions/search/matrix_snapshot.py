@@ -11,7 +11,7 @@ from cstp_grpc.decisions.decision_terms import Terms
 from cstp_grpc.decisions.search.matrix_columns import Mask, MatrixColumns, StringInterner, TagColumns
 from cstp_grpc.decisions.search.passage_rows import PassageRows
 from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, Rows, SharedVectorPool
-from cstp_grpc.decisions.search.word_index import WordIndex
+from cstp_grpc.decisions.search.word_index import SHARED, WordIndex
 from cstp_grpc.decisions.store import ErasedRow, IndexRow, Vector
 
 INITIAL_CAPACITY = 256
@@ -128,10 +128,12 @@ class SnapshotBuilder:
             alive = alive.copy()
         alive[self._replaced] = False
         dead = self._base.dead + len(self._replaced)
+        added = slice(self._base.size, self._size)
+        readers = np.where(self._columns.shared[added], SHARED, self._columns.agents[added]).astype(np.int32)
         return MatrixSnapshot(
             self._columns,
             self._passages,
-            self._base.words.with_rows(self._base.size, self._terms),
+            self._base.words.with_rows(self._base.size, self._terms, readers),
             self._tags,
             self._ids,
             self._size,

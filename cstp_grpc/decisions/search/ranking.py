@@ -69,12 +69,16 @@ class WordEvidence:
 
 
 class CandidateRows:
-    """Rows that pass a filter, ready to be ranked; `readable` are all that the caller may read."""
+    """Rows that pass a filter, ready to be ranked.
+
+    `reader` is the number of the caller, or negative if it has none, and `readable` are all rows that it may read.
+    """
 
     def __init__(
         self,
         snapshot: MatrixSnapshot,
         rows: Rows,
+        reader: int,
         readable: Mask,
         interner: StringInterner,
         scorer: ParallelDotProduct,
@@ -82,6 +86,7 @@ class CandidateRows:
     ) -> None:
         self._snapshot = snapshot
         self._rows = rows
+        self._reader = reader
         self._readable = readable
         self._interner = interner
         self._scorer = scorer
@@ -158,14 +163,15 @@ class CandidateRows:
     def _word_evidence(self, query: RankedQuery) -> WordEvidence:
         """Return the evidence of the query's words on all rows.
 
-        How rare a word is follows from what the caller may read alone, so that scores tell nothing about the rest; but
-        which words of a very long query are left out (`MAX_POSTINGS`) follows from all rows.
+        How rare a word is, and which words of a very long query are left out, follows from what the caller may read
+        alone, so that scores tell nothing about the rest.
         """
         snapshot = self._snapshot
         coverage, fields = np.zeros(snapshot.size), np.zeros(snapshot.size, np.uint8)
         known = int(np.count_nonzero(self._readable))
         bound = 0.0
-        for place, postings in snapshot.words.find([term.hash for term in query.terms], self._readable):
+        hashes = [term.hash for term in query.terms]
+        for place, postings in snapshot.words.find(hashes, self._reader, self._readable):
             term = query.terms[place]
             if term.is_unit and not len(postings.rows):
                 # Two words that happen to be a pair; an unknown word, on the other hand, leaves the query less covered.

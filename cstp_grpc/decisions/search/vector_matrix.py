@@ -113,9 +113,7 @@ class VectorMatrix:
             rows = np.flatnonzero(mask)
             if len(recent.rows) < MAX_CACHED_FILTERS and len(rows) <= MAX_CACHED_ROWS:
                 recent.rows[caller, filters] = rows
-        return CandidateRows(
-            snapshot, rows, self._readable_mask(recent, caller), self._interner, self._scorer, self._scans
-        )
+        return self._candidate_rows(recent, rows, caller)
 
     def expect_queries(self, queries: Sequence[Vector]) -> AbstractContextManager[None]:
         """Scan for all of the queries when one of them needs it, until the end of the block."""
@@ -142,18 +140,22 @@ class VectorMatrix:
         newer = snapshot.columns.revisions[: snapshot.size] > after_revision
         if snapshot.dead:
             newer &= snapshot.alive[: snapshot.size]
-        readable = self._readable_mask(recent, caller)
-        every = CandidateRows(snapshot, np.flatnonzero(readable), readable, self._interner, self._scorer, self._scans)
+        every = self._candidate_rows(recent, np.flatnonzero(self._readable_mask(recent, caller)), caller)
         with_words, others = every.rows_with_most_words(query, count)
         rows = np.union1d(np.union1d(np.array(positions, np.intp), np.flatnonzero(newer)), with_words)
         passing = rows[self._matching_mask(snapshot, rows, caller, filters)]
-        return CandidateRows(snapshot, passing, readable, self._interner, self._scorer, self._scans), others
+        return self._candidate_rows(recent, passing, caller), others
 
-    def similarity(self, decision_id: str, query: Vector) -> float | None:
-        """Return the cosine similarity of a decision to a query; None if the decision does not exist."""
+    def similarity(self, decision_id: str, query: Vector, up_to_revision: int | None = None) -> float | None:
+        """Return the cosine similarity of a decision to a query.
+
+        It is None if the decision does not exist, or has changed after a revision.
+        """
         with self._lock:
             snapshot, position = self._snapshot, self._position_of.get(decision_id)
-        return None if position is None else float(snapshot.similarities(np.array([position]), query, self._scorer)[0])
+        if position is None or (up_to_revision is not None and snapshot.columns.revisions[position] > up_to_revision):
+            return None
+        return float(snapshot.similarities(np.array([position]), query, self._scorer)[0])
 
     def first_vectors(self, ids: Sequence[str]) -> Vectors:
         """Return the vector of the first passage of each decision; zeros for one that does not exist any more."""
@@ -171,6 +173,10 @@ class VectorMatrix:
         chosen = live[np.linspace(0, len(live) - 1, min(count, len(live)), dtype=np.intp)]
         vectors, firsts = snapshot.passages.take(chosen, snapshot.size, snapshot.passage_count)
         return list(vectors[firsts])
+
+    def _candidate_rows(self, recent: SnapshotRowCache, rows: Rows, caller: str) -> CandidateRows:
+        reader, readable = self._interner.find(caller), self._readable_mask(recent, caller)
+        return CandidateRows(recent.snapshot, rows, reader, readable, self._interner, self._scorer, self._scans)
 
     def _readable_mask(self, recent: SnapshotRowCache, caller: str) -> Mask:
         mask = recent.readable.get(caller)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,17 @@ from cstp_grpc.decisions.decision_terms import Terms
 MAX_POSTINGS = 400_000
 """Occurrences read for one query, about two milliseconds. The most frequent terms, which say least, are left out."""
 
+SHARED = 0
+"""Stands for all agents, beside the numbers of those that alone read their private rows, which are greater."""
+
 Mask = NDArray[np.bool_]
+Keys = NDArray[np.uint64]
+"""Each is the hash of a term, then who reads the rows: an agent's number or `SHARED`, in 32 bits each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """The rows in which one term occurs, in rising order, with its impact and the bits of `TermField` for each."""
+    """The rows in which one term occurs, each once, with its impact and the bits of `TermField` for each."""
 
     rows: NDArray[np.int32]
     impacts: NDArray[np.float16]
@@ -32,37 +38,66 @@ class Postings:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The postings of some consecutive rows, sorted by the hash of their term, then by row."""
+    """The postings of some consecutive rows, sorted by their key, then by row.
 
-    hashes: NDArray[np.uint32]
+    `keys` has each key once; its postings begin at its place in `starts`, whose last item is their end.
+    """
+
+    keys: Keys
+    starts: NDArray[np.int64]
     postings: Postings
 
     def __len__(self) -> int:
-        return len(self.hashes)
+        return int(self.starts[-1])
 
     @classmethod
-    def sorted_by_term(cls, hashes: NDArray[np.uint32], postings: Postings) -> Segment:
-        """Return the segment of postings that are sorted by row."""
-        # Stable, so that the rows of a term stay in rising order; it merges two sorted runs in one pass.
-        order = np.argsort(hashes, kind="stable")
-        return cls(hashes[order], Postings(postings.rows[order], postings.impacts[order], postings.fields[order]))
+    def sorted_by_key(cls, keys: Keys, postings: Postings) -> Segment:
+        """Return the segment of postings that are sorted by row, with the key of each."""
+        # Stable, so that the rows of a key stay in rising order; it merges two sorted runs in one pass.
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+        return cls(
+            ordered[starts],
+            np.append(starts, len(ordered)),
+            Postings(postings.rows[order], postings.impacts[order], postings.fields[order]),
+        )
+
+    def posting_keys(self) -> Keys:
+        """Return the key of each posting."""
+        return np.repeat(self.keys, np.diff(self.starts))
+
+    def spans(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the postings of each key begin and end; both are equal for one that has none."""
+        # A place behind the last key, where there is no key, is compared with the last one, which is smaller.
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        starts = self.starts[places]
+        return starts, np.where(self.keys[places] == keys, self.starts[places + 1], starts)
 
 
 @dataclass(frozen=True, slots=True)
 class WordIndex:
-    """The segments of all rows, in the order of their rows."""
+    """The segments of all rows, in the order of their rows; none is empty.
+
+    The private rows of agents are apart from each other and from shared ones, so that a search neither reads nor counts
+    what others keep private.
+    """
 
     segments: tuple[Segment, ...] = ()
 
-    def with_rows(self, first_row: int, terms: Sequence[Terms]) -> WordIndex:
-        """Return an index with the terms of more rows, which follow all others from `first_row` on."""
+    def with_rows(self, first_row: int, terms: Sequence[Terms], readers: NDArray[np.int32]) -> WordIndex:
+        """Return an index with the terms of more rows, which follow all others from `first_row` on.
+
+        `readers` has the agent that alone reads a row, or `SHARED`, for each of them.
+        """
         counts = [len(each) for each in terms]
         if not sum(counts):
             return self
         joined = np.concatenate(terms)
         rows = np.repeat(np.arange(first_row, first_row + len(terms), dtype=np.int32), counts)
         postings = Postings(rows, joined["impact"].copy(), joined["fields"].copy())
-        segments = [*self.segments, Segment.sorted_by_term(joined["hash"].astype(np.uint32), postings)]
+        keys = term_keys(joined["hash"], np.repeat(readers, counts))
+        segments = [*self.segments, Segment.sorted_by_key(keys, postings)]
         while len(segments) > 1 and 2 * len(segments[-1]) > len(segments[-2]):
             segments[-2:] = [merge_segments(segments[-2:])]
         return WordIndex(tuple(segments))
@@ -73,36 +108,33 @@ class WordIndex:
             return self
         whole = merge_segments(self.segments)
         kept = alive[whole.postings.rows]
+        if not kept.any():
+            return WordIndex()
         postings = whole.postings
-        return WordIndex(
-            (
-                Segment(
-                    whole.hashes[kept],
-                    Postings(new_rows[postings.rows[kept]], postings.impacts[kept], postings.fields[kept]),
-                ),
-            )
-        )
+        kept_postings = Postings(new_rows[postings.rows[kept]], postings.impacts[kept], postings.fields[kept])
+        return WordIndex((Segment.sorted_by_key(whole.posting_keys()[kept], kept_postings),))
 
-    def find(self, hashes: Sequence[int], readable: Mask) -> Iterator[tuple[int, Postings]]:
+    def find(self, hashes: Sequence[int], reader: int, readable: Mask) -> Iterator[tuple[int, Postings]]:
         """Yield the place of each term in `hashes` with its postings in readable rows, rare terms first.
 
-        Terms beyond `MAX_POSTINGS` are left out, also in the count of what a caller may not read.
+        Terms beyond `MAX_POSTINGS` are left out. What others keep private from `reader` is not counted for that; rows
+        that were replaced lately are, and shared ones that the read policy hides from a peer.
         """
-        wanted = np.array(hashes, np.uint32)
-        spans = [
-            (segment, np.searchsorted(segment.hashes, wanted, "left"), np.searchsorted(segment.hashes, wanted, "right"))
-            for segment in self.segments
-        ]
-        totals = sum((ends - starts for _, starts, ends in spans), np.zeros(len(wanted), np.int64))
+        readers = np.array([SHARED, reader] if reader > SHARED else [SHARED])
+        # By reader, then by term.
+        wanted = term_keys(np.array(hashes, np.uint32), readers[:, None])
+        spans = [(segment, *segment.spans(wanted)) for segment in self.segments]
+        totals = sum(((ends - starts).sum(axis=0) for _, starts, ends in spans), np.zeros(len(hashes), np.int64))
         read = 0
         for place in np.argsort(totals, kind="stable").tolist():
             read += int(totals[place])
             if read > MAX_POSTINGS:
                 return
             found = [
-                slice_postings(segment.postings, int(starts[place]), int(ends[place]))
+                slice_postings(segment.postings, start, end)
                 for segment, starts, ends in spans
-                if starts[place] < ends[place]
+                for start, end in zip(starts[:, place].tolist(), ends[:, place].tolist(), strict=True)
+                if start < end
             ]
             yield place, keep_readable(join_postings(found), readable) if found else NO_POSTINGS
 
@@ -110,10 +142,15 @@ class WordIndex:
 NO_POSTINGS = Postings(np.empty(0, np.int32), np.empty(0, np.float16), np.empty(0, np.uint8))
 
 
+def term_keys(hashes: NDArray[np.uint32], readers: NDArray[np.integer[Any]]) -> Keys:
+    """Return the keys of terms in rows of readers."""
+    return (hashes.astype(np.uint64) << np.uint64(32)) | readers.astype(np.uint64)
+
+
 def merge_segments(segments: Sequence[Segment]) -> Segment:
     """Return one segment with the postings of segments in the order of their rows."""
-    return Segment.sorted_by_term(
-        np.concatenate([each.hashes for each in segments]), join_postings([each.postings for each in segments])
+    return Segment.sorted_by_key(
+        np.concatenate([each.posting_keys() for each in segments]), join_postings([each.postings for each in segments])
     )
 
 
