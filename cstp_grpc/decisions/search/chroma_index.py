@@ -162,7 +162,10 @@ class ChromaIndex:
     def remove(self, ids: Sequence[str]) -> None:
         """Remove vectors; unknown ids are ignored. Raises IndexUnavailable."""
         for start in range(0, len(ids), MAX_UPSERT):
-            self._call("POST", "/delete", {"ids": list(ids[start : start + MAX_UPSERT])}, FEED_SECONDS)
+            # Asked first, since most are unknown, and deleting those takes thirty times as long.
+            body = {"ids": list(ids[start : start + MAX_UPSERT]), "include": []}
+            if present := self._call("POST", "/get", body, FEED_SECONDS)["ids"]:
+                self._call("POST", "/delete", {"ids": present}, FEED_SECONDS)
 
     def refresh(self) -> None:
         """Read the revision that another process has indexed. Raises IndexUnavailable."""

@@ -281,8 +281,9 @@ class DecisionSearch:
         )
         ranked = known.best(query, limit, inquiry.min_score)
         # What is neither proposed nor among the rows with most words has at most the similarity of the last proposal
-        # and the words of the next row. If that is as much as the last result has, it may belong to the answer.
-        last = self._matrix.similarity(decision_of_passage(ids[-1]), query.vector) if ids else None
+        # and the words of the next row. If that is as much as the last result has, it may belong to the answer. The
+        # similarity of the last one is unknown if it changed: the proposed passage may be gone.
+        last = self._matrix.similarity(decision_of_passage(ids[-1]), query.vector, revision) if ids else None
         if last is None:
             return None
         least = ranked[-1].score if len(ranked) == limit else inquiry.min_score

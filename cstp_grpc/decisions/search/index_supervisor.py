@@ -116,8 +116,12 @@ class IndexFeeder:
             erased = [row for row in self._store.erased_rows(index.revision) if row.revision <= complete]
             if not rows and not erased:
                 break
-            if erased:
-                index.remove([passage_id(row.decision_id, place) for row in erased for place in range(MAX_PASSAGES)])
+            # Also the passages that a decision no longer has, which would take places among the proposals; an empty
+            # index has none of them.
+            first_places = [(row.decision_id, 0) for row in erased]
+            first_places += [(row.decision_id, len(row.passages.vectors)) for row in rows if index.revision >= 0]
+            if gone := [passage_id(key, place) for key, first in first_places for place in range(first, MAX_PASSAGES)]:
+                index.remove(gone)
             reached = max(*(row.revision for row in rows[-1:]), *(row.revision for row in erased[-1:]), index.revision)
             passages = [
                 (passage_id(row.decision_id, place), vector)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, Links
+from cstp_grpc.decisions.passages import PASSAGE_CHARACTERS
 from cstp_grpc.decisions.search import index_supervisor
-from cstp_grpc.decisions.search.ann_index import IndexUnavailable
+from cstp_grpc.decisions.search.ann_index import IndexUnavailable, passage_id
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.index_supervisor import IndexFeeder
 from tests.decisions.index.indexed import IndexedJournal
 from tests.decisions.memory_index import MemoryIndex
+
+LONG_CONTEXT = "\n\n".join(["word " * (PASSAGE_CHARACTERS // 5 - 1)] * 3)
+"""A context of three passages."""
 
 
 def feed(journal: IndexedJournal, index: MemoryIndex, batches: int = 100) -> int:
@@ -95,6 +101,35 @@ def test_deletions_reach_every_index(journal: IndexedJournal, monkeypatch: pytes
         assert deleted not in index.vectors
         assert index.revision == journal.store.newest_revision()
     assert journal.outbox.depth() == 0
+
+
+def test_passages_that_an_update_removed_leave_every_index(journal: IndexedJournal) -> None:
+    early, late = MemoryIndex(), MemoryIndex()
+    content = DecisionContent(title="a", context=LONG_CONTEXT)
+    decision = journal.journal.record(content, Links(), "alice", "req-1")
+    feed(journal, early)
+    assert set(early.vectors) == {passage_id(decision.id, place) for place in range(3)}
+    journal.journal.update(decision.id, DecisionContent(title="a", context="short"), ["context"], None, "alice", "r-2")
+    for index in (early, late):
+        feed(journal, index)
+        assert set(index.vectors) == {decision.id}
+
+
+def test_a_search_finds_what_a_passage_that_is_gone_keeps_from_being_proposed(journal: IndexedJournal) -> None:
+    index = MemoryIndex()
+    content = DecisionContent(title="zeta", context="alpha beta gamma delta")
+    changed = journal.journal.record(content, Links(), "bob", "req-1")
+    journal.record("alpha beta other thing", "alpha beta gamma r s t u v w x")
+    feed(journal, index)
+    journal.journal.update(changed.id, DecisionContent(title="zeta"), ["context"], None, "bob", "req-2")
+
+    def found(exact_limit: int) -> list[str]:
+        search = DecisionSearch(journal.store, journal.matrix, journal.embedder, index, exact_limit, overfetch=1)
+        matches = search.search("alpha beta gamma", DecisionFilter(), "bob", 5, 0.8)
+        return [match.decision.title for match in matches]
+
+    assert found(exact_limit=0) == found(exact_limit=100)
+    assert "alpha beta other thing" in found(exact_limit=0)
 
 
 def test_a_deletion_alone_is_fed(journal: IndexedJournal) -> None:

@@ -227,7 +227,7 @@ def test_stopping_does_not_wait_for_a_child_that_hangs(
     fed, call = threading.Event(), ChromaHttpClient.call
 
     def note_feeding(http: ChromaHttpClient, method: str, path: str, body: object, timeout: float) -> Any:
-        if path.endswith("/upsert"):
+        if path.endswith(("/get", "/upsert")):
             fed.set()
         return call(http, method, path, body, timeout)
 
