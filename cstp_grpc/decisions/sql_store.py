@@ -201,8 +201,9 @@ class SqlDecisionStore:
 
     def newest_revision(self) -> int:
         """Return the revision of the latest change; -1 if there is none."""
-        with self._database.read_snapshot() as unit_of_work:
-            (revisions,) = self._newest.all(unit_of_work, {})
+        # By the driver, since every search asks.
+        with self._database.open_driver_connection() as driver:
+            (revisions,) = self._newest.fetch(driver, {})
         return int(max(revisions))
 
     def identity(self) -> str:

@@ -10,18 +10,15 @@ from typing import Any
 from cachetools import LRUCache
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 
+from cstp_grpc.decisions.memory_size import estimate_memory_bytes
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.decisions.sql_mapping import CHUNK, SUMMARY, split_into_chunks, summary_from_row
 from cstp_grpc.decisions.sql_tables import decisions
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.pagination import estimate_message_bytes
 from cstp_grpc.storage.unit_of_work import CompiledStatement, DriverConnection
 
 CACHE_BYTES = 8 * 1024 * 1024
 """Memory for cached decisions. Chosen: some thousand of them, small beside the model of the embedder."""
-
-OBJECT_BYTES = 1000
-"""Estimated memory of a decision without its texts: the objects of Python."""
 
 PARAMETERS = tuple(f"id_{place}" for place in range(2 * CHUNK))
 """The names of the parameters for ids; twice CHUNK, since `_rows` rounds their number up to a power of two."""
@@ -92,11 +89,3 @@ def summary_query(columns: SelectedColumns, count: int) -> Select[Any]:
     """Return the statement that reads `count` decisions by their ids."""
     ids = [bindparam(name, type_=decisions.c.id.type) for name in PARAMETERS[:count]]
     return select(*columns).where(decisions.c.id.in_(ids))
-
-
-def estimate_memory_bytes(decision: Decision) -> int:
-    """Return the estimated number of bytes that a decision without its private parts takes in memory."""
-    reasons = (reason.type for reason in decision.reasons)
-    return OBJECT_BYTES + estimate_message_bytes(
-        (decision.id, decision.title, decision.notes, *decision.tags, *reasons)
-    )

@@ -46,7 +46,7 @@ Params = Callable[[], Mapping[str, Any]]
 
 
 class Parameters:
-    """Yields the params of each call; uncached texts and correlation ids never come twice."""
+    """Yields the params of each call; uncached texts, new searches and correlation ids never come twice."""
 
     def __init__(self) -> None:
         self._number = Numbers()
@@ -59,11 +59,19 @@ class Parameters:
     def query_cached(self) -> dict[str, Any]:
         return {"query": QUERY}
 
+    def query_new(self) -> dict[str, Any]:
+        """Return a query for the same text that no results are kept for, since its least score is another one."""
+        return {"query": QUERY, "minScore": 0.15 + self._number() * 1e-9}
+
     def query_uncached(self) -> dict[str, Any]:
         return {"query": next(self._questions)}
 
     def announce(self) -> dict[str, Any]:
         return {"intent": QUERY, "correlationId": f"bench-{self._run}-{self._number()}", "stakes": "high"}
+
+    def announce_new(self) -> dict[str, Any]:
+        """Return an announcement of the same text that no results are kept for, since its category is another one."""
+        return {**self.announce(), "category": f"bench-{self._number()}"}
 
     def message(self) -> dict[str, Any]:
         """Return an A2A message that announces the same."""

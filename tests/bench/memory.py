@@ -27,13 +27,17 @@ def measure_memory(run: Run) -> None:
         parameters = Parameters()
         check, query = ("cstp.checkGuardrails", parameters.check), ("cstp.queryDecisions", parameters.query_cached)
         announce = ("cstp.announceIntent", parameters.announce)
+        new_query = cstp_method(served.grpc, "cstp.queryDecisions", parameters.query_new)
+        new_announce = cstp_method(served.grpc, "cstp.announceIntent", parameters.announce_new)
         uncached = cstp_method(served.grpc, "cstp.queryDecisions", parameters.query_uncached)
         send = jsonrpc_method(bridged.http, "SendMessage", parameters.message, "/a2a/")
         noop = series("no-op", 1, noop_method(served.noop))
         one = {
             "query-cached": series("QueryDecisions, cached text", 1, cstp_method(served.grpc, *query)),
+            "query-new": series("QueryDecisions, cached text, new search", 1, new_query),
             "query-uncached": series("QueryDecisions, uncached text", 1, uncached),
             "announce-cached": series("AnnounceIntent, cached text", 1, cstp_method(served.grpc, *announce)),
+            "announce-new": series("AnnounceIntent, cached text, new search", 1, new_announce),
             "check": series("CheckGuardrails, gRPC", 1, cstp_method(served.grpc, *check)),
             "check-bridge": series("CheckGuardrails, bridge", 1, jsonrpc_method(bridged.http, *check)),
             "query-bridge": series("QueryDecisions, bridge", 1, jsonrpc_method(bridged.http, *query)),
@@ -47,7 +51,9 @@ def measure_memory(run: Run) -> None:
         noop = series("no-op", 16, noop_method(served.noop))
         many = {
             "query-cached": series("QueryDecisions, cached text", 16, cstp_method(served.grpc, *query)),
+            "query-new": series("QueryDecisions, cached text, new search", 16, new_query),
             "announce-cached": series("AnnounceIntent, cached text", 16, cstp_method(served.grpc, *announce)),
+            "announce-new": series("AnnounceIntent, cached text, new search", 16, new_announce),
             "check-bridge": series("CheckGuardrails, bridge", 16, jsonrpc_method(bridged.http, *check)),
             "announce-bridge": series("AnnounceIntent, bridge", 16, jsonrpc_method(bridged.http, *announce)),
             "send-message-jsonrpc": series("SendMessage, JSON-RPC", 16, send),

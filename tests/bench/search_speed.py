@@ -105,8 +105,9 @@ def measure_filters(run: Run, port: int, pid: int, size: int) -> None:
 
             empty = series("GetAccess", cstp_method(port, "cstp.getAccess", dict))
             measured = {
-                name: series(f"QueryDecisions, {name}", query_method(port, token, filters))
+                f"{name}{suffix}": series(f"QueryDecisions, {name}{suffix}", query_method(port, token, filters, is_new))
                 for name, (token, filters) in filters_of(size).items()
+                for suffix, is_new in (("", False), ("-new", True))
             }
             run.measure([empty, *measured.values()])
         for name, each in measured.items():
@@ -115,12 +116,14 @@ def measure_filters(run: Run, port: int, pid: int, size: int) -> None:
             run.add(f"{size}.{name}.cpu-{in_flight}", "x", Better.LOWER, ratios(each, empty, lambda s: s.server_cpu_us))
 
 
-def query_method(port: int, token: str, filters: Mapping[str, Any]) -> GrpcMethod:
-    """Return queries for all topics in turn."""
-    texts, numbers = topic_texts(), count()
+def query_method(port: int, token: str, filters: Mapping[str, Any], is_new: bool) -> GrpcMethod:
+    """Return queries for all topics in turn; new ones have a least score of their own, so that no results are kept."""
+    texts, numbers = topic_texts(), count(1)
 
     def params() -> Mapping[str, Any]:
-        return {"query": texts[next(numbers) % len(texts)], "filters": filters, "limit": LIMIT}
+        number = next(numbers)
+        least = {"minScore": 0.15 + number * 1e-9} if is_new else {}
+        return {"query": texts[number % len(texts)], "filters": filters, "limit": LIMIT, **least}
 
     return cstp_method(port, "cstp.queryDecisions", params, token)
 

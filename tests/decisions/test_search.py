@@ -201,6 +201,9 @@ class CountingStore:
         self.asked += bool(ids)
         return self._store.get_readable(ids, caller, filters)
 
+    def newest_revision(self) -> int:
+        return self._store.newest_revision()
+
 
 def searched_one_by_one(
     finder: Finder, query: str, preferences: Sequence[DecisionFilter], limit: int, min_score: float

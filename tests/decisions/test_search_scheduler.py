@@ -13,6 +13,7 @@ import pytest
 
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch, MoreResultsNeeded
+from cstp_grpc.decisions.search.recent_results import SearchParameters
 from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.decisions.search.search_scheduler import MAX_BATCH, SearchScheduler
 from cstp_grpc.errors import QueryFailed
@@ -29,6 +30,10 @@ class Search(DecisionSearch):
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
         self.callers: dict[str, str] = {}
+        self.recalled: list[Match] = []
+
+    def recall(self, parameters: SearchParameters) -> list[Match] | None:
+        return self.recalled if parameters.text == "known" else None
 
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
         return text.startswith("short")
@@ -154,6 +159,12 @@ def test_callers_learn_that_the_pool_is_closed() -> None:
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     assert [str(error) for error in asyncio.run(ask_all())] == ["it is closed"] * 3
+
+
+def test_what_is_known_is_recalled_without_a_search() -> None:
+    search, pool = Search(), Pool()
+    assert asyncio.run(ask(SearchScheduler(search, pool), "known")) is search.recalled
+    assert (search.callers, search.batches, pool.begun) == ({}, [], 0)
 
 
 @pytest.mark.parametrize(("text", "begun"), [("short", 0), ("new", 1)])

@@ -14,6 +14,7 @@ from cstp_grpc.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, passes_filter
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.recent_results import SearchParameters
 from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.enums import DecisionStatus, Stakes, Visibility
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
@@ -66,6 +67,9 @@ class Memory(DecisionSearch):
 
     def require_revision(self, token: str) -> None:
         raise AssertionError("no announcement here requires a revision")
+
+    def recall(self, parameters: SearchParameters) -> list[Match] | None:
+        return None
 
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
         return self.short

@@ -14,6 +14,7 @@ from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.recent_results import SearchParameters
 from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.embedding.embedder import CachedEmbedder, Vectors
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
@@ -69,6 +70,9 @@ class Memory(DecisionSearch):
 
     def require_revision(self, token: str) -> None:
         raise AssertionError("no announcement here requires a revision")
+
+    def recall(self, parameters: SearchParameters) -> list[Match] | None:
+        return None
 
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
         return True

@@ -13,6 +13,12 @@ from cstp_grpc.decisions.revision_tokens import REJECT_REVISIONS, RevisionGate
 from cstp_grpc.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
 from cstp_grpc.decisions.search.precedents import choose_precedents, group_matches, list_matches, put_successors_first
 from cstp_grpc.decisions.search.ranking import EVIDENCE_TOLERANCE, CandidateRows, ScoredDecision
+from cstp_grpc.decisions.search.recent_results import (
+    ChosenMatches,
+    RecentResults,
+    SearchParameters,
+    SearchState,
+)
 from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured, RankedQuery
 from cstp_grpc.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
@@ -85,6 +91,7 @@ class DecisionSearch:
         self._revisions = revisions
         self._reads_are_short = store.is_local
         self._outage = OutageLog()
+        self._results = RecentResults()
 
     def require_revision(self, token: str) -> None:
         """Wait until searches can find everything up to a journal revision, whichever server wrote it.
@@ -136,10 +143,42 @@ class DecisionSearch:
         relevant lesson that pass the first filter are among them. Raises as `search` does, and MoreResultsNeeded if
         more results than the first `limit` must be looked at, unless `may_grow`.
         """
+        parameters = SearchParameters(
+            text, tuple(preferences), caller, limit, min_score, favoured, of_series, with_exemplars
+        )
+        # Read first: results that contain what changes during the search are kept for a state that is over.
+        state = self._read_state()
+        chosen = self._results.find(parameters, state)
+        if chosen is None:
+            chosen = self._choose_matches(parameters, may_grow=may_grow)
+            self._results.keep(parameters, state, chosen)
+        return self._put_in_order(chosen, parameters)
+
+    def recall(self, parameters: SearchParameters) -> list[Match] | None:
+        """Return what `find_precedents` finds, if it found it before and nothing has changed since; None otherwise.
+
+        Fast enough for the event loop. Raises QueryFailed.
+        """
+        if not self._reads_are_short or not self._results.contains(parameters):
+            return None
+        chosen = self._results.find(parameters, self._read_state())
+        return None if chosen is None else self._put_in_order(chosen, parameters)
+
+    def _read_state(self) -> SearchState:
+        return SearchState(self._matrix.version, self._store.newest_revision())
+
+    def _choose_matches(self, search: SearchParameters, *, may_grow: bool) -> ChosenMatches:
+        limit, of_series = search.limit, search.of_series
         wanted = limit
         while True:
             pool = self.search_by_preference(
-                text, preferences, caller, wanted, min_score, favoured, with_exemplars=with_exemplars
+                search.text,
+                search.preferences,
+                search.caller,
+                wanted,
+                search.min_score,
+                search.favoured,
+                with_exemplars=search.with_exemplars,
             )
             groups = group_matches(pool, self._matrix.first_vectors([match.decision.id for match in pool]))
             # Without exemplars, which may be less relevant than what a larger pool would have.
@@ -151,15 +190,17 @@ class DecisionSearch:
                 raise MoreResultsNeeded
             # Series fill the pool; what they hide comes after them.
             wanted = pool_size(limit) if wanted == limit else min(wanted * POOL_GROWTH, MAX_POOL)
-        is_preferred = build_predicate(preferences[0])
+        is_preferred = build_predicate(search.preferences[0])
         preferred = [group for group in groups if is_preferred(group.first.decision)]
         others = [group for group in groups if not is_preferred(group.first.decision)]
-        chosen = choose_precedents(preferred, limit, of_series, with_exemplars=with_exemplars)
-        successors = self._readable_successors(chosen, caller)
-        return [
-            *put_successors_first(chosen, successors),
-            *choose_precedents(others, limit, of_series)[: limit - len(chosen)],
-        ]
+        chosen = choose_precedents(preferred, limit, of_series, with_exemplars=search.with_exemplars)
+        return ChosenMatches(chosen, choose_precedents(others, limit, of_series)[: limit - len(chosen)])
+
+    def _put_in_order(self, chosen: ChosenMatches, search: SearchParameters) -> list[Match]:
+        """Return the matches of a search, superseded ones below their successors."""
+        # Looked up each time: a link that changes the status of no decision gives none a new revision.
+        successors = self._readable_successors(chosen.preferred, search.caller)
+        return [*put_successors_first(chosen.preferred, successors), *chosen.others]
 
     def _readable_successors(self, matches: Sequence[Match], caller: str) -> dict[str, str]:
         """Return the successor of each superseded decision that has one that the caller may read."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cstp_grpc.decisions.model import DecisionFilter, Match
-from cstp_grpc.decisions.search.decision_search import DecisionSearch, MoreResultsNeeded
+from cstp_grpc.decisions.search.decision_search import LISTED_OF_SERIES, DecisionSearch, MoreResultsNeeded
+from cstp_grpc.decisions.search.recent_results import SearchParameters
 from cstp_grpc.decisions.search.relevance import Favoured
 from cstp_grpc.storage.background_work import WorkPool
 
@@ -79,12 +80,13 @@ class SearchScheduler:
         if min_revision is not None:
             # To come to a revision takes a while if much was written elsewhere.
             return await self._pool.run(search)
-        return await self._run(text, (filters,), limit, search)
+        parameters = SearchParameters(text, (filters,), caller, limit, min_score, of_series=LISTED_OF_SERIES)
+        return await self._run(parameters, search)
 
     async def find_precedents(
         self,
         text: str,
-        preferences: Sequence[DecisionFilter],
+        preferences: tuple[DecisionFilter, ...],
         caller: str,
         limit: int,
         min_score: float,
@@ -97,12 +99,15 @@ class SearchScheduler:
                 text, preferences, caller, limit, min_score, favoured, with_exemplars=True, may_grow=may_grow
             )
 
-        return await self._run(text, preferences, limit, find_precedents)
+        parameters = SearchParameters(text, preferences, caller, limit, min_score, favoured, with_exemplars=True)
+        return await self._run(parameters, find_precedents)
 
-    async def _run(
-        self, text: str, preferences: Sequence[DecisionFilter], limit: int, search: Callable[..., Matches]
-    ) -> Matches:
-        if self._search.is_short(text, preferences, limit):
+    async def _run(self, parameters: SearchParameters, search: Callable[..., Matches]) -> Matches:
+        text = parameters.text
+        recalled = self._search.recall(parameters)
+        if recalled is not None:
+            return recalled
+        if self._search.is_short(text, parameters.preferences, parameters.limit):
             # Not on the loop if series make it long, which only the search itself finds out.
             with suppress(MoreResultsNeeded):
                 return await self._pool.run_short(search, False)  # noqa: FBT003

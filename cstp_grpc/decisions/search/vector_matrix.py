@@ -75,6 +75,12 @@ class VectorMatrix:
         """The revision of each deletion, so that an older change that arrives late is ignored; under the lock too."""
         self._snapshot = MatrixSnapshot.empty(INITIAL_CAPACITY, dimensions, pool)
         self._recent = SnapshotRowCache(self._snapshot)
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """How often the matrix has changed; whoever reads it before a search finds at least what it has by then."""
+        return self._version
 
     @property
     def size(self) -> int:
@@ -224,3 +230,5 @@ class VectorMatrix:
             self._position_of = {decision_id: position for position, decision_id in enumerate(snapshot.ids)}
         self._snapshot = snapshot
         self._recent = SnapshotRowCache(snapshot)
+        # Last: what is found in the former snapshot must never count as found in this one.
+        self._version += 1
