@@ -45,6 +45,15 @@ class Severity(StrEnum):
 
     BLOCK = "block"
     WARN = "warn"
+    APPROVE = "approve"
+
+
+class Enforcement(StrEnum):
+    """Whether a guardrail counts: a dry run is only reported, and a disabled one is not evaluated."""
+
+    ENFORCE = "enforce"
+    DRYRUN = "dryrun"
+    DISABLED = "disabled"
 
 
 class Visibility(StrEnum):

@@ -99,6 +99,8 @@ RENDERERS: Final[Mapping[str, Callable[[Result], list[str]]]] = {
 def verdict_line(what: str, verdict: Result) -> str:
     """Return the verdict of guardrails in one sentence."""
     violations, warnings, evaluated = verdict["violations"], verdict["warnings"], verdict["evaluated"]
+    if verdict.get("approvalRequired"):
+        return f"Approval required for {what}: {join_messages(violations)}"
     if not verdict["allowed"]:
         number = len(violations)
         blocked = f"{number} of {format_count(evaluated, 'guardrail')} block{'s' if number == 1 else ''} {what}"
@@ -117,6 +119,7 @@ def verdict_sections(verdict: Result) -> list[str]:
     return [
         *list_section("Violations", [violation_lines(item) for item in verdict["violations"]]),
         *list_section("Warnings", [violation_lines(item) for item in verdict["warnings"]]),
+        *list_section("Dry run", [violation_lines(item) for item in verdict.get("dryrunViolations", ())]),
     ]
 
 

@@ -97,28 +97,41 @@ def outcome_or_status_text(outcome: types_pb2.Outcome.ValueType, status: types_p
     return outcome_text(outcome) if outcome else Text(enum_word(types_pb2.DecisionStatus, status))
 
 
-def print_verdict(
-    console: Console,
-    allowed: bool,
-    violations: Iterable[types_pb2.Violation],
-    warnings: Iterable[types_pb2.Violation],
-    evaluated: int,
-) -> None:
-    """Print a verdict with its violations and warnings."""
-    violations = list(violations)
-    headline = Text("Allowed", style="bold green") if allowed else Text("Blocked", style="bold red")
-    console.print(headline.append(f" by {describe_deciders(violations, evaluated)}", style="not bold"))
+EFFECT_TEXTS = {
+    types_pb2.SEVERITY_BLOCK: ("  blocks", "red"),
+    types_pb2.SEVERITY_APPROVE: ("  needs approval", "magenta"),
+}
+"""How a violation is labelled, and in which style."""
+
+
+def print_verdict(console: Console, verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
+    """Print a verdict with its violations, warnings and dry runs."""
+    console.print(headline_of_verdict(verdict).append(f" by {describe_deciders(verdict)}", style="not bold"))
     table = TextTable()
-    for item in violations:
-        table.add_row(Text("  blocks", style="red"), violation_text(item))
-    for item in warnings:
+    for item in verdict.violations:
+        # Severities of later versions are among the violations because they block.
+        words, style = EFFECT_TEXTS.get(item.severity, EFFECT_TEXTS[types_pb2.SEVERITY_BLOCK])
+        table.add_row(Text(words, style=style), violation_text(item))
+    for item in verdict.warnings:
         table.add_row(Text("  warns", style="yellow"), violation_text(item))
+    for item in verdict.dryrun_violations:
+        table.add_row(Text("  dry run", style="dim"), violation_text(item))
     if table.row_count:
         console.print(table)
 
 
-def describe_deciders(violations: Sequence[types_pb2.Violation], evaluated: int) -> str:
+def headline_of_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> Text:
+    """Return a verdict in one or two words."""
+    if verdict.allowed:
+        return Text("Allowed", style="bold green")
+    if verdict.approval_required:
+        return Text("Approval required", style="bold magenta")
+    return Text("Blocked", style="bold red")
+
+
+def describe_deciders(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> str:
     """Return the deciders of a verdict: all guardrails, the number of those that block, or federation."""
+    violations, evaluated = verdict.violations, verdict.evaluated
     blocking = sum(item.guardrail_id not in (QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL) for item in violations)
     if violations and not blocking:
         # No guardrail blocks it, but peers do not allow it.
@@ -138,7 +151,7 @@ def violation_text(item: types_pb2.Violation) -> Text:
 
 def print_check_answer(console: Console, answer: cstp_pb2.CheckGuardrailsResponse) -> None:
     """Print the verdict on an action."""
-    print_verdict(console, answer.allowed, answer.violations, answer.warnings, answer.evaluated)
+    print_verdict(console, answer)
     print_votes(console, answer)
     print_responses(console, answer.responses)
 
@@ -173,7 +186,8 @@ def response_text(item: cstp_pb2.AgentResponse) -> Text:
     if item.HasField("guardrail_status"):
         status = item.guardrail_status
         blocking = [violation.guardrail_id for violation in status.violations]
-        parts.append("allows it" if status.allowed else f"blocks it by {', '.join(blocking)}")
+        verb = "needs approval" if status.approval_required else "blocks it"
+        parts.append("allows it" if status.allowed else f"{verb} by {', '.join(blocking)}")
         parts += [f"warns by {violation.guardrail_id}" for violation in status.warnings]
     if item.HasField("decisions"):
         parts.append(f"found {len(item.decisions.decisions)}")
@@ -191,7 +205,7 @@ def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentRespo
     console.print(to_printable(", ".join(filter(None, parts))))
     if answer.HasField("guardrail_status"):
         status = answer.guardrail_status
-        print_verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
+        print_verdict(console, status)
         print_votes(console, status)
     if answer.HasField("code_context"):
         print_code_context(console, answer.code_context)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -11,9 +13,12 @@ from cstp_grpc.cli.command_decorators import config_option, current_state, with_
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import entry_text
 from cstp_grpc.cli.output import Output
+from cstp_grpc.enums import Enforcement, Severity
+from cstp_grpc.guardrails.model import Guardrail
 from cstp_grpc.guardrails.rulebook import RulebookError, RuleSet, default_rulebook_path, load_rule_set
 from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, run_rulebook_tests
 
+SEVERITY_STYLES = {Severity.BLOCK: "red", Severity.APPROVE: "magenta", Severity.WARN: "yellow"}
 PATH = click.Path(path_type=Path, exists=True)
 
 
@@ -72,8 +77,9 @@ def list_command(out: Output, path: Path | None) -> None:
     table = TextTable()
     for rulebook in rules.rulebooks:
         for rule in rulebook.guardrails:
-            severity = Text(rule.severity, style="red" if rule.severity == "block" else "yellow")
-            table.add_row(severity, entry_text(f"{rule.id}: {rule.name}", [f"{rulebook.file}:{rule.line}"]))
+            details = [f"{rulebook.file}:{rule.line}", *rule_notes(rule)]
+            severity = Text(rule.severity, style=SEVERITY_STYLES[rule.severity])
+            table.add_row(severity, entry_text(f"{rule.id}: {rule.name}", details))
     out.show(lambda console: console.print(table))
     out.line(f"{len(rules.guardrails)} guardrails, version {rules.version}")
 
@@ -88,6 +94,14 @@ def open_rules(path: Path | None) -> RuleSet:
         raise click.ClickException(str(error)) from error
 
 
+def rule_notes(rule: Guardrail) -> Iterator[str]:
+    """Yield what keeps a guardrail from being enforced now or later."""
+    if rule.enforcement is not Enforcement.ENFORCE:
+        yield rule.enforcement.value
+    if rule.expires is not None:
+        yield f"{'expired' if rule.expires <= datetime.now(UTC) else 'expires'} {rule.expires:%Y-%m-%d %H:%M} UTC"
+
+
 def guardrails_to_json(rules: RuleSet) -> list[dict[str, object]]:
     """Return the guardrails for --json."""
     return [
@@ -95,6 +109,10 @@ def guardrails_to_json(rules: RuleSet) -> list[dict[str, object]]:
             "id": rule.id,
             "name": rule.name,
             "severity": rule.severity.value,
+            "enforcement": rule.enforcement.value,
+            "expires": rule.expires and rule.expires.isoformat().replace("+00:00", "Z"),
+            "owner": rule.owner or rulebook.owner,
+            "tags": list(rule.tags),
             "message": rule.message,
             "suggestion": rule.suggestion,
             "description": rule.description,

@@ -98,6 +98,7 @@ def query_command(
 @click.argument("description")
 @judged_options
 @inputs_options("--context")
+@click.option("--project", metavar="NAME", help="The project that it is about, for guardrails of some projects only.")
 @federated_options
 @with_client
 def check_command(
@@ -108,6 +109,7 @@ def check_command(
     stakes: str | None,
     confidence: float | None,
     inputs: dict[str, Json],
+    project: str | None,
     scope: str | None,
     asked: tuple[str, ...],
 ) -> None:
@@ -126,6 +128,7 @@ def check_command(
         stakes=stakes,
         confidence=confidence,
         context=inputs,
+        project=project,
         scope=scope,
         agents=asked,
     )

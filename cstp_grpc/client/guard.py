@@ -66,7 +66,8 @@ class Blocked(Exception):
         if not self.response.HasField("guardrail_status"):
             yield f"{self.intent!r} is not allowed: the server gave no verdict"
             return
-        yield f"{self.intent!r} is blocked:"
+        needs_approval = self.response.guardrail_status.approval_required
+        yield f"{self.intent!r} {'needs approval' if needs_approval else 'is blocked'}:"
         for violation in self.violations:
             by = f"{violation.guardrail_id} of {violation.agent}" if violation.agent else violation.guardrail_id
             yield " ".join(filter(None, [f"- {by}: {violation.message}", violation.suggestion]))

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from cstp_grpc.enums import Severity
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
-from cstp_grpc.guardrails.model import Verdict, Violation
+from cstp_grpc.guardrails.model import Verdict, Violation, is_approval_missing
 
 UNREACHABLE_GUARDRAIL: Final = "federation-unreachable"
 """The guardrail id of a peer that gave no verdict."""
@@ -23,6 +23,9 @@ UNREACHABLE_CODE: Final = "FEDERATION_UNREACHABLE"
 """The code of its violation."""
 QUORUM_GUARDRAIL: Final = "federation-quorum"
 """The guardrail id of a missed quorum."""
+
+SEVERITY_RANKS: Final = {Severity.WARN: 0, Severity.APPROVE: 1, Severity.BLOCK: 2}
+"""How grave each severity is."""
 
 ViolationKey = tuple[str, str]
 """An agent and the identifier of one of its guardrails."""
@@ -52,6 +55,11 @@ class MergedVerdict:
     def warnings(self) -> Mapping[ViolationKey, Violation]:
         """What does not block, with blocking severity first, then sorted by agent and guardrail."""
         return sort_violations((agent, each) for agent, verdict in self.by_agent.items() for each in verdict.warnings)
+
+    @property
+    def dryrun(self) -> Mapping[ViolationKey, Violation]:
+        """What guardrails in a dry run found, sorted like warnings."""
+        return sort_violations((agent, each) for agent, verdict in self.by_agent.items() for each in verdict.dryrun)
 
     @property
     def evaluated(self) -> int:
@@ -102,6 +110,11 @@ class FederatedVerdict:
         """Whether nothing blocks."""
         return self.merged.allowed
 
+    @property
+    def approval_required(self) -> bool:
+        """Whether the action is not allowed only because a person has not approved it, here or at a peer."""
+        return is_approval_missing(self.merged.violations.values())
+
 
 FoundT = TypeVar("FoundT", cstp_pb2.DecisionSummary, cstp_pb2.SimilarDecision)
 
@@ -140,9 +153,9 @@ NO_MATCHES: Final[MergedMatches[Any]] = MergedMatches()
 
 
 def sort_violations(found: Iterable[tuple[str, Violation]]) -> dict[ViolationKey, Violation]:
-    """Index violations by agent and guardrail: blocking severity first, then sorted by these."""
+    """Index violations by agent and guardrail: the gravest severity first, then sorted by these."""
     keyed = [((agent, each.guardrail_id), each) for agent, each in found]
-    return dict(sorted(keyed, key=lambda item: (item[1].severity is not Severity.BLOCK, item[0])))
+    return dict(sorted(keyed, key=lambda item: (-SEVERITY_RANKS[item[1].severity], item[0])))
 
 
 def merge_verdicts(a: MergedVerdict, b: MergedVerdict) -> MergedVerdict:
@@ -153,13 +166,22 @@ def merge_verdicts(a: MergedVerdict, b: MergedVerdict) -> MergedVerdict:
 def merge_verdicts_of_agent(a: Verdict, b: Verdict) -> Verdict:
     """Merge two verdicts of the same agent."""
     return build_verdict(
-        (*a.violations, *b.violations), (*a.warnings, *b.warnings), evaluated=max(a.evaluated, b.evaluated)
+        (*a.violations, *b.violations),
+        (*a.warnings, *b.warnings),
+        (*a.dryrun, *b.dryrun),
+        evaluated=max(a.evaluated, b.evaluated),
     )
 
 
-def build_verdict(violations: Iterable[Violation], warnings: Iterable[Violation], *, evaluated: int = 0) -> Verdict:
+def build_verdict(
+    violations: Iterable[Violation],
+    warnings: Iterable[Violation],
+    dryrun: Iterable[Violation] = (),
+    *,
+    evaluated: int = 0,
+) -> Verdict:
     """Build an agent's verdict with each guardrail once, sorted by id, and without warnings of those that block."""
-    blocking, warning = index_violations(violations), index_violations(warnings)
+    blocking, warning, tried = map(index_violations, (violations, warnings, dryrun))
     return Verdict(
         tuple(blocking[key] for key in sorted(blocking)),
         # A guardrail that blocks by one answer and warns by another blocks: repeated answers never weaken a verdict.
@@ -167,6 +189,7 @@ def build_verdict(violations: Iterable[Violation], warnings: Iterable[Violation]
         evaluated,
         rule_set_version="",
         allowed=not blocking,
+        dryrun=tuple(tried[key] for key in sorted(tried)),
     )
 
 
@@ -179,7 +202,7 @@ def index_violations(violations: Iterable[Violation]) -> dict[str, Violation]:
     return highest
 
 
-ViolationRank = tuple[bool, str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str, str], ...]]
+ViolationRank = tuple[int, str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str, str], ...]]
 
 
 def violation_rank(violation: Violation) -> ViolationRank:
@@ -189,7 +212,7 @@ def violation_rank(violation: Violation) -> ViolationRank:
     code = () if violation.code is None else (violation.code,)
     missing_inputs = tuple((each.name, each.type, each.description or "") for each in violation.missing_inputs)
     return (
-        violation.severity is Severity.BLOCK,
+        SEVERITY_RANKS[violation.severity],
         violation.message,
         violation.name,
         suggestion,
@@ -262,7 +285,7 @@ def as_warnings(verdict: MergedVerdict) -> MergedVerdict:
     """Turn the violations of a verdict into warnings, which keep their severity."""
     return MergedVerdict(
         {
-            agent: build_verdict([], (*each.warnings, *each.violations), evaluated=each.evaluated)
+            agent: build_verdict([], (*each.warnings, *each.violations), each.dryrun, evaluated=each.evaluated)
             for agent, each in verdict.by_agent.items()
         }
     )

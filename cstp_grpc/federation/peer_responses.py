@@ -43,27 +43,32 @@ def read_verdict(
 
     `itself` is the agent's own name, which distinguishes its own guardrails from those of its peers.
     """
-    violations, warnings = defaultdict[str, list[Violation]](list), defaultdict[str, list[Violation]](list)
+    violations, warnings, dryrun = (defaultdict[str, list[Violation]](list) for _ in range(3))
     for each in message.violations:
         by = qualified_agent_name(agent, each.agent, itself)
+        # Unknown severities of later contracts block: it stands among what is not allowed.
         violations[by].append(read_violation(each, Severity.BLOCK))
-    for each in message.warnings:
-        by = qualified_agent_name(agent, each.agent, itself)
-        # Unknown severities of later contracts are warnings: where it stands says that it does not block.
-        severity = Severity.BLOCK if each.severity == types_pb2.SEVERITY_BLOCK else Severity.WARN
-        warnings[by].append(read_violation(each, severity))
+    for found, given in ((warnings, message.warnings), (dryrun, message.dryrun_violations)):
+        for each in given:
+            by = qualified_agent_name(agent, each.agent, itself)
+            # And here they are warnings, for the same reason.
+            found[by].append(read_violation(each, Severity.WARN))
     # The agent counts the guardrails of its own peers with its own; nothing says how many each of them evaluated.
     evaluated = {agent: message.evaluated}
     return MergedVerdict(
         {
-            by: build_verdict(violations[by], warnings[by], evaluated=evaluated.get(by, 0))
-            for by in {agent, *violations, *warnings}
+            by: build_verdict(violations[by], warnings[by], dryrun[by], evaluated=evaluated.get(by, 0))
+            for by in {agent, *violations, *warnings, *dryrun}
         }
     )
 
 
-def read_violation(message: types_pb2.Violation, severity: Severity) -> Violation:
-    """Read a violation or warning with the severity that follows from where it stands."""
+def read_violation(message: types_pb2.Violation, otherwise: Severity) -> Violation:
+    """Read a violation or warning; `otherwise` is its severity if it states none that is known."""
+    severity = proto_values.SEVERITY.word(message.severity) or otherwise
+    if otherwise is Severity.BLOCK and severity is Severity.WARN:
+        # Fail closed: what stands among the violations is no mere warning.
+        severity = otherwise
     return Violation(
         guardrail_id=message.guardrail_id,
         name=message.name,
@@ -293,6 +298,9 @@ def write_verdict(
     answer.violations.extend(violation_messages(verdict.merged.violations))
     del answer.warnings[:]
     answer.warnings.extend(violation_messages(verdict.merged.warnings))
+    del answer.dryrun_violations[:]
+    answer.dryrun_violations.extend(violation_messages(verdict.merged.dryrun))
+    answer.approval_required = verdict.approval_required
     answer.evaluated = verdict.merged.evaluated
     if verdict.vote is None:
         answer.ClearField("quorum")

@@ -83,7 +83,7 @@ def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardr
         raise InvalidPeerResponse("it allows what it blocks" if message.allowed else "it denies without a violation")
     if not 0 <= message.evaluated <= MAX_EVALUATED:
         raise InvalidPeerResponse("the number of guardrails is out of range")
-    violations = (*message.violations, *message.warnings)
+    violations = (*message.violations, *message.warnings, *message.dryrun_violations)
     check_count(violations, MAX_VIOLATIONS, "violations")
     if count_within_limit(violations) < len(violations):
         raise InvalidPeerResponse(f"the violations have more than {MAX_FORWARDED_BYTES} bytes")

@@ -237,7 +237,10 @@ def request_for_peers(request: RequestT, plan: FanOutPlan) -> RequestT:
     # A peer that may not ask further is told so by the scope as well, whether or not it reads hop metadata.
     forwarded.scope = types_pb2.SCOPE_FEDERATED if plan.hop_context.hops else types_pb2.SCOPE_LOCAL
     forwarded.ClearField("agents")
-    if not isinstance(forwarded, cstp_pb2.CheckGuardrailsRequest):
+    if isinstance(forwarded, cstp_pb2.CheckGuardrailsRequest):
+        # A name that only this agent's callers and rulebooks know.
+        forwarded.action.ClearField("project")
+    else:
         # A peer knows no revision of this agent's journal.
         forwarded.ClearField("min_journal_revision")
     name = request.agent.id or current_caller.get().agent

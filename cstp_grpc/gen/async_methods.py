@@ -370,6 +370,7 @@ class AsyncCstp:
         stakes: str | None = None,
         confidence: float | None = None,
         context: Mapping[str, Json] | None = None,
+        project: str | None = None,
         agent: types_pb2.AgentInfo | None = None,
         scope: str | None = None,
         agents: Sequence[str] = (),
@@ -386,6 +387,8 @@ class AsyncCstp:
             stakes: What is at risk; medium when absent. One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             context: The inputs of the guardrails. A null means absent. At most 24 levels deep.
+            project: The project that the action is about, for guardrails that are about some projects only. It need not
+                be one that the server is configured with.
             agent: Who the agent says it is.
             scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
                 federated.
@@ -399,6 +402,7 @@ class AsyncCstp:
             stakes=stakes,
             confidence=confidence,
             context=context,
+            project=project,
             agent=agent,
             scope=scope,
             agents=agents,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from cstp_grpc.enums import Severity, Stakes
+from cstp_grpc.enums import Enforcement, Severity, Stakes
 from cstp_grpc.guardrails.cel_variables import RuleExpression
 from cstp_grpc.guardrails.input_values import InputType
 
@@ -55,7 +56,11 @@ UNREAD_INTENTS = IntentFacts(unreadable="nobody has looked for them")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action to check; `confidence` is 0 to 1, `context` holds the guardrails' inputs as JSON values."""
+    """An action to check; `confidence` is 0 to 1, `context` holds the guardrails' inputs as JSON values.
+
+    `agent` is the authenticated agent that acts, empty if there is none. `now` is aware; None, as in tests of rulebooks
+    that fix no instant, is before every expiry.
+    """
 
     description: str
     category: str | None = None
@@ -64,6 +69,9 @@ class Action:
     context: Mapping[str, Any] = field(default_factory=dict)
     code: CodeFacts = NO_CODE
     intents: IntentFacts = UNREAD_INTENTS
+    project: str | None = None
+    agent: str = ""
+    now: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +101,29 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a rule set; `violations` block, `warnings` do not, `evaluated` counts the guardrails."""
+    """The result of a rule set; `violations` block or need approval, `warnings` do neither.
+
+    `evaluated` counts the guardrails in force. `dryrun` are those that would block, need approval or warn if they were
+    enforced.
+    """
 
     violations: tuple[Violation, ...]
     warnings: tuple[Violation, ...]
     evaluated: int
     rule_set_version: str
     allowed: bool
-    """Whether nothing blocks, that is, whether there are no violations."""
+    """Whether nothing blocks and no approval is missing, that is, whether there are no violations."""
+    dryrun: tuple[Violation, ...] = ()
+
+    @property
+    def approval_required(self) -> bool:
+        """Whether the action is not allowed only because a person has not approved it."""
+        return is_approval_missing(self.violations)
+
+
+def is_approval_missing(violations: Collection[Violation]) -> bool:
+    """Return whether there are violations and each of them can be resolved by approval."""
+    return bool(violations) and all(each.severity is Severity.APPROVE for each in violations)
 
 
 MAX_NAMED_RULEBOOKS = 5
@@ -119,8 +142,39 @@ class InputDeclaration:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleMatch:
+    """What an action must be equal to for a guardrail to be evaluated; an empty set accepts everything.
+
+    An action without a category or project matches no set of them.
+    """
+
+    stakes: frozenset[Stakes] = frozenset()
+    categories: frozenset[str] = frozenset()
+    agents: frozenset[str] = frozenset()
+    projects: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleScope:
+    """Whom a guardrail is for: the authenticated agents, and the projects; an empty set means all.
+
+    An action that names no project is in the scope of every project, so that saying nothing is no way out.
+    """
+
+    agents: frozenset[str] = frozenset()
+    projects: frozenset[str] = frozenset()
+
+
+EVERY_ACTION = RuleMatch()
+EVERYBODY = RuleScope()
+
+
+@dataclass(frozen=True, slots=True)
 class Guardrail:
-    """A rule: if `when` is true, the action is blocked or warned about."""
+    """A rule: if the action matches and `when` is true, it is blocked, warned about or needs approval.
+
+    From `expires` on, which is aware, the rule does nothing; None means never.
+    """
 
     id: str
     name: str
@@ -130,13 +184,20 @@ class Guardrail:
     suggestion: str | None
     description: str | None
     line: int
+    match: RuleMatch = EVERY_ACTION
+    scope: RuleScope = EVERYBODY
+    enforcement: Enforcement = Enforcement.ENFORCE
+    expires: datetime | None = None
+    owner: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RulebookTest:
     """An action, and the guardrails of the same rulebook that must match.
 
-    `expect_errors` are those that cannot be evaluated; `expect_allowed` None makes no demand on the verdict.
+    `expect_errors` are those that cannot be evaluated; `expect_allowed` and `expect_approval` None make no demand on
+    the verdict.
     """
 
     name: str
@@ -145,6 +206,7 @@ class RulebookTest:
     expect_errors: frozenset[str]
     expect_allowed: bool | None
     line: int
+    expect_approval: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cstp_grpc.enums import Severity, Stakes
+from cstp_grpc.enums import Enforcement, Severity, Stakes
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment
 from cstp_grpc.guardrails.cel_variables import (
@@ -31,6 +31,7 @@ from cstp_grpc.guardrails.model import (
     RulebookTest,
     RuleSet,
 )
+from cstp_grpc.guardrails.rule_conditions import read_expiry, read_instant, read_match, read_scope
 from cstp_grpc.guardrails.rulebook_files import (
     RulebookFile,
     default_rulebook_path,
@@ -45,6 +46,19 @@ API_VERSION = "cstp.guardrails/v1"
 INPUT_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 # In the place of an expression with problems, so that the rest of the file is still checked.
 NO_EXPRESSION = RuleExpression("", "", frozenset(), frozenset())
+ALWAYS = RuleExpression("true", "true", frozenset(), frozenset())
+"""The expression of a guardrail that only has `match`."""
+RULE_OPTIONS = (
+    "when",
+    "match",
+    "scope",
+    "enforcement",
+    "expires",
+    "owner",
+    "tags",
+    "suggestion",
+    "description",
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -151,8 +165,9 @@ class RulebookParser:
             self.parsed.inputs[name] = InputDeclaration(name, declared, default, description, node.line)
 
     def _guardrail(self, node: YamlNode, where: str, environment: CelEnvironment) -> Guardrail:
-        required = ["id", "name", "when", "severity", "message"]
-        fields = YamlFields(node, self._named(node, "id", where), self.report, required, ["suggestion", "description"])
+        fields = YamlFields(
+            node, self._named(node, "id", where), self.report, ["id", "name", "severity", "message"], RULE_OPTIONS
+        )
         identifier = fields.identifier("id")
         if identifier in self.parsed.ids:
             fields.report_problem(f"the id is used twice; the first is on line {self.parsed.ids[identifier]}", "id")
@@ -167,10 +182,20 @@ class RulebookParser:
             suggestion=fields.optional_text("suggestion"),
             description=fields.optional_text("description"),
             line=node.line,
+            match=read_match(fields, self.report),
+            scope=read_scope(fields, self.report),
+            enforcement=fields.enum_word("enforcement", Enforcement, Enforcement.ENFORCE),
+            expires=read_expiry(fields),
+            owner=fields.optional_text("owner"),
+            tags=fields.identifiers("tags"),
         )
 
     def _expression(self, fields: YamlFields, environment: CelEnvironment) -> RuleExpression:
         source = fields.text("when", MAX_EXPRESSION_CHARACTERS)
+        if fields.get("when") is None:
+            if fields.get("match") is None:
+                fields.report_problem("`when` is missing; it may be left out beside `match`")
+            return ALWAYS
         if not source:
             return NO_EXPRESSION
         try:
@@ -188,7 +213,13 @@ class RulebookParser:
 
     def _test(self, node: YamlNode, where: str) -> RulebookTest:
         where = self._named(node, "name", where)
-        fields = YamlFields(node, where, self.report, ["name", "action", "expect"], ["expect_errors", "expect_allowed"])
+        fields = YamlFields(
+            node,
+            where,
+            self.report,
+            ["name", "action", "expect"],
+            ["expect_errors", "expect_allowed", "expect_approval"],
+        )
         return RulebookTest(
             name=fields.text("name"),
             action=self._action(fields.get("action") or YamlNode(node.line, None), where),
@@ -196,6 +227,7 @@ class RulebookParser:
             expect_errors=self._expected(fields, "expect_errors"),
             expect_allowed=fields.boolean("expect_allowed"),
             line=node.line,
+            expect_approval=fields.boolean("expect_approval"),
         )
 
     def _expected(self, fields: YamlFields, key: str) -> frozenset[str]:
@@ -209,7 +241,7 @@ class RulebookParser:
         # It is missing, which is reported already.
         if node.value is None:
             return Action("", intents=NO_INTENTS)
-        optional = ["category", "stakes", "confidence", "context", "code", "related_intents"]
+        optional = ["category", "stakes", "confidence", "context", "code", "related_intents", "project", "agent", "now"]
         fields = YamlFields(node, where, self.report, ["description"], optional)
         confidence = fields.number("confidence")
         if confidence is not None and not 0 <= confidence <= 1:
@@ -222,6 +254,9 @@ class RulebookParser:
             context=self._context(fields),
             code=self._code(fields),
             intents=self._intents(fields),
+            project=fields.optional_text("project"),
+            agent=fields.optional_text("agent") or "",
+            now=read_instant(fields, "now"),
         )
 
     def _code(self, fields: YamlFields) -> CodeFacts:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cstp_grpc.guardrails.checker import GuardrailEvaluator
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, RulebookTest, RuleSet, Verdict
 
 
@@ -41,7 +41,9 @@ def run_rulebook_tests(rule_set: RuleSet) -> list[RulebookTestResult]:
 
 def find_test_failures(test: RulebookTest, verdict: Verdict) -> Iterator[str]:
     """Yield the differences between a verdict and a test's expectations."""
-    found = {violation.guardrail_id: violation for violation in (*verdict.violations, *verdict.warnings)}
+    found = {
+        violation.guardrail_id: violation for violation in (*verdict.violations, *verdict.warnings, *verdict.dryrun)
+    }
     errors = {name for name, violation in found.items() if violation.code == EVALUATION_ERROR}
     fired = found.keys() - errors
     # Without those that could not be evaluated, which are reported as such.
@@ -53,5 +55,7 @@ def find_test_failures(test: RulebookTest, verdict: Verdict) -> Iterator[str]:
         yield f"{name}: {found[name].message}"
     for name in sorted(test.expect_errors - errors):
         yield f"{name} was expected to be impossible to evaluate, but was evaluated"
+    if test.expect_approval is not None and test.expect_approval != verdict.approval_required:
+        yield f"approval was {'' if verdict.approval_required else 'not '}required"
     if test.expect_allowed is not None and test.expect_allowed != verdict.allowed:
         yield f"the action was {'allowed' if verdict.allowed else 'blocked'}"

@@ -222,6 +222,34 @@ class YamlFields:
         self.report_problem(f"`{key}` must be a list, but is {json_type_name(node.value)}", key)
         return []
 
+    def texts_or_text(self, key: str) -> frozenset[str]:
+        """Return the strings of a list that is not empty, or a single string as such a list; empty if absent."""
+        node = self._entries.get(key)
+        if node is None:
+            return frozenset()
+        items = node.value if isinstance(node.value, list) else [node]
+        if not items:
+            self.report_problem(f"`{key}` is an empty list, which nothing matches", key)
+        for item in items:
+            if not isinstance(item.value, str) or not item.value.strip():
+                self._report(
+                    item.line, self.where, f"`{key}` must be a string or a list of strings, none of them blank"
+                )
+                return frozenset()
+        return frozenset(item.value for item in items if isinstance(item.value, str))
+
+    def identifiers(self, key: str) -> tuple[str, ...]:
+        """Return the strings of a list, each short and without spaces."""
+        found = self.texts(key)
+        for line, text in found:
+            if not IDENTIFIER_PATTERN.fullmatch(text):
+                self._report(
+                    line,
+                    self.where,
+                    f"`{key}` holds {text!r}, which is not 1 to 100 letters, digits, dots, dashes or underscores",
+                )
+        return tuple(text for _, text in found)
+
     def texts(self, key: str) -> list[tuple[int, str]]:
         """Return the strings of a list, each with its line."""
         found = []

@@ -247,7 +247,7 @@ class Announcer:
         if not self._responds:
             return Feedback(received_at)
         facts = await self._read_intent_facts(announcement, caller, reader)
-        verdict = self._judge.judge(action_from_announcement(announcement, code, facts))
+        verdict = self._judge.judge(action_from_announcement(announcement, caller, code, facts))
         similar = await self._find_similar(announcement, reader)
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
         background = await self._read_background(similar, reader)
@@ -414,7 +414,9 @@ def subject_of_announcement(
     return IntentSubject(vector, caller, reader, announcement.project, announcement.paths)
 
 
-def action_from_announcement(announcement: Announcement, code: CodeContext | None, intents: IntentFacts) -> Action:
+def action_from_announcement(
+    announcement: Announcement, caller: str, code: CodeContext | None, intents: IntentFacts
+) -> Action:
     """Convert an announcement to the action that guardrails evaluate."""
     return Action(
         description=announcement.intent,
@@ -424,4 +426,6 @@ def action_from_announcement(announcement: Announcement, code: CodeContext | Non
         context=announcement.metadata,
         code=code.rules if code else NO_CODE,
         intents=intents,
+        project=announcement.project,
+        agent=caller,
     )

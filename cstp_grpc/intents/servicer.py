@@ -156,7 +156,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             reject_agents(request)
         caller = current_caller.get()
         check = await self._checks.judge_and_record(
-            parse_action(request.action),
+            parse_action(request.action, caller.agent),
             caller.agent,
             claimed_agent_name(request),
             caller.request_id,
@@ -169,6 +169,8 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             evaluated=check.verdict.evaluated,
             evaluated_at=proto_values.timestamp_message(check.evaluated_at),
             agent=self._name,
+            dryrun_violations=[violation_message(v) for v in check.verdict.dryrun],
+            approval_required=check.verdict.approval_required,
         )
 
 
@@ -260,14 +262,16 @@ def query_limit(request: cstp_pb2.QueryDecisionsRequest, limits: QueryLimits) ->
     return min(request.limit if request.HasField("limit") else DEFAULT_LIMIT, limits.max_results)
 
 
-def parse_action(message: cstp_pb2.Action) -> Action:
-    """Parse an action."""
+def parse_action(message: cstp_pb2.Action, agent: str) -> Action:
+    """Parse the action of an agent."""
     return Action(
         description=message.description,
         category=proto_values.optional_field(message, "category"),
         stakes=proto_values.STAKES.word(message.stakes) or Stakes.MEDIUM,
         confidence=proto_values.optional_field(message, "confidence"),
         context=proto_values.struct_to_dict(message.context),
+        project=proto_values.optional_field(message, "project"),
+        agent=agent,
     )
 
 
@@ -342,6 +346,8 @@ def guardrail_status_message(verdict: Verdict) -> cstp_pb2.GuardrailStatus:
         violations=[violation_message(v) for v in verdict.violations],
         warnings=[violation_message(v) for v in verdict.warnings],
         evaluated=verdict.evaluated,
+        dryrun_violations=[violation_message(v) for v in verdict.dryrun],
+        approval_required=verdict.approval_required,
     )
 
 

@@ -281,6 +281,7 @@ def handover_action(caller: TenantCaller, handover: Handover) -> Action:
         category=GUARDRAIL_CATEGORY,
         context={key: value for key, value in context.items() if value is not None},
         intents=NO_INTENTS,
+        agent=caller.agent,
     )
 
 

@@ -19,7 +19,8 @@ import uvloop
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.proto_values import struct_to_dict
-from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
+from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from cstp_grpc.intents.servicer import parse_action
 from cstp_grpc.server.call_handlers import serialize_message
@@ -86,7 +87,7 @@ def compute_steps(run: Run) -> dict[str, Series]:
     data = cstp_method(0, method.name, lambda: CHECK).request()
     request: Any = method.request.FromString(data)
     validation = RequestValidator(max_depth=24, max_values=20_000)
-    wanted = parse_action(request.action)
+    wanted = parse_action(request.action, "bench")
     steps: dict[str, tuple[str, Callable[[], object]]] = {
         "parse": ("parsing a check", lambda: method.request.FromString(data)),
         "validation": ("validation of a check", lambda: validation.validate(request)),
@@ -149,7 +150,7 @@ def disk_steps(run: Run, opened: ExitStack) -> dict[str, Series]:
     trail = SqlAuditTrail(database, writer)
     checks = GuardrailChecker(evaluator, trail, lambda: datetime.now(UTC))
     request: Any = contract_methods()["cstp.checkGuardrails"].request.FromString(check_method(0).request())
-    wanted = parse_action(request.action)
+    wanted = parse_action(request.action, "bench")
     loop = uvloop.new_event_loop()
     opened.callback(loop.close)
     judge = f"a check of {AIMED_AT} rules with its durable entry"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cstp_grpc.guardrails.checker import GuardrailEvaluator
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action, RuleSet, Verdict
 from cstp_grpc.guardrails.rulebook import parse_rulebook
 

@@ -8,7 +8,8 @@ import pytest
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, NullAuditSink
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, Unavailable
-from cstp_grpc.guardrails.checker import CheckResult, GuardrailChecker, GuardrailEvaluator
+from cstp_grpc.guardrails.checker import CheckResult, GuardrailChecker
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action
 from tests.guardrails.rulebooks import rule, rule_set
 

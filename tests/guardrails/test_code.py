@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.guardrails.checker import GuardrailEvaluator
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, NO_CODE, Action, CodeFacts, RuleSet
 from cstp_grpc.guardrails.rulebook import parse_rulebook
 from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests

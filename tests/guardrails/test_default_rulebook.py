@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cstp_grpc.enums import Severity, Stakes
-from cstp_grpc.guardrails.checker import GuardrailEvaluator
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action, Verdict
 from cstp_grpc.guardrails.rulebook import default_rulebook_path, load_rule_set
 from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests

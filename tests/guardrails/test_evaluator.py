@@ -9,7 +9,7 @@ import pytest
 
 from cstp_grpc.enums import Severity, Stakes
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.guardrails.checker import GuardrailEvaluator
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, MissingInput, Verdict
 from cstp_grpc.guardrails.rulebook import parse_rulebook
 from tests.guardrails.rulebooks import content, judge, rule, rule_set

@@ -12,7 +12,7 @@ from cstp_grpc.enums import Stakes
 from cstp_grpc.guardrails.cel_cost import MAX_STEPS, measure_size
 from cstp_grpc.guardrails.cel_engine import CelEnvironment, CelPredicate
 from cstp_grpc.guardrails.cel_variables import RuleExpressionError
-from cstp_grpc.guardrails.checker import GuardrailEvaluator
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.input_values import InputType
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Violation
 from tests.example_counts import examples

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from cstp_grpc.audit.model import NullAuditSink
-from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
+from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, IntentFacts, RuleSet, Verdict
 from cstp_grpc.guardrails.rulebook import parse_rulebook
 from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests

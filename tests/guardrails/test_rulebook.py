@@ -64,7 +64,7 @@ def test_a_rulebook_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("cstp.guardrails/v1", "cstp.guardrails/v2", "rules.yaml:1: rulebook: `apiVersion` must be cstp.guardrails/v1"),
         ("apiVersion: cstp.guardrails/v1\n", "", "rules.yaml:1: rulebook: `apiVersion` is missing"),
         ('"2026.1"', "2026.1", "rules.yaml:2: metadata: `version` must be a string, but is a number; put it in quotes"),
-        ("severity: block", "severity: blok", "must be one of block, warn, not blok"),
+        ("severity: block", "severity: blok", "must be one of block, warn, approve, not blok"),
         ("severity: block", "action: block", "unknown key `action`"),
         ("    when:", "    wehn:", "unknown key `wehn`; did you mean `when`?"),
         ("    message: Production changes require completed code review\n", "", "`message` is missing"),

@@ -20,7 +20,8 @@ from cstp_grpc.embedding.embedder import CachedEmbedder, Vectors
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, QueryFailed
-from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
+from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action, RuleSet
 from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser

@@ -29,7 +29,8 @@ from cstp_grpc.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2
-from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
+from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.servicer import CstpService, QueryLimits, list_intents

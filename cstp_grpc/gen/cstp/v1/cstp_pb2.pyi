@@ -492,13 +492,17 @@ class GuardrailStatus(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     EVALUATED_FIELD_NUMBER: _builtins.int
     QUORUM_FIELD_NUMBER: _builtins.int
+    DRYRUN_VIOLATIONS_FIELD_NUMBER: _builtins.int
+    APPROVAL_REQUIRED_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
-    """True when nothing blocks."""
+    """True when nothing blocks and no approval is missing."""
     evaluated: _builtins.int
     """How many guardrails were evaluated."""
+    approval_required: _builtins.bool
+    """True when nothing blocks and an approval is missing: the action is not allowed until a person approves it."""
     @_builtins.property
     def violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
-        """What blocks."""
+        """What blocks, and what needs approval."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
@@ -508,6 +512,10 @@ class GuardrailStatus(_message.Message):
     def quorum(self) -> Global___Quorum:
         """The votes of the required peers, where a quorum decided."""
 
+    @_builtins.property
+    def dryrun_violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
+        """What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run."""
+
     def __init__(
         self,
         *,
@@ -516,10 +524,12 @@ class GuardrailStatus(_message.Message):
         warnings: _abc.Iterable[_types_pb2.Violation] | None = ...,
         evaluated: _builtins.int = ...,
         quorum: Global___Quorum | None = ...,
+        dryrun_violations: _abc.Iterable[_types_pb2.Violation] | None = ...,
+        approval_required: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quorum", b"quorum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "evaluated", b"evaluated", "quorum", b"quorum", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "approval_required", b"approval_required", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "quorum", b"quorum", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1060,6 +1070,7 @@ class Action(_message.Message):
     STAKES_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     CONTEXT_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
     description: _builtins.str
     """In words; 1 to 8000 characters, not blank."""
     category: _builtins.str
@@ -1068,6 +1079,10 @@ class Action(_message.Message):
     """What is at risk; medium when absent."""
     confidence: _builtins.float
     """How sure the agent is, 0 to 1."""
+    project: _builtins.str
+    """The project that the action is about, for guardrails that are about some projects only. It need not be one that the
+    server is configured with.
+    """
     @_builtins.property
     def context(self) -> _struct_pb2.Struct:
         """The inputs of the guardrails. A null means absent. At most 24 levels deep."""
@@ -1080,19 +1095,24 @@ class Action(_message.Message):
         stakes: _types_pb2.Stakes.ValueType = ...,
         confidence: _builtins.float | None = ...,
         context: _struct_pb2.Struct | None = ...,
+        project: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "category", b"category", "confidence", b"confidence", "context", b"context"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_project", b"_project", "category", b"category", "confidence", b"confidence", "context", b"context", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "category", b"category", "confidence", b"confidence", "context", b"context", "description", b"description", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_project", b"_project", "category", b"category", "confidence", b"confidence", "context", b"context", "description", b"description", "project", b"project", "stakes", b"stakes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
 
 Global___Action: _TypeAlias = Action  # noqa: Y015
 
@@ -1110,15 +1130,19 @@ class CheckGuardrailsResponse(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     RESPONSES_FIELD_NUMBER: _builtins.int
     QUORUM_FIELD_NUMBER: _builtins.int
+    DRYRUN_VIOLATIONS_FIELD_NUMBER: _builtins.int
+    APPROVAL_REQUIRED_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
-    """True when nothing blocks."""
+    """True when nothing blocks and no approval is missing."""
     evaluated: _builtins.int
     """How many guardrails were evaluated."""
     agent: _builtins.str
     """The name of the agent that answers."""
+    approval_required: _builtins.bool
+    """True when nothing blocks and an approval is missing: the action is not allowed until a person approves it."""
     @_builtins.property
     def violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
-        """What blocks."""
+        """What blocks, and what needs approval."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
@@ -1136,6 +1160,10 @@ class CheckGuardrailsResponse(_message.Message):
     def quorum(self) -> Global___Quorum:
         """The votes of the required peers, where a quorum decided."""
 
+    @_builtins.property
+    def dryrun_violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
+        """What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run."""
+
     def __init__(
         self,
         *,
@@ -1147,10 +1175,12 @@ class CheckGuardrailsResponse(_message.Message):
         agent: _builtins.str = ...,
         responses: _abc.Iterable[Global___AgentResponse] | None = ...,
         quorum: Global___Quorum | None = ...,
+        dryrun_violations: _abc.Iterable[_types_pb2.Violation] | None = ...,
+        approval_required: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluated_at", b"evaluated_at", "quorum", b"quorum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "allowed", b"allowed", "evaluated", b"evaluated", "evaluated_at", b"evaluated_at", "quorum", b"quorum", "responses", b"responses", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "allowed", b"allowed", "approval_required", b"approval_required", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "evaluated_at", b"evaluated_at", "quorum", b"quorum", "responses", b"responses", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

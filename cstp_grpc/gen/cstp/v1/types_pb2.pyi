@@ -128,6 +128,8 @@ class _SeverityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Severity.Val
     """The action is not allowed."""
     SEVERITY_WARN: _Severity.ValueType  # 2
     """The action is allowed, with a warning."""
+    SEVERITY_APPROVE: _Severity.ValueType  # 3
+    """The action is not allowed unless a person approves it."""
 
 class Severity(_Severity, metaclass=_SeverityEnumTypeWrapper):
     """What a matching guardrail does."""
@@ -138,6 +140,8 @@ SEVERITY_BLOCK: Severity.ValueType  # 1
 """The action is not allowed."""
 SEVERITY_WARN: Severity.ValueType  # 2
 """The action is allowed, with a warning."""
+SEVERITY_APPROVE: Severity.ValueType  # 3
+"""The action is not allowed unless a person approves it."""
 Global___Severity: _TypeAlias = Severity  # noqa: Y015
 
 class _Visibility:
@@ -286,7 +290,7 @@ class Violation(_message.Message):
     message: _builtins.str
     """What is wrong."""
     severity: Global___Severity.ValueType
-    """Whether it blocks or warns."""
+    """Whether it blocks, warns or needs approval."""
     suggestion: _builtins.str
     """How to resolve it; absent where the rulebook says nothing."""
     code: _builtins.str

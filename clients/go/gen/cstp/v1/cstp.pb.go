@@ -760,18 +760,22 @@ func (x *SimilarDecision) GetSupersededBy() string {
 // The verdict of the guardrails on an intent.
 type GuardrailStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True when nothing blocks.
+	// True when nothing blocks and no approval is missing.
 	Allowed bool `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// What blocks.
+	// What blocks, and what needs approval.
 	Violations []*Violation `protobuf:"bytes,2,rep,name=violations,proto3" json:"violations,omitempty"`
 	// What only warns.
 	Warnings []*Violation `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// How many guardrails were evaluated.
 	Evaluated int32 `protobuf:"varint,4,opt,name=evaluated,proto3" json:"evaluated,omitempty"`
 	// The votes of the required peers, where a quorum decided.
-	Quorum        *Quorum `protobuf:"bytes,5,opt,name=quorum,proto3" json:"quorum,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Quorum *Quorum `protobuf:"bytes,5,opt,name=quorum,proto3" json:"quorum,omitempty"`
+	// What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run.
+	DryrunViolations []*Violation `protobuf:"bytes,6,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
+	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it.
+	ApprovalRequired bool `protobuf:"varint,7,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GuardrailStatus) Reset() {
@@ -837,6 +841,20 @@ func (x *GuardrailStatus) GetQuorum() *Quorum {
 		return x.Quorum
 	}
 	return nil
+}
+
+func (x *GuardrailStatus) GetDryrunViolations() []*Violation {
+	if x != nil {
+		return x.DryrunViolations
+	}
+	return nil
+}
+
+func (x *GuardrailStatus) GetApprovalRequired() bool {
+	if x != nil {
+		return x.ApprovalRequired
+	}
+	return false
 }
 
 // A decision of several agents, as it is configured for the category and stakes.
@@ -1748,7 +1766,10 @@ type Action struct {
 	// How sure the agent is, 0 to 1.
 	Confidence *float64 `protobuf:"fixed64,4,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
 	// The inputs of the guardrails. A null means absent. At most 24 levels deep.
-	Context       *structpb.Struct `protobuf:"bytes,5,opt,name=context,proto3" json:"context,omitempty"`
+	Context *structpb.Struct `protobuf:"bytes,5,opt,name=context,proto3" json:"context,omitempty"`
+	// The project that the action is about, for guardrails that are about some projects only. It need not be one that the
+	// server is configured with.
+	Project       *string `protobuf:"bytes,6,opt,name=project,proto3,oneof" json:"project,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1818,12 +1839,19 @@ func (x *Action) GetContext() *structpb.Struct {
 	return nil
 }
 
+func (x *Action) GetProject() string {
+	if x != nil && x.Project != nil {
+		return *x.Project
+	}
+	return ""
+}
+
 // The verdict on an action.
 type CheckGuardrailsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True when nothing blocks.
+	// True when nothing blocks and no approval is missing.
 	Allowed bool `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// What blocks.
+	// What blocks, and what needs approval.
 	Violations []*Violation `protobuf:"bytes,2,rep,name=violations,proto3" json:"violations,omitempty"`
 	// What only warns.
 	Warnings []*Violation `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
@@ -1836,9 +1864,13 @@ type CheckGuardrailsResponse struct {
 	// What each peer answered, in the order of their names, where the scope was federated.
 	Responses []*AgentResponse `protobuf:"bytes,7,rep,name=responses,proto3" json:"responses,omitempty"`
 	// The votes of the required peers, where a quorum decided.
-	Quorum        *Quorum `protobuf:"bytes,8,opt,name=quorum,proto3" json:"quorum,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Quorum *Quorum `protobuf:"bytes,8,opt,name=quorum,proto3" json:"quorum,omitempty"`
+	// What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run.
+	DryrunViolations []*Violation `protobuf:"bytes,9,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
+	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it.
+	ApprovalRequired bool `protobuf:"varint,10,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *CheckGuardrailsResponse) Reset() {
@@ -1927,6 +1959,20 @@ func (x *CheckGuardrailsResponse) GetQuorum() *Quorum {
 	return nil
 }
 
+func (x *CheckGuardrailsResponse) GetDryrunViolations() []*Violation {
+	if x != nil {
+		return x.DryrunViolations
+	}
+	return nil
+}
+
+func (x *CheckGuardrailsResponse) GetApprovalRequired() bool {
+	if x != nil {
+		return x.ApprovalRequired
+	}
+	return false
+}
+
 var File_cstp_v1_cstp_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_cstp_proto_rawDesc = "" +
@@ -2008,7 +2054,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\rsuperseded_by\x18\r \x01(\tH\x02R\fsupersededBy\x88\x01\x01B\b\n" +
 	"\x06_notesB\t\n" +
 	"\a_originB\x10\n" +
-	"\x0e_superseded_by\"\xd6\x01\n" +
+	"\x0e_superseded_by\"\xc4\x02\n" +
 	"\x0fGuardrailStatus\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x122\n" +
 	"\n" +
@@ -2016,7 +2062,9 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"violations\x12.\n" +
 	"\bwarnings\x18\x03 \x03(\v2\x12.cstp.v1.ViolationR\bwarnings\x12\x1c\n" +
 	"\tevaluated\x18\x04 \x01(\x05R\tevaluated\x12'\n" +
-	"\x06quorum\x18\x05 \x01(\v2\x0f.cstp.v1.QuorumR\x06quorum\"a\n" +
+	"\x06quorum\x18\x05 \x01(\v2\x0f.cstp.v1.QuorumR\x06quorum\x12?\n" +
+	"\x11dryrun_violations\x18\x06 \x03(\v2\x12.cstp.v1.ViolationR\x10dryrunViolations\x12+\n" +
+	"\x11approval_required\x18\a \x01(\bR\x10approvalRequired\"a\n" +
 	"\x06Quorum\x12\x16\n" +
 	"\x06needed\x18\x01 \x01(\x05R\x06needed\x12\x1a\n" +
 	"\ballowing\x18\x02 \x01(\x05R\ballowing\x12#\n" +
@@ -2105,7 +2153,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x06action\x18\x01 \x01(\v2\x0f.cstp.v1.ActionR\x06action\x12(\n" +
 	"\x05agent\x18\x02 \x01(\v2\x12.cstp.v1.AgentInfoR\x05agent\x12$\n" +
 	"\x05scope\x18\x03 \x01(\x0e2\x0e.cstp.v1.ScopeR\x05scope\x12\x16\n" +
-	"\x06agents\x18\x04 \x03(\tR\x06agents\"\xe8\x01\n" +
+	"\x06agents\x18\x04 \x03(\tR\x06agents\"\x93\x02\n" +
 	"\x06Action\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12\x1f\n" +
 	"\bcategory\x18\x02 \x01(\tH\x00R\bcategory\x88\x01\x01\x12'\n" +
@@ -2113,9 +2161,12 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\n" +
 	"confidence\x18\x04 \x01(\x01H\x01R\n" +
 	"confidence\x88\x01\x01\x121\n" +
-	"\acontext\x18\x05 \x01(\v2\x17.google.protobuf.StructR\acontextB\v\n" +
+	"\acontext\x18\x05 \x01(\v2\x17.google.protobuf.StructR\acontext\x12\x1d\n" +
+	"\aproject\x18\x06 \x01(\tH\x02R\aproject\x88\x01\x01B\v\n" +
 	"\t_categoryB\r\n" +
-	"\v_confidence\"\xe9\x02\n" +
+	"\v_confidenceB\n" +
+	"\n" +
+	"\b_project\"\xd7\x03\n" +
 	"\x17CheckGuardrailsResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x122\n" +
 	"\n" +
@@ -2126,7 +2177,10 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\fevaluated_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vevaluatedAt\x12\x14\n" +
 	"\x05agent\x18\x06 \x01(\tR\x05agent\x124\n" +
 	"\tresponses\x18\a \x03(\v2\x16.cstp.v1.AgentResponseR\tresponses\x12'\n" +
-	"\x06quorum\x18\b \x01(\v2\x0f.cstp.v1.QuorumR\x06quorum*\xc6\x02\n" +
+	"\x06quorum\x18\b \x01(\v2\x0f.cstp.v1.QuorumR\x06quorum\x12?\n" +
+	"\x11dryrun_violations\x18\t \x03(\v2\x12.cstp.v1.ViolationR\x10dryrunViolations\x12+\n" +
+	"\x11approval_required\x18\n" +
+	" \x01(\bR\x10approvalRequired*\xc6\x02\n" +
 	"\x0eSuggestionKind\x12\x1f\n" +
 	"\x1bSUGGESTION_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19SUGGESTION_KIND_GUARDRAIL\x10\x01\x12\"\n" +
@@ -2222,48 +2276,50 @@ var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	30, // 19: cstp.v1.GuardrailStatus.violations:type_name -> cstp.v1.Violation
 	30, // 20: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
 	7,  // 21: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
-	8,  // 22: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
-	31, // 23: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
-	10, // 24: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
-	6,  // 25: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	11, // 26: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
-	12, // 27: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
-	15, // 28: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
-	25, // 29: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
-	5,  // 30: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	32, // 31: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	21, // 32: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 33: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
-	15, // 34: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
-	9,  // 35: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
-	19, // 36: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
-	20, // 37: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
-	29, // 38: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
-	28, // 39: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
-	25, // 40: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
-	1,  // 41: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
-	28, // 42: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
-	17, // 43: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
-	21, // 44: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 45: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
-	20, // 46: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
-	22, // 47: cstp.v1.Action.context:type_name -> google.protobuf.Struct
-	30, // 48: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
-	30, // 49: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
-	25, // 50: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
-	9,  // 51: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
-	7,  // 52: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
-	2,  // 53: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
-	13, // 54: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
-	16, // 55: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
-	3,  // 56: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
-	14, // 57: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
-	18, // 58: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
-	56, // [56:59] is the sub-list for method output_type
-	53, // [53:56] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	30, // 22: cstp.v1.GuardrailStatus.dryrun_violations:type_name -> cstp.v1.Violation
+	8,  // 23: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
+	31, // 24: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
+	10, // 25: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
+	6,  // 26: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	11, // 27: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
+	12, // 28: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
+	15, // 29: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
+	25, // 30: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
+	5,  // 31: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	32, // 32: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	21, // 33: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 34: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
+	15, // 35: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
+	9,  // 36: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
+	19, // 37: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
+	20, // 38: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
+	29, // 39: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
+	28, // 40: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
+	25, // 41: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
+	1,  // 42: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
+	28, // 43: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
+	17, // 44: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
+	21, // 45: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 46: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
+	20, // 47: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
+	22, // 48: cstp.v1.Action.context:type_name -> google.protobuf.Struct
+	30, // 49: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
+	30, // 50: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
+	25, // 51: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
+	9,  // 52: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
+	7,  // 53: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
+	30, // 54: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
+	2,  // 55: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
+	13, // 56: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
+	16, // 57: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
+	3,  // 58: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
+	14, // 59: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
+	18, // 60: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
+	58, // [58:61] is the sub-list for method output_type
+	55, // [55:58] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_cstp_proto_init() }

@@ -217,6 +217,8 @@ const (
 	Severity_SEVERITY_BLOCK Severity = 1
 	// The action is allowed, with a warning.
 	Severity_SEVERITY_WARN Severity = 2
+	// The action is not allowed unless a person approves it.
+	Severity_SEVERITY_APPROVE Severity = 3
 )
 
 // Enum value maps for Severity.
@@ -225,11 +227,13 @@ var (
 		0: "SEVERITY_UNSPECIFIED",
 		1: "SEVERITY_BLOCK",
 		2: "SEVERITY_WARN",
+		3: "SEVERITY_APPROVE",
 	}
 	Severity_value = map[string]int32{
 		"SEVERITY_UNSPECIFIED": 0,
 		"SEVERITY_BLOCK":       1,
 		"SEVERITY_WARN":        2,
+		"SEVERITY_APPROVE":     3,
 	}
 )
 
@@ -501,7 +505,7 @@ type Violation struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// What is wrong.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// Whether it blocks or warns.
+	// Whether it blocks, warns or needs approval.
 	Severity Severity `protobuf:"varint,4,opt,name=severity,proto3,enum=cstp.v1.Severity" json:"severity,omitempty"`
 	// How to resolve it; absent where the rulebook says nothing.
 	Suggestion *string `protobuf:"bytes,5,opt,name=suggestion,proto3,oneof" json:"suggestion,omitempty"`
@@ -870,11 +874,12 @@ const file_cstp_v1_types_proto_rawDesc = "" +
 	"\x18DECISION_STATUS_PROPOSED\x10\x01\x12\x1b\n" +
 	"\x17DECISION_STATUS_DECIDED\x10\x02\x12\x1c\n" +
 	"\x18DECISION_STATUS_REVIEWED\x10\x03\x12\x1e\n" +
-	"\x1aDECISION_STATUS_SUPERSEDED\x10\x04*K\n" +
+	"\x1aDECISION_STATUS_SUPERSEDED\x10\x04*a\n" +
 	"\bSeverity\x12\x18\n" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSEVERITY_BLOCK\x10\x01\x12\x11\n" +
-	"\rSEVERITY_WARN\x10\x02*W\n" +
+	"\rSEVERITY_WARN\x10\x02\x12\x14\n" +
+	"\x10SEVERITY_APPROVE\x10\x03*W\n" +
 	"\n" +
 	"Visibility\x12\x1a\n" +
 	"\x16VISIBILITY_UNSPECIFIED\x10\x00\x12\x16\n" +

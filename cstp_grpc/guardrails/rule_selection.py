@@ -1,0 +1,133 @@
+"""Select the guardrails that an action can concern, by equality, before any expression is evaluated.
+
+Guardrails with the same conditions form a group. Each group is a bit; every value that a condition names has the bits
+of the groups that accept it, so that selecting takes one look-up per condition, however many groups there are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from cstp_grpc.enums import Enforcement
+from cstp_grpc.guardrails.model import Action, Guardrail, RuleMatch, RuleScope
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConditions:
+    """What the guardrails of a group have in common."""
+
+    match: RuleMatch
+    scope: RuleScope
+    expires: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailGroup:
+    """Guardrails with the same conditions, each with its position in the rule set."""
+
+    conditions: GroupConditions
+    guardrails: Sequence[tuple[int, Guardrail]]
+
+
+def group_guardrails(guardrails: Sequence[Guardrail]) -> list[GuardrailGroup]:
+    """Return the guardrails that are not disabled, in groups."""
+    groups: dict[GroupConditions, list[tuple[int, Guardrail]]] = {}
+    for position, item in enumerate(guardrails):
+        if item.enforcement is not Enforcement.DISABLED:
+            conditions = GroupConditions(item.match, item.scope, item.expires)
+            groups.setdefault(conditions, []).append((position, item))
+    return [GuardrailGroup(conditions, members) for conditions, members in groups.items()]
+
+
+class RuleSelector:
+    """Selects the groups that an action can concern, as the positions in the given sequence."""
+
+    def __init__(self, groups: Sequence[GuardrailGroup]) -> None:
+        self._all = (1 << len(groups)) - 1
+        self._everything = tuple(range(len(groups)))
+        conditions = [group.conditions for group in groups]
+        tests = [
+            (ConditionMask([get(each) for each in conditions]), read, accepts_absent)
+            for get, read, accepts_absent in CONDITIONS
+        ]
+        self._tests = [(mask, read, absent) for mask, read, absent in tests if mask.restricts]
+        self._expiries = sorted({each.expires for each in conditions if each.expires is not None})
+        # The groups in force before the first expiry, between the first and the second, and so on.
+        self._in_force = [self._all] + [
+            bits_of(each.expires is None or each.expires > instant for each in conditions) for instant in self._expiries
+        ]
+        self._sizes = [len(group.guardrails) for group in groups]
+
+    @property
+    def expires(self) -> bool:
+        """Whether any guardrail expires."""
+        return bool(self._expiries)
+
+    def period(self, now: datetime | None) -> int:
+        """Return how many of the instants at which guardrails expire have passed; without an instant none has."""
+        return bisect_right(self._expiries, now) if now is not None and self._expiries else 0
+
+    def count_in_force(self) -> list[int]:
+        """Return the number of guardrails that are not expired, for each period."""
+        return [sum(self._sizes[group] for group in positions_of(bits)) for bits in self._in_force]
+
+    def select(self, action: Action, period: int) -> Sequence[int]:
+        """Return the groups that an action can concern, in rising order."""
+        selected = self._in_force[period]
+        for mask, read, accepts_absent in self._tests:
+            value = read(action)
+            if value is not None or not accepts_absent:
+                selected &= mask.accepting(value)
+        return self._everything if selected == self._all else list(positions_of(selected))
+
+
+class ConditionMask:
+    """For each value that a condition names, the bits of the groups that accept it."""
+
+    def __init__(self, accepted: Sequence[Collection[str]]) -> None:
+        # Groups without this condition accept every value.
+        self._unrestricted = bits_of(not values for values in accepted)
+        self._by_value = {
+            value: self._unrestricted | bits_of(value in values for values in accepted)
+            for value in {each for values in accepted for each in values}
+        }
+
+    @property
+    def restricts(self) -> bool:
+        """Whether any group has the condition."""
+        return bool(self._by_value)
+
+    def accepting(self, value: str | None) -> int:
+        """Return the bits of the groups that accept a value; None is accepted only without the condition."""
+        return self._unrestricted if value is None else self._by_value.get(value, self._unrestricted)
+
+
+ReadText = Callable[[Action], str | None]
+GetAccepted = Callable[[GroupConditions], Collection[str]]
+
+CONDITIONS: Sequence[tuple[GetAccepted, ReadText, bool]] = (
+    (lambda group: group.match.stakes, lambda action: action.stakes, False),
+    (lambda group: group.match.categories, lambda action: action.category, False),
+    (lambda group: group.match.agents, lambda action: action.agent, False),
+    (lambda group: group.match.projects, lambda action: action.project, False),
+    (lambda group: group.scope.agents, lambda action: action.agent, False),
+    # Fail closed: whoever names no project could otherwise leave the scope of every project.
+    (lambda group: group.scope.projects, lambda action: action.project, True),
+)
+"""The values that a group accepts, the action's value, and whether an action without one is accepted."""
+
+
+def bits_of(flags: Iterable[bool]) -> int:
+    """Return a number whose bits are the flags, the first of them lowest."""
+    return sum(1 << position for position, flag in enumerate(flags) if flag)
+
+
+def positions_of(bits: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set, in rising order."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
