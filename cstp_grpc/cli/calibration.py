@@ -11,13 +11,13 @@ from cstp_grpc.cli.command_decorators import FILE, LIMIT, review_filter_options,
 from cstp_grpc.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
-    from cstp_grpc.cli import calibration_output, calibration_plots
+    from cstp_grpc.cli import calibration_output
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
     from cstp_grpc.gen.cstp.v1 import types_pb2
 else:
     calibration_output = LazyModule("cstp_grpc.cli.calibration_output")
-    calibration_plots = LazyModule("cstp_grpc.cli.calibration_plots")
+    calibration_output = LazyModule("cstp_grpc.cli.calibration_output")
 
 GROUPINGS: Final = ("agent", "category", "stakes", "month")
 """What the contract groups by."""
@@ -54,7 +54,7 @@ def calibration_command(
     """
     answer = client.get_calibration(filters=filters, all_agents=all_agents, group_by=list(dict.fromkeys(group_by)))
     if svg_file is not None:
-        write_plot(svg_file, calibration_plots.reliability_diagram(answer))
+        write_plot(svg_file, calibration_output.reliability_diagram(answer))
     out.answer(answer, lambda console: calibration_output.print_calibration(console, answer))
 
 
@@ -82,7 +82,7 @@ def patterns_command(
     """
     answer = client.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
     if svg_file is not None:
-        write_plot(svg_file, calibration_plots.odds_ratio_diagram(answer))
+        write_plot(svg_file, calibration_output.odds_ratio_diagram(answer))
     out.answer(answer, lambda console: calibration_output.print_patterns(console, answer))
 
 

@@ -123,7 +123,7 @@ def authority_entry(tls: TlsSettings | None) -> dict[str, str]:
 
 def import_examples(client: CstpClient) -> int:
     """Import the example decisions of the package and return their number."""
-    from cstp_grpc.cli.import_requests import import_request
+    from cstp_grpc.decisions.messages import import_request
 
     return len(list(client.import_decisions(import_request(record) for record in read_examples())))
 

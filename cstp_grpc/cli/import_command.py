@@ -18,17 +18,15 @@ from rich.text import Text
 
 from cstp_grpc import config
 from cstp_grpc.caller import ANONYMOUS
-from cstp_grpc.cli.agents_file import AgentCallDefaults
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
 from cstp_grpc.cli.decision_output import enum_word
 from cstp_grpc.cli.developer_setup import DEVELOPER, TOKEN_FILE, with_agent
 from cstp_grpc.cli.error_hints import startup_errors_as_failures
-from cstp_grpc.cli.import_requests import import_request
-from cstp_grpc.cli.output import Output, to_printable
-from cstp_grpc.cli.progress import progress_bar
-from cstp_grpc.cli.server_choice import Endpoint, LoadedConfiguration, ServerChoice, choose_server
+from cstp_grpc.cli.output import Output, progress_bar, to_printable
+from cstp_grpc.cli.server_choice import AgentCallDefaults, Endpoint, LoadedConfiguration, ServerChoice, choose_server
 from cstp_grpc.config import AuthSettings, GrpcSettings, IndexSettings, RateLimitSettings, Settings
 from cstp_grpc.contract import json_codec
+from cstp_grpc.decisions.messages import import_request
 from cstp_grpc.decisions.model import DecisionContent
 from cstp_grpc.enums import Permission, Visibility
 from cstp_grpc.gen.cstp.v1 import journal_pb2

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cstp_grpc.cli.command_decorators import LIMIT, Command, enum_choice, object_options, with_client
-from cstp_grpc.cli.output import to_printable
+from cstp_grpc.cli.output import ReconnectNotices, to_printable
 from cstp_grpc.cli.protocol import EXIT_BLOCKED
-from cstp_grpc.cli.reconnect_notices import ReconnectNotices
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.lazy_imports import LazyModule
 from cstp_grpc.liaison.model import AGENT_PREFIX, GUIDE, EventType, MessageRole, SessionStatus

@@ -46,7 +46,8 @@ COMMANDS: Final = {
         "Announce what you are about to do; get similar decisions, a verdict and suggestions.",
     ),
     "intent": ListedCommand(
-        "intent:intent_group", "Say what became of an intent that you announced, and hear of those that are announced."
+        "protocol:intent_group",
+        "Say what became of an intent that you announced, and hear of those that are announced.",
     ),
     "record": ListedCommand("journal:record_command", "Record a decision of yours."),
     "update": ListedCommand(
@@ -64,11 +65,9 @@ COMMANDS: Final = {
     ),
     "unshare": ListedCommand("journal:unshare_command", "Take back the sharing of a decision of yours."),
     "duplicates": ListedCommand("journal:duplicates_command", "Find decisions of yours that say nearly the same."),
-    "export": ListedCommand(
-        "journal_streams:export_command", "Write your decisions as JSON Lines, which `cstp import` reads."
-    ),
+    "export": ListedCommand("journal:export_command", "Write your decisions as JSON Lines, which `cstp import` reads."),
     "watch": ListedCommand(
-        "journal_streams:watch_command", "Print each change of the decisions you may read, as it happens, until Ctrl-C."
+        "journal:watch_command", "Print each change of the decisions you may read, as it happens, until Ctrl-C."
     ),
     "calibration": ListedCommand(
         "calibration:calibration_command", "Compare stated confidences with how the decisions turned out."
@@ -89,7 +88,7 @@ COMMANDS: Final = {
         "import_command:import_command", "Import the decision records in the files and folders at PATHS."
     ),
     "reindex": ListedCommand(
-        "reindex:reindex_command", "Embed all decisions anew with the embedder of the configuration."
+        "config:reindex_command", "Embed all decisions anew with the embedder of the configuration."
     ),
     "agents": ListedCommand(
         "peers:agents_group", "List the agents of federation.peers with their health, version, latency and card."

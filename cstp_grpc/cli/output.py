@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from cstp_grpc.errors import CstpError
+
 JSON_INDENT = 2
 """Columns by which JSON is indented."""
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -139,3 +141,32 @@ def json_text(content: Any, *, ascii_only: bool = False, indent: int | None = JS
 def to_printable(text: str) -> str:
     """Return a text of another agent without control characters and without changes of direction."""
     return CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+@contextmanager
+def progress_bar(out: Output, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal and yield the function that advances it by a number."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out.notes, transient=True, disable=not out.notes.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+class ReconnectNotices:
+    """Prints why a watch was interrupted, each failure once until events arrive again."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._told: set[str] = set()
+
+    def report(self, error: CstpError, _: float) -> None:
+        """Print the failure, unless it was printed already."""
+        if error.message not in self._told:
+            self._told.add(error.message)
+            self._out.note(f"{to_printable(error.message)}; trying again until Ctrl-C")
+
+    def reset(self) -> None:
+        """Forget the printed failures, because events arrive again."""
+        self._told.clear()

@@ -14,6 +14,7 @@ from cstp_grpc.decisions.model import (
     DecisionHistory,
     DuplicateReport,
     ImportAction,
+    ImportRecord,
     JournalChange,
     Links,
     LinkType,
@@ -179,3 +180,19 @@ def duplicates_response(report: DuplicateReport) -> journal_pb2.FindDuplicateDec
 def parse_reasons(messages: Iterable[journal_pb2.Reason]) -> tuple[Reason, ...]:
     """Parse the reasons of a decision."""
     return tuple(Reason(r.type, r.text, proto_values.optional_field(r, "strength")) for r in messages)
+
+
+def import_request(record: ImportRecord) -> journal_pb2.ImportDecisionsRequest:
+    """Return the request that imports a record."""
+    content, links = record.content, record.links
+    return journal_pb2.ImportDecisionsRequest(
+        source=record.source,
+        decision=content_message(content),
+        links=journal_pb2.SourceLinks(
+            supersedes=links.supersedes,
+            superseded_by=links.superseded_by,
+            depends_on=links.depends_on,
+            relates_to=links.relates_to,
+        ),
+        restore_deleted=record.restore_deleted,
+    )

@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cstp_grpc.cli.calibration_output import PLOT_COLUMNS, plot_interval, print_calibration, print_patterns
-from cstp_grpc.cli.calibration_plots import odds_ratio_diagram
+from cstp_grpc.cli.calibration_output import (
+    PLOT_COLUMNS,
+    odds_ratio_diagram,
+    plot_interval,
+    print_calibration,
+    print_patterns,
+)
 from cstp_grpc.client import CstpClient
 from cstp_grpc.gen.cstp.v1 import calibration_pb2 as pb2
 from tests.cli.conftest import Server

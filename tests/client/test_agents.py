@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.cli.agents_file import AgentCallDefaults, AgentEntry, AgentsFile
+from cstp_grpc.cli.server_choice import AgentCallDefaults, AgentEntry, AgentsFile
 from cstp_grpc.errors import ConfigError
 
 DESIGN = {

@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.cli.import_requests import import_request
+from cstp_grpc.decisions.messages import import_request
 from cstp_grpc.decisions.model import DecisionContent
 from cstp_grpc.enums import DecisionStatus
 from cstp_grpc.importing import FieldMapping, ParsedRecord, ReadResult, load_mapping
