@@ -9,20 +9,31 @@ from itertools import takewhile
 from pathlib import Path
 
 from cstp_grpc.decisions.model import DecisionContent, ImportRecord, Reason, SourceLinks
-from cstp_grpc.importing import adr_file_names as names
-from cstp_grpc.importing.adr_status_and_links import (
+from cstp_grpc.importing.adr_conventions import (
+    ADR_WORDS,
     LONGEST_LINE,
     VERB,
+    AdrTitle,
     LinkResolver,
     RecordRelation,
     RelationKind,
+    SectionKind,
     StatusMeaning,
+    date_in_name,
+    is_generic_title,
+    is_placeholder,
+    is_record,
+    is_record_name,
+    is_template_name,
+    number_in_name,
     parse_relations,
     parse_status,
+    parse_title,
+    section_kind,
     should_exist,
+    title_from_name,
 )
-from cstp_grpc.importing.adr_words import ADR_WORDS, SectionKind, section_kind
-from cstp_grpc.importing.decision_fields import FieldReader, check_field
+from cstp_grpc.importing.field_mapping import FieldReader, check_field
 from cstp_grpc.importing.markdown_sections import (
     MarkdownBlock,
     MarkdownLine,
@@ -43,8 +54,15 @@ from cstp_grpc.importing.model import (
     quote_start,
     truncate_text,
 )
-from cstp_grpc.importing.record_dates import DateError, FileDates, RecordDate, find_date
-from cstp_grpc.importing.record_files import SourceNames, read_text, real_path
+from cstp_grpc.importing.record_files import (
+    DateError,
+    FileDates,
+    RecordDate,
+    SourceNames,
+    find_date,
+    read_text,
+    real_path,
+)
 from cstp_grpc.yaml_with_lines import PlainValue
 
 MAX_BYTES = 1024 * 1024
@@ -169,7 +187,7 @@ class AdrDocument:
 
     def __init__(self, text: str, path: Path, markdown: MarkdownReader) -> None:
         """Take the text of a file apart; `path` is absolute. Raises NotADecisionRecord and RecordError."""
-        if names.is_template_name(path):
+        if is_template_name(path):
             raise NotADecisionRecord("it is a template, by its name")
         if is_blank(text):
             raise NotADecisionRecord("it is empty")
@@ -185,7 +203,7 @@ class AdrDocument:
         self._keyed = _keyed_lines([*described, *self._status_lines])
         self.status = parse_status(self._all_status_lines())
         self._check_is_record()
-        self.number = names.number_in_name(path)
+        self.number = number_in_name(path)
         title = self._read_title()
         self.title = title.text
         self.number = self.number or title.written
@@ -206,19 +224,19 @@ class AdrDocument:
             kinds.add(SectionKind.STATUS)
         if any(line.key in LINE_KEYS["date"] for line in self._keyed):
             kinds.add(SectionKind.DATE)
-        if not names.is_record(self._path, kinds):
+        if not is_record(self._path, kinds):
             raise NotADecisionRecord("it is no decision record: it has neither a status nor the sections of one")
 
-    def _read_title(self) -> names.AdrTitle:
+    def _read_title(self) -> AdrTitle:
         heading = self._preamble[-1].heading
-        generic = heading is None or names.is_generic_title(heading.text)
+        generic = heading is None or is_generic_title(heading.text)
         written = self.front.text("title") if generic or heading is None else heading.text
         if written is None:
             return self._title_from_name()
-        title = names.parse_title(written, self.number)
+        title = parse_title(written, self.number)
         unfilled = self.status is not None and not self.status.chosen and "template" in title.text.lower()
-        if unfilled or names.is_placeholder(title.text):
-            if not names.is_record_name(self._path):
+        if unfilled or is_placeholder(title.text):
+            if not is_record_name(self._path):
                 raise NotADecisionRecord(f"it is a template, by its title {quote_start(title.text)}")
             return self._title_from_name()
         if self.number and title.written and title.written.number != self.number.number:
@@ -227,9 +245,9 @@ class AdrDocument:
             )
         return title
 
-    def _title_from_name(self) -> names.AdrTitle:
+    def _title_from_name(self) -> AdrTitle:
         self.remarks.append("the title is taken from the file name")
-        return names.parse_title(names.title_from_name(self._path), self.number)
+        return parse_title(title_from_name(self._path), self.number)
 
     def _all_status_lines(self) -> list[MarkdownLine]:
         front = [line for text in self.front.texts(*FRONT_FIELDS["status"]) for line in self._inline_lines(text)]
@@ -265,7 +283,7 @@ class AdrDocument:
                         self.remarks.append(f"{quote_start(collapse_spaces(text))} is no date; it is not used")
                 except DateError as error:
                     self.remarks.append(f"{error}; it is not used as the date")
-        date = names.date_in_name(self._path)
+        date = date_in_name(self._path)
         return RecordDate(date, DateOrigin.FILE_NAME) if date else None
 
     def _read_relations(self) -> list[RecordRelation]:
@@ -341,7 +359,7 @@ def _find_preamble(sections: Sequence[MarkdownSection]) -> Sequence[MarkdownSect
     titles = [
         number
         for number, section in enumerate(leading)
-        if section.heading and not is_blank(section.heading.text) and not names.is_generic_title(section.heading.text)
+        if section.heading and not is_blank(section.heading.text) and not is_generic_title(section.heading.text)
     ]
     best = min(titles, key=lambda number: (leading[number].level > 1, number), default=0)
     return sections[: best + 1]

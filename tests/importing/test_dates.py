@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.importing import DateOrigin
-from cstp_grpc.importing.record_dates import DateError, find_date, parse_date
+from cstp_grpc.importing.record_files import DateError, find_date, parse_date
 from tests.importing.folder import Folder, nygard
 
 DAY = datetime(2017, 9, 4, tzinfo=UTC)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.importing import DateOrigin, ParsedRecord, read_records
-from cstp_grpc.importing.record_dates import FileDates
-from cstp_grpc.importing.record_files import SourceNames
+from cstp_grpc.importing.record_files import FileDates, SourceNames
 from tests.importing.folder import Folder, git, nygard
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

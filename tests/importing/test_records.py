@@ -10,7 +10,7 @@ import pytest
 from cstp_grpc.decisions.model import DecisionContent, Reason, SourceLinks
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.importing import DateOrigin, ParsedRecord, SkippedRecord
-from cstp_grpc.importing.structured_records import MAX_LINE_BYTES
+from cstp_grpc.importing.read_records import MAX_LINE_BYTES
 from tests.importing.folder import Folder
 
 WHOLE = {
