@@ -6,10 +6,27 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from sqlalchemy import Column, ColumnElement, RowMapping, Select, TextClause, desc, insert, select, text, tuple_
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    ForeignKey,
+    Index,
+    Integer,
+    RowMapping,
+    Select,
+    Table,
+    Text,
+    TextClause,
+    desc,
+    insert,
+    select,
+    text,
+    tuple_,
+)
 
 from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.audit.sql_tables import BLOCKED, NOT_A_CHECK, audit_entries, audit_guardrails
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
@@ -22,6 +39,7 @@ from cstp_grpc.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
+from cstp_grpc.storage.schema import IDENTIFIER, OPTIONAL_JSON, SERIAL, UtcDateTime, metadata, partial_index
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import (
     CompiledStatement,
@@ -32,6 +50,58 @@ from cstp_grpc.storage.unit_of_work import (
     run_insertions,
 )
 from cstp_grpc.storage.writer import GroupCommitWriter
+
+NOT_A_CHECK = "event <> 'guardrail_check'"
+BLOCKED = "allowed = false"
+
+
+audit_entries = Table(
+    "audit_entries",
+    metadata,
+    Column("id", SERIAL, primary_key=True),
+    Column("timestamp", UtcDateTime, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("requesting_agent", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("claimed_agent", Text),
+    Column("action", Text),
+    Column("allowed", Boolean),
+    Column("violations", OPTIONAL_JSON),
+    Column("warnings", OPTIONAL_JSON),
+    Column("evaluated", Integer, nullable=False),
+    Column("rule_set_version", Text),
+    Column("correlation_id", Text),
+    Column("decision_id", IDENTIFIER),
+    Column("error", Text),
+    Column("peers", OPTIONAL_JSON),
+    Column("intent_revision", Integer),
+    Column("count", Integer),
+    Column("first_at", UtcDateTime),
+    Column("last_at", UtcDateTime),
+    # Nearly all end in the instant and the id, the order of every listing, so that filters need no sort; the few
+    # entries of one request are sorted.
+    Index(None, "timestamp", "id"),
+    Index(None, "requesting_agent", "timestamp", "id"),
+    Index(None, "request_id"),
+    # Guardrail checks that pass are most of the trail; the indexes that leave them out cost them nothing.
+    partial_index("correlation_id", "timestamp", "id", where="correlation_id IS NOT NULL"),
+    partial_index("decision_id", "timestamp", "id", where="decision_id IS NOT NULL"),
+    partial_index("event", "timestamp", "id", where=NOT_A_CHECK),
+    partial_index("allowed", "timestamp", "id", where=BLOCKED),
+    partial_index("error", "timestamp", "id", where="error IS NOT NULL"),
+)
+"""The audit trail; triggers refuse every UPDATE and DELETE. `violations`, `warnings`, `peers` are NULL where empty."""
+
+audit_guardrails = Table(
+    "audit_guardrails",
+    metadata,
+    Column("guardrail_id", Text, primary_key=True),
+    Column("timestamp", UtcDateTime, primary_key=True),
+    Column("entry_id", BigInteger, ForeignKey("audit_entries.id"), primary_key=True),
+    sqlite_with_rowid=False,
+)
+"""Which guardrails an audit entry names, and its instant, for filtering; as append-only as the trail."""
+
 
 COUNT_COLUMNS = ("count", "first_at", "last_at")
 """The columns of entries that count calls."""

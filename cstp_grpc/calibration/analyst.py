@@ -9,22 +9,21 @@ from typing import Final
 
 import numpy as np
 
-from cstp_grpc.calibration.drift import detect_drift
-from cstp_grpc.calibration.failure_factors import find_failure_factors
-from cstp_grpc.calibration.failure_groups import MAX_FAILURES, find_recurring_failures
+from cstp_grpc.calibration.failure_patterns import MAX_FAILURES, find_failure_factors, find_recurring_failures
 from cstp_grpc.calibration.model import (
     MIN_REVIEWS,
     OUTCOME_VALUES,
     Calibration,
     CalibrationGroup,
     CalibrationReport,
+    FailureVectors,
     Grouping,
     PatternReport,
     ReviewedDecision,
     ReviewQuery,
+    ReviewStore,
 )
-from cstp_grpc.calibration.scores import Values, score_calibration
-from cstp_grpc.calibration.store import FailureVectors, ReviewStore
+from cstp_grpc.calibration.scores import Values, detect_drift, score_calibration
 from cstp_grpc.enums import Outcome
 
 MAX_REVIEWS: Final = 20_000

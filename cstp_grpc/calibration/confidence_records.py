@@ -11,9 +11,8 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from cstp_grpc.calibration.model import MIN_REVIEWS, OUTCOME_VALUES
+from cstp_grpc.calibration.model import MIN_REVIEWS, OUTCOME_VALUES, ReviewStore, StatedConfidence
 from cstp_grpc.calibration.scores import bucket_number, wilson_interval
-from cstp_grpc.calibration.store import ReviewStore, StatedConfidence
 
 MIN_GAP: Final = 0.1
 """How far a stated confidence is from what it has meant to be worth a warning: the width of a bucket."""

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cstp_grpc.calibration.analyst import ReviewAnalyst
 from cstp_grpc.calibration.confidence_records import ConfidenceRecords
-from cstp_grpc.calibration.journal_vectors import JournalVectors
 from cstp_grpc.calibration.servicer import CalibrationService
 from cstp_grpc.calibration.sql_store import SqlReviewStore
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.decisions.store import DecisionStore, Vector
 from cstp_grpc.gen.cstp.v1 import calibration_pb2_grpc
 from cstp_grpc.server_module import Module, SharedParts
+
+
+class JournalVectors:
+    """Reads the vectors of one model; fulfils `FailureVectors`."""
+
+    def __init__(self, store: DecisionStore, model: str) -> None:
+        self._store = store
+        self._model = model
+
+    def read_vectors(self, ids: Sequence[str]) -> Mapping[str, Vector]:
+        """Return the unit vector of each decision that has one, by id. Raises QueryFailed."""
+        return {row.decision_id: row.vector for row in self._store.index_rows_of(self._model, ids)}
 
 
 @dataclass(frozen=True, slots=True)

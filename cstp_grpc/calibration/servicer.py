@@ -6,8 +6,8 @@ import grpc
 
 from cstp_grpc.calibration import model
 from cstp_grpc.calibration.analyst import MIN_FAILURES, ReviewAnalyst
-from cstp_grpc.calibration.drift import MIN_FOR_DRIFT
 from cstp_grpc.calibration.model import FactorKind, Grouping, ReviewQuery
+from cstp_grpc.calibration.scores import MIN_FOR_DRIFT
 from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.proto_values import EnumMapping

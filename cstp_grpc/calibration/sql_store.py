@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import bindparam, case, func, select, union
 
-from cstp_grpc.calibration.model import OUTCOME_VALUES, ReviewedDecision
-from cstp_grpc.calibration.store import StatedConfidence
+from cstp_grpc.calibration.model import OUTCOME_VALUES, ReviewedDecision, StatedConfidence
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_mapping import (

@@ -16,8 +16,7 @@ from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.background_work import ExpiryTask
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
-from cstp_grpc.webhooks.delivery import WebhookOutbox
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList
+from cstp_grpc.webhooks.delivery import UrlAllowList, WebhookOutbox
 from cstp_grpc.webhooks.webhook_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names, parse_allow_list
 
 logger = logging.getLogger(__name__)

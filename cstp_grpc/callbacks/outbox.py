@@ -17,8 +17,7 @@ from cstp_grpc.enums import Outcome
 from cstp_grpc.errors import CstpError
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
-from cstp_grpc.webhooks.delivery import WebhookAbandoned, WebhookRequest
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList
+from cstp_grpc.webhooks.delivery import UrlAllowList, WebhookAbandoned, WebhookRequest
 
 logger = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from cstp_grpc.callbacks.outbox import CallbackOutbox
     from cstp_grpc.federation.peer import Peer
     from cstp_grpc.liaison.module import LiaisonInputs
-    from cstp_grpc.webhooks.url_allow_list import UrlAllowList
+    from cstp_grpc.webhooks.delivery import UrlAllowList
 
 
 utc_now = partial(datetime.now, UTC)

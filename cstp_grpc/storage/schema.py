@@ -1,6 +1,6 @@
 """Column types, naming and indexes that the tables of all rooms share.
 
-The tables themselves are in `sql_tables.py` of their rooms.
+The tables themselves stand beside the SQL stores of their rooms.
 """
 
 from __future__ import annotations

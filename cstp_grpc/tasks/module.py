@@ -22,8 +22,7 @@ from cstp_grpc.tasks.repository import TaskRepository
 from cstp_grpc.tasks.servicer import TaskService
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.tasks.sql_store import SqlTaskStore
-from cstp_grpc.webhooks.delivery import WebhookOutbox
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList
+from cstp_grpc.webhooks.delivery import UrlAllowList, WebhookOutbox
 from cstp_grpc.webhooks.webhook_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names, parse_allow_list
 
 logger = logging.getLogger(__name__)

@@ -27,8 +27,14 @@ from cstp_grpc.tasks.model import (
     TaskRecord,
     TaskStore,
 )
-from cstp_grpc.webhooks.delivery import WebhookAbandoned, WebhookRequest
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList, WebhookUrl, is_ip_address, parse_webhook_url
+from cstp_grpc.webhooks.delivery import (
+    UrlAllowList,
+    WebhookAbandoned,
+    WebhookRequest,
+    WebhookUrl,
+    is_ip_address,
+    parse_webhook_url,
+)
 
 LOCAL_NAMES: Final = ("localhost", ".localhost")
 """The names that resolve to loopback addresses, RFC 6761, section 6.3."""

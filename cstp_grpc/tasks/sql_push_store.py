@@ -16,7 +16,7 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 from cstp_grpc.tasks.model import PushConfig, Task, TaskNotification
-from cstp_grpc.tasks.sql_tables import push_configs, task_notifications
+from cstp_grpc.tasks.sql_store import push_configs, task_notifications
 
 config_columns = push_configs.c
 notification_columns = task_notifications.c

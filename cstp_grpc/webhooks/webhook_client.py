@@ -12,8 +12,14 @@ from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.client.addresses import AddressNotAllowed
 from cstp_grpc.client.http_client import HttpClient, HttpProtocolError
 from cstp_grpc.config import ConfigError, Settings
-from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected, WebhookRequest
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList, WebhookUrl, parse_webhook_url
+from cstp_grpc.webhooks.delivery import (
+    UrlAllowList,
+    WebhookFailed,
+    WebhookRejected,
+    WebhookRequest,
+    WebhookUrl,
+    parse_webhook_url,
+)
 
 RESPONSE_SECONDS: Final = 10.0
 """Seconds that a receiver may take to answer. Chosen: receivers should accept first and process later."""

@@ -14,8 +14,7 @@ from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.audit.sql_tables import audit_entries, audit_guardrails
-from cstp_grpc.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.audit.sql_trail import SqlAuditTrail, audit_entries, audit_guardrails
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import PageRequest

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.calibration.confidence_records import ConfidenceRecords
-from cstp_grpc.calibration.model import ReviewedDecision
-from cstp_grpc.calibration.store import StatedConfidence
+from cstp_grpc.calibration.model import ReviewedDecision, StatedConfidence
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.enums import Outcome
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.calibration.contingency import FisherTest, adjust_p_values, odds_ratio, odds_ratio_interval
+from cstp_grpc.calibration.failure_patterns import FisherTest, adjust_p_values, odds_ratio, odds_ratio_interval
 from cstp_grpc.calibration.model import OutcomeTable
 
 PUBLISHED = [

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from cstp_grpc.calibration.drift import FALSE_ALARMS, MAX_FOR_DRIFT, MIN_FOR_DRIFT, detect_drift
-from cstp_grpc.calibration.scores import Values
+from cstp_grpc.calibration.scores import FALSE_ALARMS, MAX_FOR_DRIFT, MIN_FOR_DRIFT, Values, detect_drift
 from tests.calibration.strategies import Forecasts, forecasts
 from tests.example_counts import examples
 

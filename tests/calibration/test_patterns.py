@@ -12,8 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.calibration.failure_factors import find_failure_factors
-from cstp_grpc.calibration.failure_groups import MIN_SIMILARITY, find_recurring_failures, link_groups
+from cstp_grpc.calibration.failure_patterns import (
+    MIN_SIMILARITY,
+    find_failure_factors,
+    find_recurring_failures,
+    link_groups,
+)
 from cstp_grpc.calibration.model import FactorKind, OutcomeTable, RecurringFailure, ReviewedDecision
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.enums import Outcome, Stakes

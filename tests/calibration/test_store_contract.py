@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.calibration.model import ReviewedDecision
+from cstp_grpc.calibration.model import ReviewedDecision, StatedConfidence
 from cstp_grpc.calibration.sql_store import SqlReviewStore
-from cstp_grpc.calibration.store import StatedConfidence
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, ImportRecord, Links, Reason
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.enums import Outcome, Stakes, Visibility

@@ -14,8 +14,7 @@ from sqlalchemy import func, select
 from cstp_grpc.audit.model import NullAuditSink
 from cstp_grpc.callbacks.model import Notification
 from cstp_grpc.callbacks.outbox import CallbackBuilder, CallbackOutbox
-from cstp_grpc.callbacks.sql_store import SqlCallbackStore
-from cstp_grpc.callbacks.sql_tables import callbacks, citations
+from cstp_grpc.callbacks.sql_store import SqlCallbackStore, callbacks, citations
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_transaction import CitationNotifier
 from cstp_grpc.decisions.model import Decision, DecisionContent, Links
@@ -28,8 +27,7 @@ from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.storage.writer import GroupCommitWriter
-from cstp_grpc.webhooks.delivery import WebhookOutbox
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList, parse_webhook_url
+from cstp_grpc.webhooks.delivery import UrlAllowList, WebhookOutbox, parse_webhook_url
 from tests.webhooks.fakes import FakeWebhookClient, Trail
 
 NOON = datetime(2026, 2, 4, 12, 0, tzinfo=UTC)

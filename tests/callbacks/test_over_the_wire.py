@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import Table, func, select
 
-from cstp_grpc.callbacks.sql_tables import callbacks, citations
+from cstp_grpc.callbacks.sql_store import callbacks, citations
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.app import App

@@ -14,8 +14,7 @@ import pytest
 from cstp_grpc.client.addresses import is_public
 from cstp_grpc.config import ConfigError
 from cstp_grpc.server.app import App
-from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected, WebhookRequest
-from cstp_grpc.webhooks.url_allow_list import parse_webhook_url
+from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected, WebhookRequest, parse_webhook_url
 from cstp_grpc.webhooks.webhook_client import HttpWebhookClient
 from tests.certificates import Authority
 from tests.harness import settings

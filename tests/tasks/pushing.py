@@ -19,10 +19,8 @@ from cstp_grpc.tasks.model import PushConfig, Task, TaskNotification
 from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationBuilder
 from cstp_grpc.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
-from cstp_grpc.tasks.sql_store import SqlTaskStore
-from cstp_grpc.tasks.sql_tables import push_configs, task_notifications
-from cstp_grpc.webhooks.delivery import WebhookOutbox
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList, parse_webhook_url
+from cstp_grpc.tasks.sql_store import SqlTaskStore, push_configs, task_notifications
+from cstp_grpc.webhooks.delivery import UrlAllowList, WebhookOutbox, parse_webhook_url
 from tests.tasks.keeping import KEPT, Clock
 from tests.webhooks.fakes import FakeWebhookClient, Trail
 

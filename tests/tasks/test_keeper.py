@@ -23,8 +23,7 @@ from cstp_grpc.tasks.repository import (
     TaskContent,
     TaskRepository,
 )
-from cstp_grpc.tasks.sql_store import SqlTaskStore
-from cstp_grpc.tasks.sql_tables import tasks
+from cstp_grpc.tasks.sql_store import SqlTaskStore, tasks
 from tests.databases import POOL_SIZE, ServerWriter
 from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, OPEN, Clock, KeeperKit

@@ -16,7 +16,7 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.model import Task, TaskFilter, TaskPage
-from cstp_grpc.tasks.sql_tables import tasks
+from cstp_grpc.tasks.sql_store import tasks
 from tests.example_counts import examples
 from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, KeeperKit, Shelf

@@ -6,7 +6,7 @@ import pytest
 
 from cstp_grpc.client.addresses import is_public
 from cstp_grpc.tasks.push_notifications import PushUrlPolicy
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList
+from cstp_grpc.webhooks.delivery import UrlAllowList
 from tests.tasks.pushing import allow
 
 LISTED = "http://hooks.internal:8080/a2a/"

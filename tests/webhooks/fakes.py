@@ -9,8 +9,7 @@ from typing import Any
 
 from cstp_grpc.audit.model import AuditEntry, NullAuditSink
 from cstp_grpc.storage.unit_of_work import UnitOfWork
-from cstp_grpc.webhooks.delivery import WebhookRequest
-from cstp_grpc.webhooks.url_allow_list import WebhookUrl
+from cstp_grpc.webhooks.delivery import WebhookRequest, WebhookUrl
 from tests.waiting import SECONDS
 
 

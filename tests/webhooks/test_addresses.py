@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList, parse_webhook_url
+from cstp_grpc.webhooks.delivery import UrlAllowList, parse_webhook_url
 
 PREFIX = "https://agents.example.com/cstp/"
 
