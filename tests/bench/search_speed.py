@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cstp_grpc.embedding.embedder import Embedder
-from cstp_grpc.embedding.factory import build_embedder
+from cstp_grpc.embedding.module import build_embedder
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from tests.bench.clients import OTHER_TOKEN, TOKEN, GrpcMethod, call_once, calling, cstp_method, dialled
 from tests.bench.load import Series

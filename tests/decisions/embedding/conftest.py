@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.embedding.minilm_embedder import MiniLmEmbedder
 from cstp_grpc.embedding.model_files import PACKAGE, ModelFiles, files_in_folder, package_folder
+from cstp_grpc.embedding.onnx_embedders import MiniLmEmbedder
 
 
 @pytest.fixture

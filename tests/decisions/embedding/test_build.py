@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from cstp_grpc.embedding.embedder import Embedder
-from cstp_grpc.embedding.factory import build_embedder
-from cstp_grpc.embedding.minilm_embedder import MiniLmEmbedder
 from cstp_grpc.embedding.model_files import ModelFiles, WeightsMissing, default_locations
+from cstp_grpc.embedding.module import build_embedder
+from cstp_grpc.embedding.onnx_embedders import MiniLmEmbedder
 
 
 def build(provider: str, data_dir: Path, model_path: Path | None = None, cache_size: int = 10) -> Embedder:
@@ -76,7 +76,7 @@ def test_a_memory_of_size_0_keeps_nothing(cache_size: int, kept: bool, tmp_path:
 
 def test_lexical_does_without_the_libraries_of_the_model(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from cstp_grpc.embedding.factory import build_embedder\n"
+        "import sys; from pathlib import Path; from cstp_grpc.embedding.module import build_embedder\n"
         "build_embedder('lexical', None, False, 1, 10, Path()).embed(['a ledger'])\n"
         "print(sorted({'onnxruntime', 'onnx', 'tokenizers', 'chromadb'} & set(sys.modules)))"
     )

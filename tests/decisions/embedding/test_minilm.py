@@ -9,10 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from cstp_grpc.embedding.minilm_embedder import PROBES, MiniLmEmbedder
+from cstp_grpc.embedding.embedder import EmbeddingThreads
 from cstp_grpc.embedding.model_files import ModelFiles, WeightsMissing
 from cstp_grpc.embedding.onnx_conversion import prepare_onnx_model
-from cstp_grpc.embedding.text_batches import EmbeddingThreads
+from cstp_grpc.embedding.onnx_embedders import PROBES, MiniLmEmbedder
 from cstp_grpc.errors import QueryFailed
 from tests.decisions.embedding.reference import random_tensors, sentence_vector, write_graph
 

@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from cstp_grpc.config import EmbeddingSettings
+from cstp_grpc.embedding.embedder import ONE_THREAD, EmbeddingThreads
 from cstp_grpc.embedding.module import build_configured_embedder
-from cstp_grpc.embedding.onnx_folder_embedder import OnnxFolderEmbedder
-from cstp_grpc.embedding.text_batches import ONE_THREAD, EmbeddingThreads
+from cstp_grpc.embedding.onnx_embedders import OnnxFolderEmbedder
 from cstp_grpc.errors import ConfigError, QueryFailed
 
 WORDS = ("[UNK]", "cache", "queue", "mail", "page", "Cache")

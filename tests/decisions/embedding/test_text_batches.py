@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.embedding.text_batches import BATCH_TOKENS, BatchThreads, batch_by_length
+from cstp_grpc.embedding.embedder import BATCH_TOKENS, BatchThreads, batch_by_length
 from tests.waiting import SECONDS
 
 
