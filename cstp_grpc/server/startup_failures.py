@@ -7,8 +7,7 @@ from typing import Final
 from cstp_grpc.embedding.model_files import WeightsMissing
 from cstp_grpc.errors import CannotListen, ConfigError
 from cstp_grpc.guardrails.rulebook import RulebookError
-from cstp_grpc.storage.database import UnsuitableDatabase
-from cstp_grpc.storage.database_errors import describe_database_failure
+from cstp_grpc.storage.database import UnsuitableDatabase, describe_database_failure
 from cstp_grpc.storage.file_locks import AlreadyRunning
 
 SELF_EXPLANATORY: Final = (AlreadyRunning, CannotListen, ConfigError, RulebookError, UnsuitableDatabase, WeightsMissing)

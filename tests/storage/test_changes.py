@@ -11,8 +11,7 @@ import pytest
 
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.errors import QueryFailed
-from cstp_grpc.storage.change_notifications import NotificationListener
-from cstp_grpc.storage.change_watch import ChangeWatch, DatabaseVersion
+from cstp_grpc.storage.change_watch import ChangeWatch, DatabaseVersion, NotificationListener
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -153,7 +152,7 @@ def test_a_lost_listener_tells_of_what_it_may_have_missed_and_comes_back(
 ) -> None:
     changes: list[bool] = []
     listener = NotificationListener(database, lambda: changes.append(listener.is_listening))
-    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.change_notifications"):
+    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.change_watch"):
         listener.start()
         try:
             wait_until(lambda: changes == [True], "it listens")
