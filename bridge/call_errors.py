@@ -11,10 +11,19 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from cstp_grpc.contract.error_details import make_error_details, pack_any
-from cstp_grpc.contract.error_reasons import REASON_CODES, ReasonCodes, codes_for_error, error_for_reason
 from cstp_grpc.contract.json_codec import json_path
-from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY, error_from_details, read_error_details, reason_for_status
+from cstp_grpc.contract.rpc_errors import (
+    REASON_CODES,
+    REQUEST_ID_KEY,
+    ReasonCodes,
+    codes_for_error,
+    error_for_reason,
+    error_from_details,
+    make_error_details,
+    pack_any,
+    read_error_details,
+    reason_for_status,
+)
 from cstp_grpc.errors import (
     REQUEST_ID,
     BlockingGuardrail,

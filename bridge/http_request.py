@@ -17,9 +17,8 @@ from bridge.admission import LARGE_REQUEST_BYTES
 from bridge.call_errors import DETAIL, ErrorWithOwnCodes
 from bridge.upstream import Metadata
 from cstp_grpc.config import ConfigError, ServerSettings
-from cstp_grpc.contract.error_reasons import REASON_CODES
-from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY, MAX_HOP_METADATA_CHARACTERS
-from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
+from cstp_grpc.contract.call_scope import HOP_METADATA_KEY, MAX_HOP_METADATA_CHARACTERS
+from cstp_grpc.contract.rpc_errors import REASON_CODES, REQUEST_ID_KEY
 from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"

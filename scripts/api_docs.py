@@ -19,8 +19,8 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
-from cstp_grpc.contract.error_reasons import REASON_CODES
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.gen.error_reasons import BARE_GRPC_CODES, BARE_HTTP_STATUSES, BARE_JSON_RPC_CODES
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from cstp_grpc.cli.main import main
-from cstp_grpc.contract.error_reasons import REASON_CODES
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.contract.rpc_errors import REASON_CODES
 from tests.intent_layer.repositories import needs_git
 
 ROOT = Path(__file__).resolve().parent.parent

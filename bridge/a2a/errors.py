@@ -28,9 +28,8 @@ from bridge.call_errors import (
     to_any_json,
     violation_text,
 )
-from cstp_grpc.contract.error_details import make_error_details, pack_any
-from cstp_grpc.contract.error_reasons import INTERNAL, REASON_CODES
 from cstp_grpc.contract.json_codec import json_path
+from cstp_grpc.contract.rpc_errors import INTERNAL, REASON_CODES, make_error_details, pack_any
 from cstp_grpc.errors import REQUEST_ID, CstpError, FieldViolation
 
 A2A_DOMAIN: Final = "a2a-protocol.org"

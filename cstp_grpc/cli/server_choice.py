@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from cstp_grpc.config.hosts import dial_host, join_host_port
+from cstp_grpc.config.environment import dial_host, join_host_port
 from cstp_grpc.errors import ConfigError
 
 if TYPE_CHECKING:

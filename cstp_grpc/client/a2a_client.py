@@ -28,7 +28,7 @@ from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError,
 from cstp_grpc.client.grpc_transport import bearer_header
 from cstp_grpc.client.tls import tls_context
 from cstp_grpc.contract.json_values import restore_integers
-from cstp_grpc.contract.untrusted_text import append_reason
+from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.errors import InvalidArgument
 
 T = TypeVar("T")

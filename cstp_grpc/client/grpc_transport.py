@@ -11,9 +11,8 @@ import grpc
 from google.protobuf.message import Message
 
 from cstp_grpc.client.tls import channel_credentials
-from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.methods import RpcMethod, service_config
 from cstp_grpc.contract.rpc_errors import error_from_rpc
-from cstp_grpc.contract.service_config import service_config
 from cstp_grpc.errors import InvalidArgument, Unavailable
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024

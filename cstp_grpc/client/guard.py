@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, o
 from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.cstp_client import CstpClient
 from cstp_grpc.contract.calls import Json, UnaryCall
-from cstp_grpc.contract.untrusted_text import append_reason
+from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen import calls

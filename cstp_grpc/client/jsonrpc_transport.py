@@ -17,12 +17,12 @@ from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, ResponseStream, 
 from cstp_grpc.client.http_client import HttpClient, HttpProtocolError, HttpResponse, ResponseTooLarge
 from cstp_grpc.client.tls import tls_context
 from cstp_grpc.contract import json_codec
-from cstp_grpc.contract.error_reasons import (
+from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.rpc_errors import (
     error_class_for_http_status,
     error_for_reason,
     reason_for_json_rpc_code,
 )
-from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.errors import (
     REQUEST_ID,
     BlockingGuardrail,

@@ -11,20 +11,14 @@ if TYPE_CHECKING:
         ENV_PREFIX,
         CommandEnvironment,
         command_environment,
+        dial_host,
         environment_without_settings,
         forbid_telemetry,
         inherited_environment,
+        is_loopback,
+        join_host_port,
         silence_grpc,
     )
-    from cstp_grpc.config.federation import (
-        CallbackSettings,
-        FederationSettings,
-        PeerSettings,
-        QuorumSettings,
-        ShareSettings,
-    )
-    from cstp_grpc.config.hosts import dial_host, is_loopback, join_host_port
-    from cstp_grpc.config.liaison import PILLARS, LiaisonSettings, PillarSettings, RetentionSettings
     from cstp_grpc.config.listeners import (
         A2aSettings,
         GrpcSettings,
@@ -42,6 +36,17 @@ if TYPE_CHECKING:
         load_settings,
         validate_text,
     )
+    from cstp_grpc.config.other_agents import (
+        PILLARS,
+        CallbackSettings,
+        FederationSettings,
+        LiaisonSettings,
+        PeerSettings,
+        PillarSettings,
+        QuorumSettings,
+        RetentionSettings,
+        ShareSettings,
+    )
     from cstp_grpc.config.settings import (
         AgentSettings,
         AuthSettings,
@@ -52,8 +57,7 @@ if TYPE_CHECKING:
         Settings,
         TokenSettings,
     )
-    from cstp_grpc.config.yaml_editing import add_peer, replace_file
-    from cstp_grpc.config.yaml_file import expand_text, parse_yaml, read_data_dir, read_text
+    from cstp_grpc.config.yaml_file import add_peer, expand_text, parse_yaml, read_data_dir, read_text, replace_file
     from cstp_grpc.errors import ConfigError
 else:
     __getattr__ = lazy_exports(
@@ -63,28 +67,13 @@ else:
                 "CommandEnvironment",
                 "ENV_PREFIX",
                 "command_environment",
+                "dial_host",
                 "environment_without_settings",
                 "forbid_telemetry",
                 "inherited_environment",
-                "silence_grpc",
-            ),
-            "cstp_grpc.config.federation": (
-                "CallbackSettings",
-                "FederationSettings",
-                "PeerSettings",
-                "QuorumSettings",
-                "ShareSettings",
-            ),
-            "cstp_grpc.config.hosts": (
                 "is_loopback",
-                "dial_host",
                 "join_host_port",
-            ),
-            "cstp_grpc.config.liaison": (
-                "LiaisonSettings",
-                "PILLARS",
-                "PillarSettings",
-                "RetentionSettings",
+                "silence_grpc",
             ),
             "cstp_grpc.config.listeners": (
                 "A2aSettings",
@@ -103,6 +92,17 @@ else:
                 "load_settings",
                 "validate_text",
             ),
+            "cstp_grpc.config.other_agents": (
+                "CallbackSettings",
+                "FederationSettings",
+                "LiaisonSettings",
+                "PILLARS",
+                "PeerSettings",
+                "PillarSettings",
+                "QuorumSettings",
+                "RetentionSettings",
+                "ShareSettings",
+            ),
             "cstp_grpc.config.settings": (
                 "AgentSettings",
                 "AuthSettings",
@@ -113,15 +113,13 @@ else:
                 "Settings",
                 "TokenSettings",
             ),
-            "cstp_grpc.config.yaml_editing": (
-                "add_peer",
-                "replace_file",
-            ),
             "cstp_grpc.config.yaml_file": (
+                "add_peer",
                 "expand_text",
                 "parse_yaml",
                 "read_data_dir",
                 "read_text",
+                "replace_file",
             ),
             "cstp_grpc.errors": ("ConfigError",),
         },

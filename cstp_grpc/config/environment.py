@@ -1,7 +1,8 @@
-"""Environment variables that programs read without settings, and the environment of child processes."""
+"""What programs need without settings: environment variables, the environment of child processes, and hosts to dial."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,3 +59,27 @@ def inherited_environment(names: Iterable[str]) -> dict[str, str]:
 def environment_without_settings() -> dict[str, str]:
     """Return the environment without our settings, for child processes that are configured otherwise."""
     return {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+
+
+DIAL_HOST_OF_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the host to dial for a server that listens on all addresses
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a server on this address is reachable from this machine only."""
+    # Not resolved: what a name leads to may change after the check.
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def dial_host(host: str) -> str:
+    """Return the host to dial on this machine for a server that listens on `host`."""
+    return DIAL_HOST_OF_WILDCARD.get(host, host)
+
+
+def join_host_port(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from cstp_grpc.config.federation import FederationSettings
-from cstp_grpc.config.hosts import is_loopback
-from cstp_grpc.config.liaison import LiaisonSettings
+from cstp_grpc.config.environment import is_loopback
 from cstp_grpc.config.listeners import A2aSettings, GrpcSettings, ServerSettings, ServeSettings
+from cstp_grpc.config.other_agents import FederationSettings, LiaisonSettings
 from cstp_grpc.config.settings_section import URL, SettingsSection, SqliteFile, add_setting_descriptions
 from cstp_grpc.config.yaml_file import DEFAULT_DATA_DIR
 from cstp_grpc.enums import DEFAULT_TENANT, INTENT_LAYER_AGENT, LIAISON_SUPERVISOR, NodeRule, Permission, RuleSeverity

@@ -1,8 +1,12 @@
-"""What the `scope` and the `agents` of a request say: whether peers are asked, and which."""
+"""How far a call goes: whether it asks peers and which, and the hop limit that stops agents from asking in a loop."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote
 
 from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
@@ -25,3 +29,79 @@ def reject_unknown_agents(agents: Sequence[str], peers: Collection[str] = ()) ->
         violations = [FieldViolation(f"agents[{number}]", "is the name of no peer") for number in unknown]
         # The message names only the first, since trailing metadata is limited to 8 KiB in many clients.
         raise InvalidArgument(f"There is no peer {agents[unknown[0]]}", violations=violations)
+
+
+HOP_METADATA_KEY: Final = "x-cstp-federation"
+"""The name of the gRPC metadata key and of the HTTP header."""
+MAX_HOP_METADATA_CHARACTERS: Final = 1536
+"""Maximum length of the value. Chosen: gRPC's default limit for all metadata of a call is 8 KiB."""
+MAX_HOPS: Final = 64
+"""Maximum number of hops that is accepted. Chosen: far above the 8 of `federation.max_hops`, for other software."""
+MAX_PATH_AGENTS: Final = 64
+"""Maximum number of agents in a path: one for each hop."""
+QUOTED_CHARACTER: Final = r"(?:[A-Za-z0-9_.~-]|%[0-9A-F]{2})"
+HOP_METADATA_PATTERN: Final = re.compile(
+    rf"id=(?P<id>{QUOTED_CHARACTER}*);hops=(?P<hops>[0-9]{{1,2}});path=(?P<path>(?:{QUOTED_CHARACTER}+(?:,{QUOTED_CHARACTER}+)*)?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HopContext:
+    """The hop metadata of a call: id, hops left, agents visited.
+
+    Callers supply it, so it is only ever used to stop calls.
+    """
+
+    id: str
+    """Identifies the original call at every agent."""
+    hops: int
+    """How many more agents in a row may be asked; at 0 an agent answers by itself."""
+    path: tuple[str, ...] = ()
+    """The agents visited, in order."""
+
+    def encode(self) -> str:
+        """Return the metadata value."""
+        return f"id={quote_name(self.id)};hops={self.hops};path={','.join(map(quote_name, self.path))}"
+
+    @classmethod
+    def decode(cls, text: str | None) -> HopContext | None:
+        """Parse the metadata value of a call, None if it has none. Invalid values allow no further hop."""
+        if text is None:
+            return None
+        match = HOP_METADATA_PATTERN.fullmatch(text) if len(text) <= MAX_HOP_METADATA_CHARACTERS else None
+        if match is None:
+            # Fail closed: None would mean a call without metadata, which has all hops left.
+            return NO_HOPS_LEFT
+        names = match["path"].split(",") if match["path"] else []
+        try:
+            path = tuple(unquote_name(name) for name in names)
+            found = cls(unquote_name(match["id"]), int(match["hops"]), path)
+        except ValueError:
+            return NO_HOPS_LEFT
+        return found if found.hops <= MAX_HOPS and len(path) <= MAX_PATH_AGENTS else NO_HOPS_LEFT
+
+    def next_hop(self, agent: str) -> HopContext:
+        """Return the context for the calls that `agent` makes; without further hops if it would exceed a limit."""
+        path = (*self.path, agent)
+        further = HopContext(self.id, self.hops - 1, path)
+        fits = len(path) <= MAX_PATH_AGENTS and len(further.encode()) <= MAX_HOP_METADATA_CHARACTERS
+        # Without this agent in the path, a loop through it could not be recognized; so no hop is left instead.
+        return further if self.hops > 0 and fits else HopContext(self.id, 0, self.path)
+
+
+NO_HOPS_LEFT: Final = HopContext("", 0)
+"""The context used for invalid metadata."""
+
+
+def quote_name(text: str) -> str:
+    """Percent-encode a text for the metadata value."""
+    return quote(text, safe="")
+
+
+def unquote_name(text: str) -> str:
+    """Decode a percent-encoded text. Raises ValueError if it is not printable UTF-8."""
+    found = unquote(text, errors="strict")
+    # The names are passed on, and may end up in logs of other agents.
+    if not found.isprintable():
+        raise ValueError("it holds control characters")
+    return found

@@ -1,24 +1,118 @@
-"""Reads the google.rpc.Status that a failed gRPC call carries. The server, the bridge and the clients share it."""
+"""Errors of calls: the codes of each reason, the google.rpc.Status that carries them, and the texts of others in them.
+
+Reasons and codes are declared in `proto/cstp/v1/errors.proto`, as options of the values of ErrorReason. The server, the
+bridge and the clients share this module.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import grpc
+from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 
 from cstp_grpc import errors
-from cstp_grpc.contract.error_reasons import error_for_reason, reason_for_grpc_code
-from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation
+from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
+from cstp_grpc.gen import error_reasons as generated
 
 if TYPE_CHECKING:
     from google.rpc import status_pb2
 
     FailedCall = grpc.Call | grpc.aio.AioRpcError
+
+INTERNAL: Final = InternalError.reason
+"""The reason of statuses that no reason claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonCodes:
+    """How failures of one reason are answered over each transport."""
+
+    grpc_code: str
+    """The name of the gRPC status."""
+    json_rpc_code: int
+    http_status: int
+    """The HTTP status of a JSON-RPC answer to a single call."""
+    a2a_code: int
+    """The code of a JSON-RPC error over A2A."""
+    a2a_http_status: int
+    """The HTTP status of an A2A answer over HTTP+JSON."""
+    retriable: bool
+    """Whether the same call may succeed later; with RESOURCE_EXHAUSTED only if the server says how long to wait."""
+    parent: str | None
+    """The more general reason that callers may treat this one as."""
+    bridge_only: bool
+    """Whether no gRPC server gives the reason."""
+
+
+REASON_CODES: Final[Mapping[str, ReasonCodes]] = {
+    reason: ReasonCodes(**codes) for reason, codes in generated.ERROR_CODES.items()
+}
+"""By the values of ErrorReason without their prefix."""
+
+RETRIED_GRPC_CODES: Final = frozenset(codes.grpc_code for codes in REASON_CODES.values() if codes.retriable)
+"""The statuses after which the service config has clients retry, whatever the reason, unless the server forbids it."""
+
+ERROR_CLASSES: Final[Mapping[str, type[CstpError]]] = {
+    kind.reason: kind
+    for kind in vars(errors).values()
+    # A class without a reason of its own is a special case of another, such as ServerUnreachable.
+    if isinstance(kind, type) and issubclass(kind, CstpError) and "reason" in vars(kind)
+}
+"""The exceptions of `cstp_grpc.errors` by their reasons."""
+
+
+def codes_for_error(error: CstpError) -> ReasonCodes:
+    """Return the codes of an exception: those of its own reason, or of the nearest base class that the contract has."""
+    # In the order of the MRO, so that a subclass without codes of its own is answered like the nearest class that has
+    # some.
+    bases = (kind for kind in type(error).__mro__ if issubclass(kind, CstpError) and hasattr(kind, "reason"))
+    known = (REASON_CODES[kind.reason] for kind in bases if kind.reason in REASON_CODES)
+    return next(known, REASON_CODES[INTERNAL])
+
+
+def is_retriable(reason: str) -> bool:
+    """Return whether a call that failed for a reason may succeed later; reasons of later contracts are not known to."""
+    return reason in REASON_CODES and REASON_CODES[reason].retriable
+
+
+def reason_for_grpc_code(code: str) -> str:
+    """Return the reason that the name of a gRPC status means if nothing gives a reason."""
+    return generated.BARE_GRPC_CODES.get(code, INTERNAL)
+
+
+def reason_for_json_rpc_code(code: object) -> str:
+    """Return the reason that the `code` of a JSON-RPC error means if its data gives none."""
+    return generated.BARE_JSON_RPC_CODES.get(code, INTERNAL) if isinstance(code, int) else INTERNAL
+
+
+def error_class_for_http_status(status: int) -> type[CstpError] | None:
+    """Return the exception that an HTTP status means if the body is not JSON-RPC, or None."""
+    reason = generated.BARE_HTTP_STATUSES.get(status)
+    return None if reason is None else ERROR_CLASSES[reason]
+
+
+def error_for_reason(
+    reason: str,
+    message: str,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    violations: Sequence[FieldViolation] = (),
+    retry_after: float | None = None,
+    blocks: Sequence[BlockingGuardrail] = (),
+) -> CstpError:
+    """Return the exception for a reason; for one of a later contract an InternalError whose metadata has the reason."""
+    details = dict(metadata or {})
+    if reason not in ERROR_CLASSES:
+        details.setdefault("reason", reason)
+    error_class = ERROR_CLASSES.get(reason, InternalError)
+    return error_class(message, metadata=details, violations=violations, retry_after=retry_after, blocks=blocks)
+
 
 DOMAIN: Final = "cstp"
 """The domain of the contract's reasons in ErrorInfo; other domains may have reasons of the same names."""
@@ -106,7 +200,7 @@ def reason_for_status(call: FailedCall) -> str:
 
 
 def read_error_details(call: FailedCall) -> RpcErrorDetails | None:
-    """Return what the google.rpc.Status of a failed call says; None if it has none with a reason of the contract."""
+    """Return the details in the status of a failed call; None if it has no google.rpc.Status with a reason of ours."""
     from google.rpc import error_details_pb2  # not at the top: the first call of a short command needs it seldom
 
     status = read_rich_status(call)
@@ -171,3 +265,64 @@ def connection_failure(text: str) -> str:
     """Return why a server cannot be reached: the end of the chain of causes that gRPC's text lists."""
     handshake = HANDSHAKE.search(text)
     return f"the TLS handshake failed, {handshake[1]}" if handshake else text.rpartition(": ")[2]
+
+
+def make_error_details(
+    reason: str,
+    metadata: Mapping[str, str],
+    *,
+    domain: str = DOMAIN,
+    violations: Iterable[FieldViolation] = (),
+    blocks: Iterable[BlockingGuardrail] = (),
+    retry_after_ms: int | None = None,
+) -> list[Message]:
+    """Return ErrorInfo, then BadRequest, PreconditionFailure and RetryInfo if there is something to tell in them."""
+    from google.rpc import error_details_pb2
+
+    info = error_details_pb2.ErrorInfo(reason=reason, domain=domain, metadata=metadata)
+    bad_request = error_details_pb2.BadRequest()
+    for violation in violations:
+        bad_request.field_violations.add(field=violation.field, description=violation.description)
+    precondition = error_details_pb2.PreconditionFailure()
+    for block in blocks:
+        precondition.violations.add(type=block.guardrail_id, subject=block.name, description=block.message)
+    details: list[Message] = [info]
+    details += [detail for detail in (bad_request, precondition) if detail.ByteSize()]
+    if retry_after_ms is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(retry_after_ms)
+        details.append(retry)
+    return details
+
+
+def pack_any(detail: Message) -> Any:
+    """Return a detail in its envelope."""
+    envelope = Any()
+    envelope.Pack(detail)
+    return envelope
+
+
+MAX_REASON_CHARACTERS: Final = 500
+"""Maximum length of a reason. Chosen: some sentences; it may end up in a log, a notification and an error at once."""
+MAX_REASON_BYTES: Final = 1_000
+"""Limit in bytes: errors travel in trailing metadata, where a byte takes up to six, and many clients reject more than 8
+KiB of it.
+"""
+
+
+def append_reason(what: str, why: str) -> str:
+    """Return a message followed by another party's sanitized reason, on one line."""
+    # Cut before it is cleaned too, since another party decides how long it is.
+    words = (
+        to_single_line(why[: 2 * MAX_REASON_CHARACTERS])[:MAX_REASON_CHARACTERS]
+        .encode()[:MAX_REASON_BYTES]
+        .decode(errors="ignore")
+    )
+    return f"{what}: {words}" if words else what
+
+
+def to_single_line(text: str) -> str:
+    """Return a text without line breaks, control characters and direction marks."""
+    # str.isprintable is false for control characters, line separators and direction marks (categories Other and
+    # Separator), but for the space.
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from cstp_grpc.client.trust_files import raise_config_errors, read_ca_file, read_card_keys
+from cstp_grpc.client.tls import raise_config_errors, read_ca_file, read_card_keys
 from cstp_grpc.config import FederationSettings, PeerSettings
 from cstp_grpc.federation.peer import CircuitBreaker, Peer, open_peer
 

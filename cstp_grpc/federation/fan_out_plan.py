@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import Message
 
-from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
-from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY, HopContext
+from cstp_grpc.contract.call_scope import HOP_METADATA_KEY, HopContext, asks_peers, reject_unknown_agents
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.enums import Stakes
 from cstp_grpc.errors import RateLimited

@@ -10,7 +10,7 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.contract import proto_values
-from cstp_grpc.contract.untrusted_text import append_reason, to_single_line
+from cstp_grpc.contract.rpc_errors import append_reason, to_single_line
 from cstp_grpc.enums import PeerStatus, Severity
 from cstp_grpc.errors import DeadlineExceeded, InternalError, PermissionDenied, Unavailable
 from cstp_grpc.federation.fan_out import PeerReply

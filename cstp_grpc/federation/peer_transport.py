@@ -26,10 +26,14 @@ from cstp_grpc.client.jsonrpc_transport import (
 )
 from cstp_grpc.client.tls import channel_credentials, context_for_authorities, tls_context
 from cstp_grpc.contract import json_codec
-from cstp_grpc.contract.error_reasons import error_class_for_http_status
 from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.contract.rpc_errors import error_from_rpc, read_error_details
-from cstp_grpc.contract.untrusted_text import MAX_REASON_CHARACTERS, to_single_line
+from cstp_grpc.contract.rpc_errors import (
+    MAX_REASON_CHARACTERS,
+    error_class_for_http_status,
+    error_from_rpc,
+    read_error_details,
+    to_single_line,
+)
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, ServerUnreachable
 from cstp_grpc.federation.agent_card import (

@@ -13,7 +13,7 @@ import grpc
 from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
-from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY
+from cstp_grpc.contract.call_scope import HOP_METADATA_KEY
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.enums import Stakes
 from cstp_grpc.federation.fan_out_plan import CallSubject, FanOutLimiter, FanOutPlan, InboundHop

@@ -18,10 +18,9 @@ from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, channel_options, grpc_address, target_scheme
 from cstp_grpc.client.http_client import HttpClient
 from cstp_grpc.client.jsonrpc_transport import ENDPOINT_PATH, jsonrpc_url, send_http_request
-from cstp_grpc.client.tls import channel_credentials, tls_context
-from cstp_grpc.client.trust_files import raise_config_errors, read_ca_file
+from cstp_grpc.client.tls import channel_credentials, raise_config_errors, read_ca_file, tls_context
 from cstp_grpc.config import LiaisonSettings, PillarSettings
-from cstp_grpc.contract.untrusted_text import append_reason, to_single_line
+from cstp_grpc.contract.rpc_errors import append_reason, to_single_line
 from cstp_grpc.enums import DEFAULT_TENANT
 from cstp_grpc.errors import CstpError, InvalidArgument, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryReceipt, DeliveryRejected, DeliveryRequest, decision_json

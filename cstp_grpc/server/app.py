@@ -16,7 +16,7 @@ from cstp_grpc.audit.module import build_audit_module
 from cstp_grpc.audit.refused_calls import RefusalCounter
 from cstp_grpc.calibration.module import build_calibration_module
 from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.client.addresses import is_public
+from cstp_grpc.client.http_client import is_public
 from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_port
 from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
 from cstp_grpc.embedding.module import build_configured_embedder

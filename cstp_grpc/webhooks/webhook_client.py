@@ -9,8 +9,7 @@ from typing import Final
 from urllib.parse import SplitResult
 
 from cstp_grpc.caller import ANONYMOUS
-from cstp_grpc.client.addresses import AddressNotAllowed
-from cstp_grpc.client.http_client import HttpClient, HttpProtocolError
+from cstp_grpc.client.http_client import AddressNotAllowed, HttpClient, HttpProtocolError
 from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.webhooks.delivery import (
     UrlAllowList,

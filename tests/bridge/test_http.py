@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cstp_grpc.config import ServerSettings
-from cstp_grpc.contract.hop_limit import HopContext
+from cstp_grpc.contract.call_scope import HopContext
 from tests.bridge.support import JSON, TIMEOUT, TOKEN, Client, Scripted, bridging, call
 from tests.waiting import wait_until
 

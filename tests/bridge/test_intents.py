@@ -9,8 +9,8 @@ import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from cstp_grpc.contract.error_reasons import REASON_CODES
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from tests.bridge.support import Client, Scripted, call, fail
 

@@ -6,7 +6,7 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
 from cstp_grpc.config import ServerSettings
-from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.bridge.support import Client, Scripted, bare, bridging, call, fail, serving
 

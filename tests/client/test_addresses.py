@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.client.addresses import AddressNotAllowed, PinnedAddressDialer, is_public
+from cstp_grpc.client.http_client import AddressNotAllowed, PinnedAddressDialer, is_public
 
 LOOPBACK = "127.0.0.1"
 

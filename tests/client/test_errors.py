@@ -12,9 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.contract.error_details import pack_any
-from cstp_grpc.contract.error_reasons import error_for_reason
-from cstp_grpc.contract.rpc_errors import STATUS_KEY
+from cstp_grpc.contract.rpc_errors import STATUS_KEY, error_for_reason, pack_any
 from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, ServerUnreachable
 from tests.client.scripted import scripted_server
 from tests.error_classes import SERVER_ERRORS

@@ -13,8 +13,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cstp_grpc.client.addresses import AddressNotAllowed, is_public
-from cstp_grpc.client.http_client import HttpClient, HttpProtocolError, HttpResponse, ResponseTooLarge
+from cstp_grpc.client.http_client import (
+    AddressNotAllowed,
+    HttpClient,
+    HttpProtocolError,
+    HttpResponse,
+    ResponseTooLarge,
+    is_public,
+)
 from tests.certificates import Authority
 from tests.client.federation.servers import SECONDS, SOON, tcp_server
 

@@ -15,7 +15,7 @@ import pytest
 from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.jsonrpc_transport import jsonrpc_url
-from cstp_grpc.contract.error_reasons import ERROR_CLASSES
+from cstp_grpc.contract.rpc_errors import ERROR_CLASSES
 from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InvalidArgument, ServerUnreachable
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 from tests.client.federation.servers import SOON, tcp_server

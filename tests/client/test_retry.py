@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.client.retry import Retrier, RetryPolicy
-from cstp_grpc.contract.error_reasons import ERROR_CLASSES
+from cstp_grpc.contract.rpc_errors import ERROR_CLASSES
 from cstp_grpc.errors import (
     CstpError,
     DeadlineExceeded,

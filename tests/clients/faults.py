@@ -12,8 +12,7 @@ from typing import Any
 
 import grpc
 
-from cstp_grpc.contract.error_reasons import ERROR_CLASSES
-from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
+from cstp_grpc.contract.rpc_errors import ERROR_CLASSES, PUSHBACK_KEY
 from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from cstp_grpc.server.interceptors.error_status import RichStatus, to_status

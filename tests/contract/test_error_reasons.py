@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.contract.error_reasons import (
+from cstp_grpc.contract.rpc_errors import (
     ERROR_CLASSES,
     REASON_CODES,
     codes_for_error,

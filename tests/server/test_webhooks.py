@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.client.addresses import is_public
+from cstp_grpc.client.http_client import is_public
 from cstp_grpc.config import ConfigError
 from cstp_grpc.server.app import App
 from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected, WebhookRequest, parse_webhook_url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cstp_grpc.client.addresses import is_public
+from cstp_grpc.client.http_client import is_public
 from cstp_grpc.tasks.push_notifications import PushUrlPolicy
 from cstp_grpc.webhooks.delivery import UrlAllowList
 from tests.tasks.pushing import allow

@@ -13,7 +13,7 @@ import grpc
 
 from cstp_grpc.caller import ANONYMOUS, RELAYED_READER, Caller, current_caller
 from cstp_grpc.config import TokenSettings
-from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY
+from cstp_grpc.contract.call_scope import HOP_METADATA_KEY
 from cstp_grpc.contract.methods import RpcMethod, missing_permission_error, required_permissions
 from cstp_grpc.enums import DEFAULT_TENANT, Permission
 from cstp_grpc.errors import AuthenticationRequired, DeadlineExceeded

@@ -12,9 +12,15 @@ from google.rpc import code_pb2, status_pb2
 
 from cstp_grpc import errors
 from cstp_grpc.audit.refused_calls import RefusalCounter
-from cstp_grpc.contract.error_details import make_error_details, pack_any
-from cstp_grpc.contract.error_reasons import RETRIED_GRPC_CODES, codes_for_error
-from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY, REQUEST_ID_KEY, STATUS_KEY
+from cstp_grpc.contract.rpc_errors import (
+    PUSHBACK_KEY,
+    REQUEST_ID_KEY,
+    RETRIED_GRPC_CODES,
+    STATUS_KEY,
+    codes_for_error,
+    make_error_details,
+    pack_any,
+)
 from cstp_grpc.errors import (
     AuthenticationRequired,
     CstpError,

@@ -6,7 +6,7 @@ import pytest
 from google.rpc import code_pb2
 
 from bridge.a2a.errors import UpstreamError, grpc_error, jsonrpc_error, rest_error
-from cstp_grpc.contract.error_reasons import REASON_CODES, error_for_reason
+from cstp_grpc.contract.rpc_errors import REASON_CODES, error_for_reason
 
 
 @pytest.mark.parametrize("reason", REASON_CODES)

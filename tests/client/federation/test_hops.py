@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.contract.hop_limit import MAX_HOP_METADATA_CHARACTERS, MAX_HOPS, MAX_PATH_AGENTS, HopContext
+from cstp_grpc.contract.call_scope import MAX_HOP_METADATA_CHARACTERS, MAX_HOPS, MAX_PATH_AGENTS, HopContext
 
 SHOWN = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
 """What can be printed, without a filter: with one, long lists fail a health check of Hypothesis now and then."""
