@@ -73,7 +73,9 @@ def build_decisions_module(
 ) -> DecisionParts:
     """Build the journal and its search; `citations` notifies agents to whom a failed decision was cited."""
     settings, database, writer, embedder = shared.settings, shared.database, shared.writer, shared.embedder
-    store, change_log = SqlDecisionStore(database, read_policy), SqlChangeLog(database, writer)
+    # Other stores of this process only read decisions.
+    store = SqlDecisionStore(database, read_policy, is_sole_writer=not shared.database_is_shared)
+    change_log = SqlChangeLog(database, writer)
     adopt_prepared_vectors(SqlPreparedVectorStore(database), embedder.model, writer, change_log)
     embed_missing_vectors(store, embedder, writer, change_log)
     matrix = build_matrix(shared, read_policy)

@@ -97,12 +97,18 @@ ERASED = (
 
 
 class SqlDecisionStore:
-    """Stores decisions in SQLite or PostgreSQL; fulfils `DecisionStore`."""
+    """Stores decisions in SQLite or PostgreSQL; fulfils `DecisionStore`.
 
-    def __init__(self, database: Database, sharing: ReadPolicy) -> None:
+    With `is_sole_writer`, nobody but this store changes decisions, neither in this process nor in another one.
+    """
+
+    def __init__(self, database: Database, sharing: ReadPolicy, *, is_sole_writer: bool = False) -> None:
         self._database = database
         self._sharing = sharing
-        self._summaries = CachedSummaryReader(database)
+        self._changes = 0
+        """How many transactions with changes of decisions have ended; written by the writer's thread alone."""
+        self._counts_changes = is_sole_writer
+        self._summaries = CachedSummaryReader(database, self.read_state if is_sole_writer else None)
         self._newest = CompiledStatement(NEWEST_REVISION, database.dialect)
         self._erased = CompiledStatement(ERASED, database.dialect)
 
@@ -201,10 +207,18 @@ class SqlDecisionStore:
 
     def newest_revision(self) -> int:
         """Return the revision of the latest change; -1 if there is none."""
-        # By the driver, since every search asks.
+        # By the driver, since searches ask.
         with self._database.open_driver_connection() as driver:
             (revisions,) = self._newest.fetch(driver, {})
         return int(max(revisions))
+
+    def read_state(self) -> int:
+        """Return a number that is a greater one after each change of a decision; see `DecisionStore`."""
+        if not self._counts_changes:
+            return self.newest_revision()
+        # Even a statement of microseconds gives the interpreter's lock away, for as long as other threads keep it.
+        self._database.refuse_if_lost()
+        return self._changes
 
     def identity(self) -> str:
         """Return the unique name of the journal."""
@@ -258,6 +272,7 @@ class SqlDecisionStore:
         """Insert decisions with their revisions; their links are stored separately."""
         rows = [{**entry_to_columns(entry, revision, at), "created_at": at} for entry, revision in entries]
         if rows:
+            self._note_change(unit_of_work)
             unit_of_work.execute(insert(decisions), rows)
             self._add_tags_and_terms(unit_of_work, entries)
             insert_deadlines(unit_of_work, [entry.decision for entry, _ in entries])
@@ -267,6 +282,7 @@ class SqlDecisionStore:
         rows = [{**entry_to_columns(entry, revision, at), "key": entry.decision.id} for entry, revision in entries]
         if not rows:
             return
+        self._note_change(unit_of_work)
         unit_of_work.execute(update(decisions).where(decisions.c.id == bindparam("key")), rows)
         for chunk in split_into_chunks([entry.decision.id for entry, _ in entries]):
             unit_of_work.execute(delete(decision_tags).where(decision_tags.c.decision_id.in_(chunk)))
@@ -289,6 +305,7 @@ class SqlDecisionStore:
         unit_of_work.execute(delete(decision_links).where(touching))
         for table in (decision_tags, decision_terms, decision_vectors, prepared_vectors, review_deadlines):
             unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
+        self._note_change(unit_of_work)
         unit_of_work.execute(delete(decisions).where(decisions.c.id == decision_id))
         return targets
 
@@ -338,6 +355,14 @@ class SqlDecisionStore:
             for row in unit_of_work.execute(query, {"model": model, "ids": chunk})
         ]
         return sorted(rows, key=lambda row: row.revision)
+
+    def _note_change(self, unit_of_work: UnitOfWork) -> None:
+        if self._counts_changes:
+            # Not before the commit: who reads the number then may still read what was there before.
+            unit_of_work.call_at_end(self._count_change)
+
+    def _count_change(self) -> None:
+        self._changes += 1
 
     @staticmethod
     def _entries(unit_of_work: UnitOfWork, rows: Sequence[AnyRow]) -> dict[str, JournalEntry]:

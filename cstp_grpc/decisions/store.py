@@ -156,6 +156,12 @@ class DecisionStore(Protocol):
     def newest_revision(self) -> int:
         """Return the revision of the latest change; -1 if there is none."""
 
+    def read_state(self) -> int:
+        """Return a number that is a greater one after each change of a decision.
+
+        What was read later than the number is current for as long as the number stays the same.
+        """
+
     def identity(self) -> str:
         """Return the unique name of the journal."""
 

@@ -154,6 +154,12 @@ class Database:
         # Without it each statement of a transaction on PostgreSQL sees what others committed meanwhile.
         return Database(self.engine.execution_options(isolation_level="REPEATABLE READ"), self.files)
 
+    def refuse_if_lost(self) -> None:
+        """Raise QueryFailed if a loss of the files was detected; for reads that need no connection."""
+        if self.files is not None and self.files.is_lost:
+            with translate_read_errors():
+                self.files.refuse_if_lost()
+
     def close(self) -> None:
         """Close the connections that are not in use."""
         self.engine.dispose()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -45,7 +45,7 @@ class UnitOfWork:
     for the SQL stores. The writer has one for all transactions of its connection, so that a job costs no object.
     """
 
-    __slots__ = ("connection", "driver", "execute")
+    __slots__ = ("_endings", "connection", "driver", "execute")
 
     def __init__(self, connection: Connection) -> None:
         """Wrap a connection whose transactions its owner begins and ends."""
@@ -54,6 +54,17 @@ class UnitOfWork:
         """Runs a statement of SQLAlchemy; an attribute, because a method would have to repeat all its overloads."""
         self.driver = get_driver_connection(connection)
         """The driver's connection, which `CompiledStatement` uses; it takes part in the same transaction."""
+        self._endings: list[Callable[[], None]] = []
+
+    def call_at_end(self, function: Callable[[], None]) -> None:
+        """Call a function once the writer's transaction is committed or given up, before any caller learns of it."""
+        self._endings.append(function)
+
+    def end(self) -> None:
+        """Call what waits for the end of the transaction; for the owner of the connection."""
+        endings, self._endings = self._endings, []
+        for function in endings:
+            function()
 
     def can_commit(self) -> bool:
         """Return True if the transaction can still be committed; some errors end it without saying so at once."""

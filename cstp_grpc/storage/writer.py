@@ -323,6 +323,13 @@ class GroupCommitWriter:
         unit_of_work = self._unit_of_work
         if unit_of_work is None:
             unit_of_work = self._unit_of_work = UnitOfWork(self._database.open_write_connection())
+        try:
+            self._run_jobs(batch, unit_of_work)
+        finally:
+            # After a failure too, since a commit whose outcome is unknown may be on disk.
+            unit_of_work.end()
+
+    def _run_jobs(self, batch: list[PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
         transaction = unit_of_work.connection.begin()
         if self._files is not None:
             # Within the transaction, whose lock keeps other processes from writing to the log that is checked.

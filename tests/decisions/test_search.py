@@ -201,8 +201,8 @@ class CountingStore:
         self.asked += bool(ids)
         return self._store.get_readable(ids, caller, filters)
 
-    def newest_revision(self) -> int:
-        return self._store.newest_revision()
+    def read_state(self) -> int:
+        return self._store.read_state()
 
 
 def searched_one_by_one(

@@ -253,6 +253,43 @@ def test_readable_and_pages_hold_what_an_agent_may_read_and_wants(shelf: Shelf, 
     assert len(ours) == len(expected)
 
 
+@pytest.mark.contract("SqlDecisionStore.read_state")
+@pytest.mark.parametrize("is_sole_writer", [False, True])
+def test_the_state_is_another_one_after_each_change(
+    database: Database, writer: GroupCommitWriter, is_sole_writer: bool
+) -> None:
+    outbox, history = SqlChangeLog(database, writer), SqlHistoryStore(database)
+    shelf = Shelf(lambda sharing: SqlDecisionStore(database, sharing, is_sole_writer=is_sole_writer), writer, outbox)
+    item = entry()
+    key = item.decision.id
+    during: list[int] = []
+
+    def delete(unit_of_work: UnitOfWork) -> None:
+        shelf.store.delete(unit_of_work, key)
+        deleted = DeletedDecision(key, "alice", NOW)
+        history.add_deleted(unit_of_work, deleted, outbox.append(unit_of_work, key))
+        during.append(shelf.store.read_state())
+
+    states = [shelf.store.read_state()]
+    for change, expected in (
+        (lambda: shelf.add(item), {key: item.decision.title}),
+        (lambda: shelf.replace(renamed(item, "use a cache")), {key: "use a cache"}),
+        (lambda: writer.run(delete), {}),
+    ):
+        change()
+        states.append(shelf.store.read_state())
+        assert shelf.store.read_state() == states[-1]
+        found = shelf.store.get_readable([key], "alice", EVERYTHING)
+        assert {each.id: each.title for each in found.values()} == expected
+    assert states == sorted(set(states))
+    assert during == [states[-2]], "what is not committed yet is no change"
+
+
+def renamed(item: JournalEntry, title: str) -> JournalEntry:
+    """An entry with another title."""
+    return replace(item, decision=replace(item.decision, title=title))
+
+
 @slow
 @given(data=st.data())
 @pytest.mark.contract("SqlDecisionStore.get_readable", "SqlDecisionStore.update")

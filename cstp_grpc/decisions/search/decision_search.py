@@ -165,7 +165,7 @@ class DecisionSearch:
         return None if chosen is None else self._put_in_order(chosen, parameters)
 
     def _read_state(self) -> SearchState:
-        return SearchState(self._matrix.version, self._store.newest_revision())
+        return SearchState(self._matrix.version, self._store.read_state())
 
     def _choose_matches(self, search: SearchParameters, *, may_grow: bool) -> ChosenMatches:
         limit, of_series = search.limit, search.of_series

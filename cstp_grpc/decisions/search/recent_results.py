@@ -35,7 +35,7 @@ class SearchParameters:
 
 
 class SearchState(NamedTuple):
-    """The state of all that a search reads: how often the matrix has changed, and the newest journal revision."""
+    """The state of all that a search reads: how often the matrix has changed, and the state of the journal."""
 
     matrix: int
     journal: int

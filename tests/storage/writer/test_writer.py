@@ -173,3 +173,25 @@ def test_closing_finishes_what_waits_and_refuses_what_comes(database: Database) 
     with pytest.raises(Unavailable, match="stopping"):
         writer.submit(add("more"))
     writer.close()
+
+
+def test_what_waits_for_the_end_of_a_transaction_is_called_before_its_callers_go_on(
+    database: Database, writer: GroupCommitWriter
+) -> None:
+    seen: list[set[str]] = []
+
+    def watched(name: str, error: Exception | None = None) -> WriteJob[str]:
+        def job(unit_of_work: UnitOfWork) -> str:
+            unit_of_work.call_at_end(lambda: seen.append(names(database)))
+            return add(name)(unit_of_work) if error is None else add_and_raise(name, error)(unit_of_work)
+
+        return job
+
+    writer.run(watched("a"))
+    assert seen == [{"a"}]
+    writer.run(add("b"))
+    assert seen == [{"a"}], "a function waits for its own transaction alone"
+    seen.clear()
+    with pytest.raises(Conflict):
+        writer.run(watched("c", Conflict("no")))
+    assert seen == [{"a", "b"}]
