@@ -16,11 +16,12 @@ from bridge import http_request, http_response, sse
 from bridge.admission import AccessCheck
 from bridge.call_errors import failure_status
 from bridge.upstream import Forwarder, Metadata
-from cstp_grpc.errors import CstpError, InvalidArgument
+from cstp_grpc.errors import CstpError, FieldViolation, InvalidArgument
 
 logger = logging.getLogger(__name__)
 
 LAST_EVENT_ID = "Last-Event-ID"
+FILTERS_PREFIX = "filters."
 
 
 class StreamedMethod(Protocol):
@@ -55,6 +56,7 @@ class EventStreamEndpoint:
 
     def install(self, app: web.Application) -> None:
         """Add the route to an application, at whose shutdown the streams end."""
+        self._forwarder.add_event_path(self._streamed.method, self._streamed.path)
         app.router.add_get(self._streamed.path, self.stream, allow_head=False)
         app.on_shutdown.append(self._close)
 
@@ -67,7 +69,7 @@ class EventStreamEndpoint:
             results = await self._forwarder.open_stream(self._streamed.method, params, metadata)
         except CstpError as failure:
             error = await self._gate.visible_failure(failure, metadata)
-            return failure_response(error, request_id)
+            return failure_response(name_parameters(error), request_id)
         # Outermost, so that the call of the server is cancelled however the response ends.
         async with aclosing(results):
             headers = {http_request.REQUEST_ID_HEADER: request_id}
@@ -130,6 +132,17 @@ def read_query(request: web.Request, lists: frozenset[str]) -> dict[str, Any]:
 def invalid_parameter(name: str, description: str) -> CstpError:
     """Return the failure of an invalid query parameter or header."""
     return InvalidArgument.field(name, description)
+
+
+def name_parameters(failure: CstpError) -> CstpError:
+    """Return a failure that names invalid filters as the query does, where they are parameters of their own."""
+    if not any(each.field.startswith(FILTERS_PREFIX) for each in failure.violations):
+        return failure
+    violations = [
+        FieldViolation(each.field.removeprefix(FILTERS_PREFIX), each.description) for each in failure.violations
+    ]
+    summary = "; ".join(f"{each.field}: {each.description}" for each in violations)
+    return InvalidArgument(summary, metadata=failure.metadata, violations=violations)
 
 
 def failure_response(failure: CstpError, request_id: str) -> web.Response:

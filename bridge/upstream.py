@@ -151,11 +151,16 @@ class Forwarder:
         self._routes = {
             name: build_forwarded_method(channel, method) for name, method in methods.items() if method.public
         }
+        self._event_paths: dict[str, str] = {}
 
     @property
     def names(self) -> Collection[str]:
         """The JSON-RPC names of all methods."""
         return self._routes.keys()
+
+    def add_event_path(self, name: str, path: str) -> None:
+        """Note the path at which the answers of a streaming method are events."""
+        self._event_paths[name] = path
 
     def is_repeatable(self, name: str, params: Mapping[str, object]) -> bool:
         """Return whether a repeated call has no further effect; an unknown method has none.
@@ -180,7 +185,8 @@ class Forwarder:
         if route is None:
             raise MethodNotFound("Method not found")
         if route.invoke is None:
-            detail = f"{name} takes or answers a stream and can only be called over gRPC"
+            where = f"at GET {path} and over gRPC" if (path := self._event_paths.get(name)) else "over gRPC"
+            detail = f"{name} takes or answers a stream, which is to be had {where} only"
             raise MethodNotFound("Method not found", metadata={DETAIL: detail})
         request = await self._read(route, params, metadata)
         try:

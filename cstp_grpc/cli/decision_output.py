@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.output import to_printable
+from cstp_grpc.cli.output import count_noun, to_printable
 from cstp_grpc.federation.merge import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, intents_pb2, journal_pb2, types_pb2
 
@@ -361,7 +361,8 @@ def print_duplicates(console: Console, report: journal_pb2.FindDuplicateDecision
         print_decisions(console, group.decisions)
         if hidden:
             console.print(Text(f"and {hidden} more", style="dim"))
-    summary = f"{report.compared} decisions compared, {len(report.groups)} groups of duplicates"
+    compared, groups = count_noun(report.compared, "decision"), count_noun(len(report.groups), "group")
+    summary = f"{compared} compared, {groups} of duplicates"
     more = "; there is more: narrow it with filters, or raise --limit" if report.truncated else ""
     console.print(Text(f"{summary}{more}.", style="dim"))
 

@@ -20,7 +20,7 @@ import click
 from rich.text import Text
 
 from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.output import to_printable
+from cstp_grpc.cli.output import count_noun, to_printable
 from cstp_grpc.cli.project_folder import ProjectFolder
 from cstp_grpc.config import inherited_environment
 from cstp_grpc.git_command import git_command
@@ -70,11 +70,6 @@ def summary_line(judged: ValidationReport) -> str:
     if not judged.findings:
         return f"{nodes} judged, nothing found."
     return f"{nodes} judged: {count_noun(errors, 'error')}, {count_noun(warnings, 'warning')}."
-
-
-def count_noun(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if needed."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def missing_node_hint(placement: FactPlacement) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.output import Output, count_noun, to_printable
 from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED, ProjectFolder, utc_now
 from cstp_grpc.errors import Conflict, CstpError, InvalidArgument
 from cstp_grpc.intent_layer.duplicate_search import group_duplicates
@@ -327,11 +327,6 @@ def show_outcome(
         out.line(outcome_line(outcome, verdict, dry_run=terms.dry_run))
     elif not outcome.duplicates:
         out.line("No node says the same.")
-
-
-def count_noun(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if needed."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 class DuplicateInBatch(Conflict):

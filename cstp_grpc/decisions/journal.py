@@ -291,6 +291,7 @@ class Journal:
             for link in new:
                 if link.to_id not in targets or not self._store.may_read(targets[link.to_id].decision, caller):
                     raise decision_not_found_error(link.to_id)
+            transaction.check_superseding(decision_id, new)
             if not new and not old:
                 return before.decision
             transaction.change_links(new, old)

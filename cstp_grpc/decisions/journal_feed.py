@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 from cstp_grpc.decisions.lifecycle import redact_decisions
 from cstp_grpc.decisions.model import DecisionFilter, JournalChange
-from cstp_grpc.decisions.revision_tokens import RevisionTokens
+from cstp_grpc.decisions.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.decisions.store import DecisionStore
-from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits
 
@@ -70,9 +69,7 @@ class JournalFeed:
         start = newest if after is None else self._tokens.read(after, "after")
         # An empty journal has no revision, and gives out the token of 0.
         if start > max(newest, 0):
-            # From before a restore: the subscription would wait until the journal reaches the number again, and miss
-            # all changes until then.
-            raise InvalidArgument.field("after", "is newer than the journal")
+            raise future_token_error("after")
         subscription = self._hub.open(caller, caller, DecisionConditions(caller, filters), start)
         subscription.ready.append(JournalChange(start))
         return subscription

@@ -21,7 +21,11 @@ from cstp_grpc.decisions.store import (
     PassageVectors,
 )
 from cstp_grpc.enums import Outcome
+from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.storage.unit_of_work import UnitOfWork
+
+MAX_FOLLOWED = 1000
+"""Decisions that are looked at for a circle of superseded ones. Chosen: far longer than any chain of successors."""
 
 
 class CitationNotifier(Protocol):
@@ -119,6 +123,23 @@ class JournalTransaction:
     def read_revision(self, decision_id: str) -> int:
         """Return the number of the present content of a decision."""
         return self._history.read_revision(self._unit_of_work, decision_id)
+
+    def check_superseding(self, decision_id: str, added: Sequence[DecisionLink]) -> None:
+        """Raise InvalidArgument if a decision would supersede one that supersedes it, itself or by way of others.
+
+        None of them would count any more. Only the caller's decisions are followed, which no other agent supersedes.
+        """
+        replaced = {link.to_id for link in added if link.type is LinkType.SUPERSEDES}
+        followed: set[str] = set()
+        while replaced and len(followed) < MAX_FOLLOWED:
+            followed |= replaced
+            found = [entry.decision for entry in self.load(replaced).values()]
+            own = [item for item in found if item.agent == self._change.caller]
+            for item in own:
+                if decision_id in item.links.supersedes:
+                    problem = f"{item.id} supersedes {decision_id}, so that neither would count; remove that link first"
+                    raise InvalidArgument.field("add.supersedes", problem)
+            replaced = {key for item in own for key in item.links.supersedes} - followed
 
     def change_links(self, added: Sequence[DecisionLink], removed: Sequence[DecisionLink]) -> None:
         """Remove and add links of the caller's decisions, and update the status of those that they supersede."""

@@ -32,16 +32,26 @@ class RevisionTokens:
         """Return the token of a revision."""
         return f"{revision}-{self._identity}"
 
-    def read(self, token: str, field: str = REVISION_FIELD) -> int:
-        """Return the revision of the token in a field. Raises InvalidArgument if it is not one of this journal."""
+    def read(self, token: str, field: str = REVISION_FIELD, name: str = "journalRevision") -> int:
+        """Return the revision of the token in a field. Raises InvalidArgument if it is not one of this journal.
+
+        `name` is the field of answers that has such tokens.
+        """
         match = TOKEN_PATTERN.fullmatch(token)
         if match is None:
-            raise InvalidArgument.field(field, "must be the journalRevision of an answer")
+            raise InvalidArgument.field(field, f"must be the {name} of an answer")
         # Numbers of another database mean nothing here; after a restore from a backup the identity is the same, and the
         # caller gets Unavailable until the journal has reached the revision again.
         if match[2] != self._identity:
-            raise InvalidArgument.field(field, "must be the journalRevision of an answer of this agent")
+            raise InvalidArgument.field(field, f"must be the {name} of an answer of this agent")
         return int(match[1])
+
+
+def future_token_error(field: str) -> InvalidArgument:
+    """Return the error for a watch that goes on after a token that is newer than the journal."""
+    # A watch from there would wait until the journal reaches the number again, and miss everything until then.
+    problem = "is newer than the journal, as after a restore; leave it out to watch from now on"
+    return InvalidArgument.field(field, problem)
 
 
 class RevisionGate(Protocol):

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.decisions.revision_tokens import RevisionTokens
-from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.decisions.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.intents.model import AnnouncedIntent, Intent, IntentFilter, IntentStore
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits
@@ -95,10 +94,9 @@ class IntentFeed:
 
     def _read_token(self, token: str) -> int:
         """Return the position of a token. Raises InvalidArgument."""
-        position = self._tokens.read(token, "after")
+        position = self._tokens.read(token, "after", "resumeToken")
         if position > self._store.newest_number():
-            # From before a restore: the watch would miss everything until the numbers have come that far again.
-            raise InvalidArgument.field("after", "is newer than the journal")
+            raise future_token_error("after")
         return position
 
     def _read(self, subscription: IntentSubscription) -> None:

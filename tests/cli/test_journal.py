@@ -257,7 +257,7 @@ def test_duplicates_are_printed_in_groups(server: Server) -> None:
     printed = server.ok("duplicates", "--project", "twice")
     assert "2 alike, up to 1.00" in printed
     assert printed.count("Put the jobs of the night on a queue") == 2
-    assert "3 decisions compared, 1 groups of duplicates." in printed
+    assert "3 decisions compared, 1 group of duplicates." in printed
     assert server.json("duplicates", "--project", "twice", "--limit", 1)["compared"] == 3
 
 

@@ -162,8 +162,13 @@ def test_a_bridge_streams_changes_as_events(tmp_path: Path) -> None:
             resumed = {"Last-Event-ID": begun}
             with browser.stream("GET", events, params={"after": "nonsense"}, headers=resumed) as response:
                 assert "Untold" in next(line for line in response.iter_lines() if line.startswith("data: "))
-            for params in ({"after": "nonsense"}, {"minConfidence": "much"}, {"nonsense": "1"}):
-                assert browser.get(events, params=params).status_code == 400
+            for name, value in (("after", "nonsense"), ("minConfidence", "much"), ("nonsense", "1"), ("project", "")):
+                refused = browser.get(events, params={name: value})
+                assert refused.status_code == 400
+                assert refused.json()["error"]["message"].startswith(f"{name}: ")
+            body = {"jsonrpc": "2.0", "id": 1, "method": "cstp.watchDecisions"}
+            error = browser.post(f"{url}/cstp", json=body).json()["error"]
+            assert "GET /decisions/events" in error["data"]["detail"]
             assert browser.get(events, headers={"Authorization": "Bearer wrong"}).status_code == 401
 
 
@@ -186,9 +191,11 @@ def test_a_watch_sees_own_and_shared_intents_as_they_are_announced(tmp_path: Pat
         with closing(alice.watch_intents(resume=False, timeout=TIMEOUT, after=own.resume_token)) as again:
             assert not next(again).HasField("intent")
         _, _, identity = own.resume_token.partition("-")
-        for token in ("1-abcdef", f"1000-{identity}"):
-            with closing(alice.watch_intents(resume=False, after=token)) as wrong, pytest.raises(InvalidArgument):
-                next(wrong)
+        for token in ("nonsense", "1-abcdef", f"1000-{identity}"):
+            again = alice.watch_intents(resume=False, after=token)
+            with closing(again), pytest.raises(InvalidArgument) as caught:
+                next(again)
+            assert "journalRevision" not in caught.value.message
 
 
 def test_a_bridge_streams_intents_as_events(tmp_path: Path) -> None:

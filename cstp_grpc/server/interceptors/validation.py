@@ -24,6 +24,14 @@ TIMESTAMP = Timestamp.DESCRIPTOR.full_name
 STRUCT = Struct.DESCRIPTOR.full_name
 
 
+CLEARER_MESSAGES = {
+    # An absent enumeration has the number 0, which is the one that is excluded.
+    "must not be in list [0]": "must be given",
+    "must be at least 1 characters": "must not be empty",
+}
+"""What is said instead of messages of protovalidate that speak of numbers where something is missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class StructBounds:
     """Limits of structured data: nesting depth, itself included, and values in total."""
@@ -61,7 +69,12 @@ class RequestValidator:
         """Validate a request. Raises InvalidArgument, which names each invalid field."""
         violations = list(find_malformed_fields(request, "", self._bounds))
         if not violations and (found := self._validator.collect_violations(request)):
-            violations = [FieldViolation(format_field_path(each.proto.field), each.proto.message) for each in found]
+            violations = [
+                FieldViolation(
+                    format_field_path(each.proto.field), CLEARER_MESSAGES.get(each.proto.message, each.proto.message)
+                )
+                for each in found
+            ]
         if violations:
             violations = violations[:MAX_VIOLATIONS]
             summary = "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations)
