@@ -166,7 +166,8 @@ class JournalServiceServicer:
         """Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
         superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
         of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
-        another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+        another's shared one; INVALID_ARGUMENT for a link to itself, for superseding what supersedes it, itself or by way of
+        others, or for more than 100 links of a kind.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

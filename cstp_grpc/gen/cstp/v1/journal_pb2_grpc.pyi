@@ -62,7 +62,8 @@ class JournalServiceStub:
     """Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
     superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
     of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
-    another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+    another's shared one; INVALID_ARGUMENT for a link to itself, for superseding what supersedes it, itself or by way of
+    others, or for more than 100 links of a kind.
     """
     GetDecisionGraph: _grpc.UnaryUnaryMultiCallable[_journal_pb2.GetDecisionGraphRequest, _journal_pb2.GetDecisionGraphResponse]
     """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
@@ -127,7 +128,8 @@ class JournalServiceAsyncStub(JournalServiceStub):
     """Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
     superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
     of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
-    another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+    another's shared one; INVALID_ARGUMENT for a link to itself, for superseding what supersedes it, itself or by way of
+    others, or for more than 100 links of a kind.
     """
     GetDecisionGraph: _aio.UnaryUnaryMultiCallable[_journal_pb2.GetDecisionGraphRequest, _journal_pb2.GetDecisionGraphResponse]  # type: ignore[assignment]
     """Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND."""
@@ -231,7 +233,8 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         """Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
         superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
         of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
-        another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+        another's shared one; INVALID_ARGUMENT for a link to itself, for superseding what supersedes it, itself or by way of
+        others, or for more than 100 links of a kind.
         """
 
     @_abc_1.abstractmethod

@@ -67,7 +67,8 @@ type JournalServiceClient interface {
 	// Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
 	// superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
 	// of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
-	// another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+	// another's shared one; INVALID_ARGUMENT for a link to itself, for superseding what supersedes it, itself or by way of
+	// others, or for more than 100 links of a kind.
 	LinkDecisions(ctx context.Context, in *LinkDecisionsRequest, opts ...grpc.CallOption) (*LinkDecisionsResponse, error)
 	// Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND.
 	GetDecisionGraph(ctx context.Context, in *GetDecisionGraphRequest, opts ...grpc.CallOption) (*GetDecisionGraphResponse, error)
@@ -294,7 +295,8 @@ type JournalServiceServer interface {
 	// Adds and removes links from a decision of the caller's to others. Those of the caller that it supersedes become
 	// superseded, and the others of the links that are removed count again. An import of a changed source replaces the links
 	// of its decision. Errors: NOT_FOUND, also for a decision to link to that the caller may not read; PERMISSION_DENIED for
-	// another's shared one; INVALID_ARGUMENT for a link to itself, or more than 100 links of a kind.
+	// another's shared one; INVALID_ARGUMENT for a link to itself, for superseding what supersedes it, itself or by way of
+	// others, or for more than 100 links of a kind.
 	LinkDecisions(context.Context, *LinkDecisionsRequest) (*LinkDecisionsResponse, error)
 	// Follows the links from and to a decision, as far as the caller may read the decisions at both ends. Errors: NOT_FOUND.
 	GetDecisionGraph(context.Context, *GetDecisionGraphRequest) (*GetDecisionGraphResponse, error)
