@@ -326,7 +326,8 @@ def watch_command(
     """Print your intents and those that others share as they are announced, until Ctrl-C.
 
     Where the server goes away, it waits for it and goes on. With --json, each is an object on a line, with the token
-    from which another watch goes on; what was announced in the 30 seconds before may be printed again.
+    from which another watch goes on; what was announced while another announcement was being stored may be
+    printed again.
 
     \b
     Examples:

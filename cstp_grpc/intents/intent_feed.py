@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.intents.model import AnnouncedIntent, Intent, IntentFilter, IntentStore
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits
-
-SETTLING_TIME = timedelta(seconds=30)
-"""How long after its announcement an intent may still appear behind others with greater numbers.
-
-PostgreSQL gives out numbers before they are committed. Chosen: a transaction ends within `write_timeout_seconds`, which
-is 10 unless configured, or fails.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +42,6 @@ class IntentFeed:
         store: IntentStore,
         read_policy: ReadPolicy,
         tokens: RevisionTokens,
-        clock: Callable[[], datetime],
         limits: WatchLimits,
         refresh_seconds: float | None,
         run_blocking: RunBlocking,
@@ -59,7 +49,6 @@ class IntentFeed:
         self._store = store
         self._read_policy = read_policy
         self._tokens = tokens
-        self._clock = clock
         self._hub = SubscriptionHub(self._read, limits, refresh_seconds, run_blocking)
 
     def notify(self) -> None:
@@ -75,10 +64,10 @@ class IntentFeed:
         no more subscriptions are allowed, Unavailable if the server stops, and QueryFailed if the database fails.
         """
         conditions = IntentConditions(caller, reader, filters, project)
-        start = self._store.settled_number(self._horizon()) if after is None else self._read_token(after)
+        start = self._store.settled_number() if after is None else self._read_token(after)
         subscription = self._hub.open(caller, caller, conditions, start)
         if after is None:
-            # What was announced before the watch, and is not settled, is not told.
+            # What was announced before the watch, behind one that is not committed yet, is not told.
             newer = self._store.announced(caller, filters, start, None)
             conditions.returned.update(item.number for item in newer)
         subscription.ready.append(WatchedAnnouncement(None, start))
@@ -103,7 +92,7 @@ class IntentFeed:
         """Read the next intents of a subscription."""
         conditions = subscription.conditions
         # Before the intents: those that are settled by then are among them.
-        settled = self._store.settled_number(self._horizon())
+        settled = self._store.settled_number()
         # Those that were returned lately are read again, since others may have appeared between them.
         limit = READ_BATCH + len(conditions.returned)
         found = self._store.announced(conditions.caller, conditions.filters, subscription.after, limit)
@@ -122,6 +111,3 @@ class IntentFeed:
         return intent.agent == conditions.caller or self._read_policy.may_read_intent(
             intent.category, conditions.reader
         )
-
-    def _horizon(self) -> datetime:
-        return self._clock() - SETTLING_TIME

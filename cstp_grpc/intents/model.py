@@ -209,11 +209,8 @@ class IntentStore(Protocol):
     def newest_number(self) -> int:
         """Return the greatest number of an intent; 0 if there is none. Raises QueryFailed."""
 
-    def settled_number(self, before: datetime) -> int:
-        """Return the number of the latest intent that was received before an instant; 0 if there is none.
-
-        Raises QueryFailed.
-        """
+    def settled_number(self) -> int:
+        """Return a number up to which `announced` has all intents, now and later. Raises QueryFailed."""
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
         """Return the matching intents, latest first; at the same instant, the later stored first.

@@ -96,9 +96,7 @@ def build_intents_module(
     closer = IntentCloser(intents, recent, decisions, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
     storage, run_blocking = settings.storage, pools[PoolName.OTHERS].run
     limits_of_watches = build_watch_limits(storage)
-    feed = IntentFeed(
-        intents, read_policy, tokens, shared.clock, limits_of_watches, storage.refresh_seconds, run_blocking
-    )
+    feed = IntentFeed(intents, read_policy, tokens, limits_of_watches, storage.refresh_seconds, run_blocking)
     service = IntentService(closer, feed, run_blocking)
     module = Module(
         servicers=[(intents_pb2_grpc.add_IntentServiceServicer_to_server, service)],

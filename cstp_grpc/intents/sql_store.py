@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -41,6 +40,7 @@ from cstp_grpc.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
+from cstp_grpc.storage.sequence_order import SequenceOrder
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import ChangeNotice, CompiledStatement, UnitOfWork, bind_parameters
 
@@ -48,6 +48,8 @@ IDENTITY = ("agent", "correlation_id", "revision")
 REVISION_LOCK_SPACE = 0x6373_7470
 """The first of the two keys of PostgreSQL's advisory locks, "cstp" in ASCII; the second is a hash of agent and
 correlation id. A transaction holds the lock while it adds a revision."""
+NUMBER_ORDER = SequenceOrder("intents_id_seq", lock_space=0x6373_7471)
+"""The order of the numbers of intents; the lock space follows the one of revisions."""
 PARAMETER_PREFIX = "new_"
 """Prefix of the parameters of the locking insertion: SQLAlchemy reserves those named like the columns."""
 
@@ -56,6 +58,7 @@ CLOSING = (intents.c.closed_at, intents.c.outcome, intents.c.closing_notes, inte
 """The columns that are NULL until the intent is closed."""
 CLOSING_NAMES = frozenset(column.name for column in CLOSING)
 NOT_ATTRIBUTES = CLOSING_NAMES | {"id"}
+NEWEST = select(func.coalesce(func.max(intents.c.id), 0))
 INSERTED = [column for column in intents.c if column.name not in NOT_ATTRIBUTES]
 """The columns of a revision that is announced."""
 
@@ -159,19 +162,18 @@ class SqlIntentStore:
             rows = unit_of_work.execute(query).mappings().all()
         return [AnnouncedIntent(row["id"], intent_from_row(dict(row))) for row in rows]
 
-    def settled_number(self, before: datetime) -> int:
-        """Return the number of the latest intent that was received before an instant; 0 if there is none."""
-        table = intents.c
-        latest = select(table.id).where(table.received_at < before).order_by(desc(table.received_at), desc(table.id))
+    def settled_number(self) -> int:
+        """Return a number up to which `announced` has all intents, now and later."""
         with self._database.read_snapshot() as unit_of_work:
-            number: int | None = unit_of_work.execute(latest.limit(1)).scalar_one_or_none()
-        return number or 0
+            newest: int = unit_of_work.execute(NEWEST).scalar_one()
+            # One transaction at a time writes to SQLite.
+            return NUMBER_ORDER.settled_number(unit_of_work, newest) if self._guarded else newest
 
     def newest_number(self) -> int:
         """Return the greatest number of an intent; 0 if there is none."""
         with self._database.read_snapshot() as unit_of_work:
-            number: int | None = unit_of_work.execute(select(func.max(intents.c.id))).scalar_one()
-        return number or 0
+            number: int = unit_of_work.execute(NEWEST).scalar_one()
+        return number
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
         """Return the matching intents, latest first; at the same instant, the later stored first.
@@ -203,7 +205,7 @@ def locking_insert_statement() -> Insert:
         cast(bindparam(f"{PARAMETER_PREFIX}{column.name}", type_=column.type), column.type) for column in INSERTED
     ]
     unlocked = func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, bindparam("lock", type_=Integer))
-    insertion = postgresql.insert(intents).from_select(INSERTED, select(*values).where(unlocked))
+    insertion = postgresql.insert(intents).from_select(INSERTED, select(*values).where(unlocked, NUMBER_ORDER.hold()))
     return insertion.on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
 
 

@@ -374,7 +374,7 @@ def test_announced_intents_are_own_and_shared_ones_in_order(database: Database, 
         new = replace(INTENT, agent=agent, correlation_id=f"c-{second}", received_at=received, **fields)
         return writer.run(lambda unit_of_work: store.insert_or_get(unit_of_work, new))
 
-    start = store.settled_number(NOON + timedelta(days=1000))
+    start = store.settled_number()
     own = announce("emerson", 1)
     hidden = announce("ada", 2)
     shared = announce("ada", 3, visibility=Visibility.SHARED, stakes=Stakes.LOW)
@@ -384,8 +384,35 @@ def test_announced_intents_are_own_and_shared_ones_in_order(database: Database, 
     assert [item.intent for item in store.announced("ada", IntentFilter(), start, 1)] == [hidden]
     assert [item.intent for item in store.announced("emerson", IntentFilter(), numbers[0], 9)] == [shared]
     assert store.announced("emerson", IntentFilter(stakes=(Stakes.CRITICAL,)), start, 9) == []
-    assert store.settled_number(NOON + timedelta(seconds=3)) == numbers[1] - 1
-    assert store.settled_number(NOON + timedelta(seconds=1)) == start
+    assert store.settled_number() == store.newest_number() == numbers[1]
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_intents_behind_one_that_is_not_committed_are_not_settled(
+    store: SqlIntentStore, database: Database, remember: Remember
+) -> None:
+    remember(INTENT)
+    settled = store.settled_number()
+    with database.open_write_connection() as slow, slow.begin() as transaction:
+        store.insert_or_get(UnitOfWork(slow), replace(INTENT, correlation_id="slow"))
+        # The order of numbers says when a transaction took one, not when the announcement was received.
+        remember(replace(INTENT, correlation_id="quick", received_at=NOON + timedelta(days=1)))
+        assert store.newest_number() > store.settled_number() >= settled - 1
+        transaction.commit()
+    assert store.settled_number() == store.newest_number()
+    found = store.announced(INTENT.agent, IntentFilter(), settled, None)
+    assert [item.intent.correlation_id for item in found] == ["slow", "quick"]
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_transaction_that_adds_nothing_after_all_holds_nothing_up(
+    store: SqlIntentStore, database: Database, remember: Remember
+) -> None:
+    with database.open_write_connection() as other, other.begin() as transaction:
+        store.insert_or_get(UnitOfWork(other), INTENT)
+        transaction.rollback()
+    remember(replace(INTENT, correlation_id="next"))
+    assert store.settled_number() == store.newest_number() > 0
 
 
 @pytest.mark.contract("SqlIntentStore.newest_number")
