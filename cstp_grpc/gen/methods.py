@@ -77,11 +77,11 @@ class Cstp:
         the call.
 
         The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token
-        of any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds
-        before. Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE
-        if the server stops or the caller takes nothing for long. Yields each as it comes, over gRPC only. After a
-        passing failure a watch goes on by itself behind the last one that was seen, pausing as the client's RetryPolicy
-        says, anew after each, for as long as it takes.
+        of any answer goes on there, on any server of this agent, and may repeat what was announced while another
+        announcement was being stored. Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too
+        many watches, UNAVAILABLE if the server stops or the caller takes nothing for long. Yields each as it comes,
+        over gRPC only. After a passing failure a watch goes on by itself behind the last one that was seen, pausing as
+        the client's RetryPolicy says, anew after each, for as long as it takes.
 
         Args:
             agent: Announced by exactly this agent.

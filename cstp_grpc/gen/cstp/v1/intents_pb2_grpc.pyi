@@ -41,7 +41,8 @@ class IntentServiceStub:
     WatchIntents: _grpc.UnaryStreamMultiCallable[_intents_pb2.WatchIntentsRequest, _intents_pb2.WatchIntentsResponse]
     """Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
     The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
-    any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+    any answer goes on there, on any server of this agent, and may repeat what was announced while
+    another announcement was being stored.
     Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
     stops or the caller takes nothing for long.
     """
@@ -59,7 +60,8 @@ class IntentServiceAsyncStub(IntentServiceStub):
     WatchIntents: _aio.UnaryStreamMultiCallable[_intents_pb2.WatchIntentsRequest, _intents_pb2.WatchIntentsResponse]  # type: ignore[assignment]
     """Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
     The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
-    any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+    any answer goes on there, on any server of this agent, and may repeat what was announced while
+    another announcement was being stored.
     Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
     stops or the caller takes nothing for long.
     """
@@ -86,7 +88,8 @@ class IntentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_intents_pb2.WatchIntentsResponse], _abc.AsyncIterator[_intents_pb2.WatchIntentsResponse]]:
         """Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
         The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
-        any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+        any answer goes on there, on any server of this agent, and may repeat what was announced while
+        another announcement was being stored.
         Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
         stops or the caller takes nothing for long.
         """

@@ -37,7 +37,8 @@ type IntentServiceClient interface {
 	CloseIntent(ctx context.Context, in *CloseIntentRequest, opts ...grpc.CallOption) (*CloseIntentResponse, error)
 	// Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
 	// The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
-	// any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+	// any answer goes on there, on any server of this agent, and may repeat what was announced while
+	// another announcement was being stored.
 	// Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
 	// stops or the caller takes nothing for long.
 	WatchIntents(ctx context.Context, in *WatchIntentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchIntentsResponse], error)
@@ -92,7 +93,8 @@ type IntentServiceServer interface {
 	CloseIntent(context.Context, *CloseIntentRequest) (*CloseIntentResponse, error)
 	// Answers each intent as it is announced, of the caller and of agents that share theirs, until the caller ends the call.
 	// The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token of
-	// any answer goes on there, on any server of this agent, and may repeat what was announced in the 30 seconds before.
+	// any answer goes on there, on any server of this agent, and may repeat what was announced while
+	// another announcement was being stored.
 	// Errors: INVALID_ARGUMENT for a token of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server
 	// stops or the caller takes nothing for long.
 	WatchIntents(*WatchIntentsRequest, grpc.ServerStreamingServer[WatchIntentsResponse]) error
