@@ -20,7 +20,7 @@ import psycopg
 
 import cstp_grpc
 from cstp_grpc.storage.database import Database, open_database
-from cstp_grpc.storage.file_locks import ProcessWriteLock
+from cstp_grpc.storage.locks import ProcessWriteLock
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.schema import metadata
 from cstp_grpc.storage.writer import GroupCommitWriter

@@ -28,7 +28,7 @@ from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
-from cstp_grpc.storage.file_locks import DataDirLock
+from cstp_grpc.storage.locks import DataDirLock
 from tests.databases import write_journal
 
 TOKENS = {

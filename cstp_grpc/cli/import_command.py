@@ -39,7 +39,7 @@ from cstp_grpc.importing import (
     load_mapping,
     read_records,
 )
-from cstp_grpc.storage.file_locks import AlreadyRunning, DataDirLock
+from cstp_grpc.storage.locks import AlreadyRunning, DataDirLock
 
 
 @contextmanager

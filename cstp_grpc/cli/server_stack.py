@@ -26,7 +26,7 @@ from cstp_grpc.config import Settings, count_bridges, count_workers, dial_host, 
 from cstp_grpc.guardrails.rulebook_files import RulebookFile, read_rulebook_files
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment, WorkerTask, rulebook_path
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
-from cstp_grpc.storage.file_locks import DataDirLock
+from cstp_grpc.storage.locks import DataDirLock
 
 if TYPE_CHECKING:
     from cstp_grpc.server.app import App

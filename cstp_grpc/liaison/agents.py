@@ -1,14 +1,36 @@
-"""The liaison agents of the pillars, and the JSON that they receive."""
+"""The liaison agents of the pillars, the JSON that they receive, and its delivery from an outbox to remote ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import logging
+import random as system_random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from cstp_grpc.errors import FieldViolation, InvalidPillar
-from cstp_grpc.liaison.model import AGENT_PREFIX, ChatMessage, RoutingDecision, Share
+from cstp_grpc.liaison.model import (
+    AGENT_PREFIX,
+    Activation,
+    ChatMessage,
+    DeliveryState,
+    Event,
+    EventType,
+    RoutingDecision,
+    RoutingStore,
+    Share,
+)
+from cstp_grpc.storage.delivery import (
+    LEASE_SECONDS,
+    AttemptResult,
+    DeliveryAttempt,
+    DeliveryDispatcher,
+    DeliveryRetryPolicy,
+)
+from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.storage.writer import GroupCommitWriter
 
 MAX_NAME_IN_ERROR = 100
 """How many characters of a name that is none are told back."""
@@ -137,3 +159,211 @@ def history_entry(message: ChatMessage) -> dict[str, Any]:
     if said.message_id is not None:
         entry["message_id"] = said.message_id
     return entry
+
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_AGENT_DELAY = timedelta(minutes=5)
+"""Delay of shares whose agent is not configured, or no longer remote. Chosen: it takes a restart to configure it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareDelivery:
+    """A share taken from the outbox; `activation` is None if no routing made it."""
+
+    share: Share
+    activation: Activation | None
+    agent: RemoteLiaisonAgent
+
+    @property
+    def parcel(self) -> DeliveryRequest:
+        """The request to the agent."""
+        decision = self.activation.decision if self.activation else None
+        return DeliveryRequest(self.share, decision, self.share.target_agent.removeprefix(AGENT_PREFIX))
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOutcome:
+    """The share after a delivery attempt, and the event to record, if any."""
+
+    share: Share
+    event: EventType | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def will_retry(self) -> bool:
+        """Whether the delivery is retried."""
+        return self.share.next_attempt_at is not None
+
+
+class ShareDispatcher:
+    """Deliver due shares in threads, each until its agent accepts or rejects it, or `hours` are over.
+
+    A share is delivered at least once and always under the same identifier; see `DeliveryDispatcher`. `feed_notify` is
+    called after events were added. `random` returns a number from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        store: RoutingStore,
+        writer: GroupCommitWriter,
+        agents: LiaisonAgents,
+        clock: Callable[[], datetime],
+        feed_notify: Callable[[], None],
+        hours: float,
+        *,
+        refresh_seconds: float | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        interrupt: Callable[[], None] = lambda: None,
+        random: Callable[[], float] = system_random.random,
+        reading: Callable[[], AbstractContextManager[UnitOfWork]] | None = None,
+    ) -> None:
+        shares = ShareOutbox(store, agents, clock, feed_notify, DeliveryRetryPolicy(timedelta(hours=hours), random))
+        self._dispatcher = DeliveryDispatcher(
+            "delivery",
+            shares,
+            writer,
+            clock,
+            logger,
+            "nothing is delivered to liaison agents",
+            refresh_seconds=refresh_seconds,
+            lease_seconds=lease_seconds,
+            interrupt=interrupt,
+            reading=reading,
+        )
+
+    def start(self) -> None:
+        """Start with the shares that are due."""
+        self._dispatcher.start()
+
+    def wake(self) -> None:
+        """Check for due shares now, because some were added."""
+        self._dispatcher.wake()
+
+    def stop(self) -> None:
+        """Start no more deliveries and wait for running ones, which are interrupted if they take long."""
+        self._dispatcher.stop()
+
+
+class ShareOutbox:
+    """The outbox of shares that wait for delivery."""
+
+    def __init__(
+        self,
+        store: RoutingStore,
+        agents: LiaisonAgents,
+        clock: Callable[[], datetime],
+        feed_notify: Callable[[], None],
+        retry_policy: DeliveryRetryPolicy,
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._clock = clock
+        self._notify = feed_notify
+        self._retry_policy = retry_policy
+        self._unknown: set[str] = set()
+        """The agents already logged as not configured."""
+
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
+        """Return when the next delivery is due, or None if none is waiting."""
+        return self._store.next_due(unit_of_work)
+
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Share]:
+        """Return due shares, the longest due first, and postpone them."""
+        return self._store.take_due(unit_of_work, now, until, limit)
+
+    def postpone(self, unit_of_work: UnitOfWork, item: Share, until: datetime) -> None:
+        """Set when a share is due next."""
+        self._store.update_delivery(unit_of_work, replace(item, next_attempt_at=until))
+
+    def prepare(self, unit_of_work: UnitOfWork, item: Share) -> DeliveryAttempt | None:
+        """Return the delivery attempt for a share, or None if its agent is no longer configured."""
+        agent = self._agent_of(item)
+        if agent is None:
+            self.postpone(unit_of_work, item, self._clock() + UNKNOWN_AGENT_DELAY)
+            return None
+        delivery = ShareDelivery(item, self._store.activation(unit_of_work, item.tenant, item.id), agent)
+        return lambda: self._deliver(delivery)
+
+    def key_of(self, item: Share) -> tuple[str, str]:
+        """Return the identity of a share."""
+        return item.tenant, item.id
+
+    def recipient_of(self, item: Share) -> str:
+        """Return the recipient of a share."""
+        return item.target_agent
+
+    def name_of(self, item: Share) -> str:
+        """Return the name of a share in the log."""
+        return f"the share {item.id}"
+
+    def _agent_of(self, share: Share) -> RemoteLiaisonAgent | None:
+        """Return the remote agent of a share, or None if it is no longer configured."""
+        agent: LiaisonAgent | None = None
+        with suppress(InvalidPillar):
+            _, agent = self._agents.of_agent(share.target_agent)
+        if isinstance(agent, RemoteLiaisonAgent):
+            return agent
+        if share.target_agent not in self._unknown:
+            logger.warning("no remote agent %s is configured: what was shared with it waits", share.target_agent)
+        self._unknown.add(share.target_agent)
+        return None
+
+    def _deliver(self, delivery: ShareDelivery) -> AttemptResult:
+        outcome = self._attempt(delivery)
+        return AttemptResult(
+            lambda unit_of_work: self._record(unit_of_work, delivery, outcome), outcome.will_retry, settled=self._notify
+        )
+
+    def _attempt(self, delivery: ShareDelivery) -> DeliveryOutcome:
+        """Deliver a share and return the outcome."""
+        tried = replace(delivery.share, attempts=delivery.share.attempts + 1)
+        try:
+            receipt = delivery.agent.deliver(delivery.parcel)
+        except DeliveryRejected as error:
+            return failed_outcome(tried, str(error))
+        except DeliveryFailed as error:
+            return self._retry_or_fail(tried, str(error))
+        except Exception:
+            logger.exception("the share %s could not be delivered", tried.id)
+            return self._retry_or_fail(tried, "an unforeseen failure")
+        return delivered_outcome(tried, receipt, self._clock())
+
+    def _retry_or_fail(self, share: Share, reason: str) -> DeliveryOutcome:
+        """Return the outcome with the time of the next attempt, or of a failed delivery if the time is over."""
+        due = self._retry_policy.next_attempt(share.shared_at, share.attempts, self._clock())
+        return failed_outcome(share, reason) if due is None else DeliveryOutcome(replace(share, next_attempt_at=due))
+
+    def _record(self, unit_of_work: UnitOfWork, delivery: ShareDelivery, outcome: DeliveryOutcome) -> None:
+        """Store the outcome of a delivery, unless the share is already settled, and its event."""
+        # If the process is killed between the agent's answer and this commit, the lease ends and the share is delivered
+        # again under the same id, by which the agent recognizes it.
+        if not self._store.update_delivery(unit_of_work, outcome.share) or outcome.event is None:
+            return
+        share = outcome.share
+        session = delivery.activation.session if delivery.activation else None
+        event = Event(
+            share.tenant,
+            outcome.event,
+            share.target_agent,
+            self._clock(),
+            session_id=session.id if session else None,
+            user_id=session.user_id if session else None,
+            data={"share_id": share.id, **outcome.data},
+        )
+        self._store.add_event(unit_of_work, event)
+
+
+def delivered_outcome(share: Share, receipt: DeliveryReceipt, at: datetime) -> DeliveryOutcome:
+    """Return the outcome of a delivered share."""
+    delivered = replace(
+        share, delivery=DeliveryState.DELIVERED, next_attempt_at=None, delivered_at=at, task_id=receipt.task_id
+    )
+    data = {} if receipt.task_id is None else {"task_id": receipt.task_id}
+    return DeliveryOutcome(delivered, EventType.CONTEXT_DELIVERED, data)
+
+
+def failed_outcome(share: Share, reason: str) -> DeliveryOutcome:
+    """Return the outcome of a share whose delivery has failed for good."""
+    failed = replace(share, delivery=DeliveryState.FAILED, next_attempt_at=None)
+    return DeliveryOutcome(failed, EventType.DELIVERY_FAILED, {"reason": reason})

@@ -28,9 +28,17 @@ from cstp_grpc.liaison.agents import (
 )
 from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.liaison.canonical_json import hash_canonical_json
-from cstp_grpc.liaison.model import DeliveryState, Event, EventType, RoutingDecision, Share, TenantCaller
+from cstp_grpc.liaison.model import (
+    DeliveryState,
+    Event,
+    EventType,
+    RoutingDecision,
+    RoutingStore,
+    SessionStore,
+    Share,
+    TenantCaller,
+)
 from cstp_grpc.liaison.redaction import RedactedContext, Redaction
-from cstp_grpc.liaison.store import RoutingStore, SessionStore
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.liaison.canonical_json import encode_canonical_json
-from cstp_grpc.liaison.model import Event, EventFilter
+from cstp_grpc.liaison.model import Event, EventFilter, RoutingStore, SessionStore
 from cstp_grpc.liaison.sessions import MAX_PAGE_SIZE
-from cstp_grpc.liaison.store import RoutingStore, SessionStore
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import PageRequest, count_within_budget, estimate_message_bytes
 from cstp_grpc.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits

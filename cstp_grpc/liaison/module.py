@@ -13,7 +13,7 @@ from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.config import LiaisonSettings, PillarSettings, RetentionSettings, Settings
 from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.liaison.agents import LiaisonAgents
+from cstp_grpc.liaison.agents import LiaisonAgents, ShareDispatcher
 from cstp_grpc.liaison.audit import AuditedWriter
 from cstp_grpc.liaison.context_sharing import ContextSharing
 from cstp_grpc.liaison.erasure import ErasureStore, Retention, RetentionPolicy, SessionEraser
@@ -25,11 +25,8 @@ from cstp_grpc.liaison.remote_agents import RemoteAgent, build_remote_agent
 from cstp_grpc.liaison.routing import Router
 from cstp_grpc.liaison.servicer import LiaisonComponents, LiaisonService
 from cstp_grpc.liaison.sessions import ClaimFence, SessionService
-from cstp_grpc.liaison.share_delivery import ShareDispatcher
-from cstp_grpc.liaison.sql_erasure import SqlErasureStore
-from cstp_grpc.liaison.sql_presence import SqlPresenceStore
-from cstp_grpc.liaison.sql_routing import SqlRoutingStore
-from cstp_grpc.liaison.sql_sessions import SqlSessionStore
+from cstp_grpc.liaison.sql_routing import SqlErasureStore, SqlRoutingStore
+from cstp_grpc.liaison.sql_sessions import SqlPresenceStore, SqlSessionStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionTask
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts

@@ -18,12 +18,14 @@ from cstp_grpc.liaison.model import (
     AgentPresence,
     Event,
     EventType,
+    PresenceStore,
+    RoutingStore,
     Session,
+    SessionStore,
     TenantCaller,
     liaison_agent,
 )
 from cstp_grpc.liaison.sessions import concurrent_update, lock_open_session, session_event
-from cstp_grpc.liaison.store import PresenceStore, RoutingStore, SessionStore
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 

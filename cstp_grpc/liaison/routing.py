@@ -20,7 +20,6 @@ from cstp_grpc.liaison.context_sharing import (
     missing_parameter,
     require_allowed,
 )
-from cstp_grpc.liaison.keyed_locks import KeyedLocks
 from cstp_grpc.liaison.model import (
     GUIDE,
     HISTORY_MEMBER,
@@ -29,7 +28,9 @@ from cstp_grpc.liaison.model import (
     Event,
     EventType,
     RoutingDecision,
+    RoutingStore,
     Session,
+    SessionStore,
     Share,
     TenantCaller,
     liaison_agent,
@@ -45,8 +46,8 @@ from cstp_grpc.liaison.sessions import (
     session_closed,
     session_event,
 )
-from cstp_grpc.liaison.store import RoutingStore, SessionStore
 from cstp_grpc.storage.background_work import WorkPool
+from cstp_grpc.storage.locks import KeyedLocks
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 READ_FACTOR = 8

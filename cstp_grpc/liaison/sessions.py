@@ -23,9 +23,9 @@ from cstp_grpc.liaison.model import (
     Session,
     SessionFilter,
     SessionStatus,
+    SessionStore,
     TenantCaller,
 )
-from cstp_grpc.liaison.store import SessionStore
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 

@@ -12,11 +12,20 @@ from cstp_grpc.enums import LIAISON_SUPERVISOR
 from cstp_grpc.errors import CstpError, SessionUpdateFailed
 from cstp_grpc.liaison.agents import rfc3339_text
 from cstp_grpc.liaison.audit import AuditedWriter
-from cstp_grpc.liaison.model import AGENT_PREFIX, GUIDE, AgentPresence, AlarmKind, Session, SessionHold, TenantCaller
+from cstp_grpc.liaison.model import (
+    AGENT_PREFIX,
+    GUIDE,
+    AgentPresence,
+    AlarmKind,
+    PresenceStore,
+    Session,
+    SessionHold,
+    SessionStore,
+    TenantCaller,
+)
 from cstp_grpc.liaison.presence import Heartbeats
 from cstp_grpc.liaison.routing import Router, RoutingRequest
 from cstp_grpc.liaison.sessions import session_event
-from cstp_grpc.liaison.store import PresenceStore, SessionStore
 from cstp_grpc.storage.background_work import PeriodicTask
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 

@@ -35,7 +35,7 @@ from cstp_grpc.server.grpc_server import LOOPBACK, BoundPorts, GrpcServer, build
 from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
 from cstp_grpc.storage.change_watch import ChangeWatch
 from cstp_grpc.storage.database import open_database
-from cstp_grpc.storage.file_locks import DataDirLock
+from cstp_grpc.storage.locks import DataDirLock
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.sqlite_files import DatabaseFileWatch
 from cstp_grpc.storage.writer import GroupCommitWriter

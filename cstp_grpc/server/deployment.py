@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.config import Settings
 from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook_path
-from cstp_grpc.storage.file_locks import ProcessWriteLock
+from cstp_grpc.storage.locks import ProcessWriteLock
 
 if TYPE_CHECKING:
     from cstp_grpc.config import Settings

@@ -13,7 +13,7 @@ from cstp_grpc.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.embedding.module import build_configured_embedder
 from cstp_grpc.errors import ConfigError
 from cstp_grpc.storage.database import Database, open_database
-from cstp_grpc.storage.file_locks import AlreadyRunning, DataDirLock, ProcessWriteLock
+from cstp_grpc.storage.locks import AlreadyRunning, DataDirLock, ProcessWriteLock
 from cstp_grpc.storage.migration import current_revision, migrate_database, newest_revision
 from cstp_grpc.storage.writer import GroupCommitWriter
 

@@ -8,7 +8,7 @@ from cstp_grpc.embedding.model_files import WeightsMissing
 from cstp_grpc.errors import CannotListen, ConfigError
 from cstp_grpc.guardrails.rulebook import RulebookError
 from cstp_grpc.storage.database import UnsuitableDatabase, describe_database_failure
-from cstp_grpc.storage.file_locks import AlreadyRunning
+from cstp_grpc.storage.locks import AlreadyRunning
 
 SELF_EXPLANATORY: Final = (AlreadyRunning, CannotListen, ConfigError, RulebookError, UnsuitableDatabase, WeightsMissing)
 """Errors whose messages say how to fix the problem."""

@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from cstp_grpc.errors import InternalError, Unavailable
 from cstp_grpc.storage.database import PRIMARY_CODE, Database, describe_damage, is_damage_error, log_database_error
-from cstp_grpc.storage.file_locks import ProcessWriteLock
+from cstp_grpc.storage.locks import ProcessWriteLock
 from cstp_grpc.storage.sqlite_files import DatabaseLost
 from cstp_grpc.storage.unit_of_work import RowInsertion, UnitOfWork, run_insertions
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest, LiaisonAgents
+from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest, LiaisonAgents, ShareDispatcher
 from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import (
     DeliveryState,
@@ -17,7 +17,6 @@ from cstp_grpc.liaison.model import (
     EventFilter,
     Share,
 )
-from cstp_grpc.liaison.share_delivery import ShareDispatcher
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter

@@ -366,7 +366,7 @@ def test_what_no_remote_agent_is_configured_for_waits(
     for number in range(3):
         kit.share(f"share-{number}")
     kit.share("other", "insights")
-    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.share_delivery"), kit.delivering():
+    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.agents"), kit.delivering():
         kit.wait_for(DeliveryState.DELIVERED, "other")
     kept = kit.kept("share-0")
     assert (kept.delivery, kept.attempts) == (DeliveryState.PENDING, 0)
@@ -384,14 +384,14 @@ def test_it_goes_on_when_the_database_answers_again(
 ) -> None:
     with database.engine.begin() as connection:
         connection.execute(text("ALTER TABLE liaison_shares RENAME TO lost"))
-    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.share_delivery"), kit.delivering() as deliverer:
+    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.agents"), kit.delivering() as deliverer:
         wait_until(lambda: bool(caplog.messages), "the failure is logged")
         with database.engine.begin() as connection:
             connection.execute(text("ALTER TABLE lost RENAME TO liaison_shares"))
         kit.share()
         deliverer.wake()
         kit.wait_for(DeliveryState.DELIVERED)
-    assert len([record for record in caplog.records if record.name == "cstp_grpc.liaison.share_delivery"]) == 1
+    assert len([record for record in caplog.records if record.name == "cstp_grpc.liaison.agents"]) == 1
 
 
 def test_a_stop_waits_for_what_is_under_way(kit: Kit) -> None:

@@ -20,7 +20,7 @@ from cstp_grpc.liaison.context_sharing import ShareRequest
 from cstp_grpc.liaison.erasure import ROWS_AT_ONCE, SESSIONS_AT_ONCE, Retention, RetentionPolicy, SessionEraser
 from cstp_grpc.liaison.model import EventFilter, MessageContent, MessageRole, TenantCaller
 from cstp_grpc.liaison.routing import RoutingRequest
-from cstp_grpc.liaison.sql_erasure import SqlErasureStore
+from cstp_grpc.liaison.sql_routing import SqlErasureStore
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter

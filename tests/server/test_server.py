@@ -27,7 +27,7 @@ from cstp_grpc.guardrails.rulebook import RulebookError
 from cstp_grpc.server.app import App
 from cstp_grpc.server.call_handlers import LARGE_BYTES
 from cstp_grpc.server.open_services import MAX_WAITING_CALLS
-from cstp_grpc.storage.file_locks import AlreadyRunning
+from cstp_grpc.storage.locks import AlreadyRunning
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, decoded, running, settings
 from tests.waiting import wait_until
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.storage.file_locks import AlreadyRunning, DataDirLock
+from cstp_grpc.storage.locks import AlreadyRunning, DataDirLock
 
 HOLD = """
 import sys
 from pathlib import Path
-from cstp_grpc.storage.file_locks import DataDirLock
+from cstp_grpc.storage.locks import DataDirLock
 with DataDirLock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

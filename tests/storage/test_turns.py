@@ -17,7 +17,7 @@ from sqlalchemy import event
 
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.file_locks import ProcessWriteLock
+from cstp_grpc.storage.locks import ProcessWriteLock
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 HOLD = """
 import sys
 from pathlib import Path
-from cstp_grpc.storage.file_locks import ProcessWriteLock
+from cstp_grpc.storage.locks import ProcessWriteLock
 
 with ProcessWriteLock(Path(sys.argv[1])):
     print("writing", flush=True)
