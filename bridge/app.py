@@ -11,15 +11,19 @@ import grpc
 from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from bridge.admission import AccessCheck
-from bridge.decision_events import DECISIONS_PATH, DecisionEvents
-from bridge.event_streams import EventStreamEndpoint
+from bridge.event_streams import (
+    DECISIONS_PATH,
+    INTENTS_PATH,
+    LIAISON_EVENTS_PATH,
+    DecisionEvents,
+    EventStreamEndpoint,
+    IntentEvents,
+    LiaisonEvents,
+)
 from bridge.http_listener import set_server_header
-from bridge.http_request import BodyReader
+from bridge.http_request import AccessCheck, BodyReader
 from bridge.http_response import Cors
-from bridge.intent_events import INTENTS_PATH, IntentEvents
-from bridge.jsonrpc_endpoint import JsonRpcEndpoint
-from bridge.liaison_events import EVENTS_PATH, LiaisonEvents
+from bridge.jsonrpc import JsonRpcEndpoint
 from bridge.upstream import Forwarder
 from cstp_grpc.config import Settings
 
@@ -61,7 +65,7 @@ def create_app(
     }
     if settings.liaison.enabled:
         EventStreamEndpoint(LiaisonEvents(forwarder), forwarder, access).install(app)
-        paths[EVENTS_PATH] = ("GET",)
+        paths[LIAISON_EVENTS_PATH] = ("GET",)
     if a2a:
         a2a.install_routes(app)
         paths |= a2a.http_paths

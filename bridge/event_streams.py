@@ -1,4 +1,4 @@
-"""Server-streaming methods as server-sent events, for browsers and other clients without gRPC."""
+"""Changes of decisions, intents and liaison events as server-sent events, for clients without gRPC, as browsers are."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from weakref import WeakSet
 
 from aiohttp import hdrs, web
 from aiohttp_sse import EventSourceResponse
 
-from bridge import http_request, http_response, sse
-from bridge.admission import AccessCheck
+from bridge import http_request, http_response
 from bridge.call_errors import failure_status
+from bridge.http_request import AccessCheck
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.errors import CstpError, FieldViolation, InvalidArgument
 
@@ -73,12 +73,12 @@ class EventStreamEndpoint:
         # Outermost, so that the call of the server is cancelled however the response ends.
         async with aclosing(results):
             headers = {http_request.REQUEST_ID_HEADER: request_id}
-            response = await sse.start_event_stream(request, headers, sse.PING_SECONDS)
+            response = await http_response.start_event_stream(request, headers, http_response.PING_SECONDS)
             # Without it, an open stream would hold up the shutdown of the application until its drain time is over.
             self._open.add(response)
             async with response:
                 sending = self._send(response, self._streamed.first_id(params), results)
-                await sse.run_while_connected(request, response, sending)
+                await http_response.run_while_connected(request, response, sending)
         return response
 
     async def _send(
@@ -93,7 +93,7 @@ class EventStreamEndpoint:
                 if event is None:
                     await send_id(response, event_id)
                 else:
-                    text = json.dumps(event, ensure_ascii=False).translate(sse.LINE_BREAKS)
+                    text = json.dumps(event, ensure_ascii=False).translate(http_response.LINE_BREAKS)
                     await response.send(text, id=event_id)
         except (ConnectionResetError, TimeoutError):
             logger.info("the reader of a stream of events left or stopped reading")
@@ -152,3 +152,118 @@ def failure_response(failure: CstpError, request_id: str) -> web.Response:
     return web.json_response(
         body, status=status, headers={**headers, **http_response.challenge_headers(status, failure)}
     )
+
+
+DECISIONS_PATH: Final = "/decisions/events"
+LISTS_OF_DECISION_FILTERS: Final = frozenset({"stakes", "status", "outcome", "tags"})
+"""The query parameters that may be given several times, or with commas between their values."""
+NUMERIC_FILTERS: Final = frozenset({"minConfidence", "maxConfidence"})
+
+
+class DecisionEvents:
+    """The changes of decisions that the caller may read; the id of each is its journal revision.
+
+    All query parameters but `after` are those of the filters of a query.
+    """
+
+    path = DECISIONS_PATH
+    method = "cstp.watchDecisions"
+
+    async def read_params(self, request: web.Request, _: Metadata) -> dict[str, object]:
+        """Return the params of the watch. Raises CstpError."""
+        filters = read_query(request, LISTS_OF_DECISION_FILTERS)
+        after = request.headers.get(LAST_EVENT_ID) or filters.pop("after", None)
+        filters.pop("after", None)
+        for name in NUMERIC_FILTERS & filters.keys():
+            filters[name] = parse_number(name, filters[name])
+        return {"filters": filters, **({"after": after} if after else {})}
+
+    def first_id(self, _: dict[str, object]) -> None:
+        """Return None: the first answer has the revision at which the watch begins."""
+
+    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
+        """Return the revision of a change and the change; None for the answer that only has a revision."""
+        is_change = "decision" in result or "deletedId" in result
+        return result["journalRevision"], result if is_change else None
+
+
+def parse_number(name: str, text: str) -> float:
+    """Parse a number. Raises CstpError, which names the parameter."""
+    try:
+        return float(text)
+    except ValueError:
+        raise invalid_parameter(name, "must be a number") from None
+
+
+INTENTS_PATH: Final = "/intents/events"
+LISTS_OF_INTENT_FILTERS: Final = frozenset({"stakes"})
+"""The query parameters that may be given several times, or with commas between their values."""
+
+
+class IntentEvents:
+    """The intents that the caller may read as they are announced; the id of each is its resume token."""
+
+    path = INTENTS_PATH
+    method = "cstp.watchIntents"
+
+    async def read_params(self, request: web.Request, _: Metadata) -> dict[str, object]:
+        """Return the params of the watch. Raises CstpError."""
+        params: dict[str, object] = read_query(request, LISTS_OF_INTENT_FILTERS)
+        if seen := request.headers.get(LAST_EVENT_ID):
+            params["after"] = seen
+        return params
+
+    def first_id(self, _: dict[str, object]) -> None:
+        """Return None: the first answer has the token with which the watch begins."""
+
+    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
+        """Return the token of an answer and its intent; None for the answer that only has a token."""
+        return result["resumeToken"], result.get("intent")
+
+
+LIAISON_EVENTS_PATH: Final = "/liaison/events"
+LIST_EVENTS_METHOD: Final = "liaison.listEvents"
+LISTS_OF_EVENT_FILTERS: Final = frozenset({"types"})
+"""The query parameters that may be given several times, or with commas between their values."""
+
+
+class LiaisonEvents:
+    """The events of the caller's tenant; the id of each is its sequence number."""
+
+    path = LIAISON_EVENTS_PATH
+    method = "liaison.watchEvents"
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    async def read_params(self, request: web.Request, metadata: Metadata) -> dict[str, object]:
+        """Return the params of the subscription, always with the start sequence. Raises CstpError."""
+        params = read_query(request, LISTS_OF_EVENT_FILTERS)
+        if "after" in params:
+            params["after"] = parse_sequence("after", params["after"])
+        if seen := request.headers.get(LAST_EVENT_ID):
+            # A browser that reconnects sends this header with the original URL, whose `after` is older.
+            params["after"] = parse_sequence(LAST_EVENT_ID, seen)
+        if "after" not in params:
+            # The present end of the log, so that a client which is cut off before its first event has a place to resume
+            # from.
+            listed = await self._forwarder.call(LIST_EVENTS_METHOD, {"page_size": 1}, metadata)
+            params["after"] = listed["newest"]
+        return params
+
+    def first_id(self, params: dict[str, object]) -> str:
+        """Return the sequence behind which the stream begins."""
+        return str(params["after"])
+
+    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
+        """Return the sequence of an event and the event."""
+        event = result["event"]
+        return str(event["sequence"]), event
+
+
+def parse_sequence(name: str, text: str) -> int:
+    """Parse the sequence number of an event. Raises CstpError, which names the parameter or header."""
+    # `isdecimal` alone accepts the digits of every script. Ten digits hold every sequence of the contract.
+    if not text.isascii() or not text.isdecimal() or len(text) > 10:
+        raise invalid_parameter(name, "must be the sequence of an event")
+    return int(text)

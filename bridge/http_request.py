@@ -1,4 +1,4 @@
-"""HTTP requests: their ids, the metadata they forward, their bodies within limits, and the URL they were sent to."""
+"""HTTP requests: ids, forwarded metadata, bodies within limits, the URL they were sent to, and who is let in."""
 
 from __future__ import annotations
 
@@ -8,18 +8,46 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+import grpc
 from aiohttp import hdrs, web
 
-from bridge.admission import LARGE_REQUEST_BYTES
 from bridge.call_errors import DETAIL, ErrorWithOwnCodes
-from bridge.upstream import Metadata
+from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.config import ConfigError, ServerSettings
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY, MAX_HOP_METADATA_CHARACTERS
 from cstp_grpc.contract.rpc_errors import REASON_CODES, REQUEST_ID_KEY
 from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest
+
+ACCESS_METHOD: Final = "cstp.getAccess"
+LARGE_REQUEST_BYTES: Final = 65_536
+"""Size above which a request is read only for callers that the server knows. Chosen: reading a larger one takes
+milliseconds of the event loop, which are not spent on strangers."""
+
+
+class AccessCheck:
+    """Hide errors and card details of the bridge from callers that the gRPC server does not know."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    async def visible_failure(self, failure: CstpError, metadata: Metadata) -> CstpError:
+        """Return the failure to answer with: the server's own if it refuses the caller altogether."""
+        # An error of the server itself: it has authenticated the caller already.
+        if isinstance(failure.__cause__, grpc.aio.AioRpcError):
+            return failure
+        try:
+            await self.fetch_access(metadata)
+        except CstpError as refused:
+            return refused
+        return failure
+
+    async def fetch_access(self, metadata: Metadata) -> dict[str, Any]:
+        """Return the server's description of a caller. Raises CstpError, also for an unknown caller."""
+        return await self._forwarder.call(ACCESS_METHOD, {}, metadata)
+
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 REQUEST_ID_FORM: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")

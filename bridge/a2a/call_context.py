@@ -1,4 +1,4 @@
-"""The context of an A2A call: its version, extensions, tenant and metadata, over HTTP and over gRPC."""
+"""The context of an A2A call: its version, extensions, tenant, metadata and access, over HTTP and over gRPC."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import importlib
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from a2a.utils.errors import (
@@ -24,9 +24,11 @@ from aiohttp import web
 from bridge import http_request
 from bridge.a2a.errors import UpstreamError, unexpected_error
 from bridge.call_errors import DETAIL, error_codes
+from bridge.http_request import LARGE_REQUEST_BYTES, AccessCheck
 from bridge.upstream import Metadata
+from cstp_grpc.contract.json_scalars import printable_key
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import CstpError, JsonParseError
+from cstp_grpc.errors import CstpError, JsonParseError, PermissionDenied
 
 if TYPE_CHECKING:
     from bridge.a2a.services import A2aServices
@@ -205,3 +207,40 @@ async def load_sdk_v0_3() -> None:
         if name not in _imported:
             await asyncio.to_thread(importlib.import_module, name)
             _imported.add(name)
+
+
+class A2aAccessCheck:
+    """Hide errors and card details of A2A from callers that the gRPC server does not know."""
+
+    def __init__(self, access: AccessCheck) -> None:
+        self._access = access
+
+    async def visible_error(self, error: A2AError, metadata: Metadata) -> A2AError:
+        """Return the error to answer with: the server's own if it refuses the caller altogether."""
+        # An error of the server itself: it has authenticated the caller already.
+        if isinstance(error, UpstreamError):
+            return error
+        try:
+            await self.fetch_access(metadata)
+        except UpstreamError as refused:
+            return refused
+        return error
+
+    async def fetch_access(self, metadata: Metadata) -> dict[str, Any]:
+        """Return the server's description of a caller. Raises UpstreamError, also for an unknown caller."""
+        try:
+            return await self._access.fetch_access(metadata)
+        except CstpError as failure:
+            raise UpstreamError(failure) from failure
+
+    async def require_own_tenants(self, tenants: Collection[str], metadata: Metadata) -> None:
+        """Raise UpstreamError if a request names another tenant than that of its caller's token."""
+        own = (await self.fetch_access(metadata)).get("tenant", "")
+        for tenant in tenants:
+            if tenant != own:
+                raise UpstreamError(PermissionDenied(f"The token is not one of the tenant {printable_key(tenant)}"))
+
+    async def check_large(self, content: bytes, metadata: Metadata) -> None:
+        """Raise UpstreamError if a request is large and the server does not know its caller."""
+        if len(content) > LARGE_REQUEST_BYTES:
+            await self.fetch_access(metadata)

@@ -23,7 +23,6 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from grpc_status import rpc_status
 
 from bridge import http_request
-from bridge.a2a import operations
 from bridge.a2a.call_context import (
     EXTENSION_URI,
     EXTENSIONS_HEADER,
@@ -38,8 +37,7 @@ from bridge.a2a.call_context import (
     require_version,
 )
 from bridge.a2a.errors import UpstreamError, grpc_error, invalid_params, unexpected_error
-from bridge.a2a.operations import MessageOperationTable
-from bridge.a2a.request_handler import A2aRequestHandler
+from bridge.a2a.request_handler import A2aRequestHandler, MessageOperationTable, build_operations
 from bridge.a2a.services import A2aServices
 from bridge.upstream import Metadata
 from cstp_grpc.certificates import ServerCertificate
@@ -189,7 +187,7 @@ class GrpcBinding:
 
 async def load_operations_v1_0(conversations: A2aRequestHandler) -> MessageOperationTable:
     """Return the operations of A2A 1.0."""
-    return operations.build_operations(conversations)
+    return build_operations(conversations)
 
 
 async def load_operations_v0_3(conversations: A2aRequestHandler) -> MessageOperationTable:

@@ -14,7 +14,7 @@ from a2a.utils.errors import (
 )
 from aiohttp import web
 
-from bridge import http_request, jsonrpc, sse
+from bridge import http_request, http_response, jsonrpc
 from bridge.a2a.call_context import (
     EXTENSION_URI,
     EXTENSIONS_HEADER,
@@ -29,7 +29,7 @@ from bridge.a2a.call_context import (
     unreadable_body_error,
 )
 from bridge.a2a.errors import UpstreamError, jsonrpc_error, jsonrpc_failure
-from bridge.a2a.operations import OperationTable, build_json_operations
+from bridge.a2a.request_handler import OperationTable, build_json_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
 from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome
@@ -170,10 +170,10 @@ class A2aJsonRpcEndpoint:
             content = jsonrpc.encode_utf8(outcome.response or "")
             status = error_codes(outcome.failure).http_status if outcome.failure else 200
             if status == 200 and self._wants_stream_of_error(call.method, error):
-                return await sse.send_single_event(http_call.request, content.decode(), headers)
+                return await http_response.send_single_event(http_call.request, content.decode(), headers)
             return jsonrpc.json_response(content, http_call.request_id, outcome.failure, http_call.response_headers)
-        return await sse.stream_events(
-            http_call.request, first, events, sse.EventEncoder(event_text, error_text), headers
+        return await http_response.stream_events(
+            http_call.request, first, events, http_response.EventEncoder(event_text, error_text), headers
         )
 
     def _wants_stream_of_error(self, method: str, error: Exception) -> bool:

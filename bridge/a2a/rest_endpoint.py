@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 from google.api import annotations_pb2
 from google.protobuf.descriptor import MethodDescriptor
 
-from bridge import http_request, http_response, jsonrpc, sse
+from bridge import http_request, http_response, jsonrpc
 from bridge.a2a.agent_card import A2A_PATH, CARD_MAX_AGE, REST_PATH
 from bridge.a2a.call_context import (
     EXTENSIONS_HEADER,
@@ -25,7 +25,7 @@ from bridge.a2a.call_context import (
     unreadable_body_error,
 )
 from bridge.a2a.errors import UpstreamError, invalid_params, rest_error, violations_error
-from bridge.a2a.operations import A2A_SERVICE, build_json_operations
+from bridge.a2a.request_handler import A2A_SERVICE, build_json_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
 from bridge.http_response import AcceptHeader
@@ -208,8 +208,8 @@ async def respond_with_stream(
         return encode_json(rest_error(await http_call.visible_error(error, what), http_call.request_id)[1])
 
     # To clients of this binding an event without a name is a StreamResponse.
-    encoder = sse.EventEncoder(encode_json, error_text, error_name="error")
-    return await sse.stream_events(http_call.request, first, events, encoder, common_headers(http_call))
+    encoder = http_response.EventEncoder(encode_json, error_text, error_name="error")
+    return await http_response.stream_events(http_call.request, first, events, encoder, common_headers(http_call))
 
 
 async def respond_with_error(

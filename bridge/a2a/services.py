@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from bridge.a2a.access_check import A2aAccessCheck
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
-from bridge.a2a.push_configs import GrpcPushConfigStore
+from bridge.a2a.call_context import A2aAccessCheck
 from bridge.a2a.request_handler import A2aRequestHandler
-from bridge.a2a.task_store import GrpcTaskStore
-from bridge.admission import AccessCheck
-from bridge.http_request import BodyReader, PublicUrlResolver
+from bridge.a2a.task_store import GrpcPushConfigStore, GrpcTaskStore
+from bridge.http_request import AccessCheck, BodyReader, PublicUrlResolver
 from bridge.upstream import Forwarder
 from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import contract_methods

@@ -18,8 +18,12 @@ from bridge.a2a import v0_3_json
 from bridge.a2a.call_context import A2aCallContext
 from bridge.a2a.errors import invalid_params, violations_error
 from bridge.a2a.message_parsing import MAX_ITEMS, TOO_MANY
-from bridge.a2a.operations import MessageOperationTable, StreamingMessageOperation, UnaryMessageOperation
-from bridge.a2a.request_handler import A2aRequestHandler
+from bridge.a2a.request_handler import (
+    A2aRequestHandler,
+    MessageOperationTable,
+    StreamingMessageOperation,
+    UnaryMessageOperation,
+)
 from bridge.a2a.task_store import TaskEvent
 from cstp_grpc.errors import FieldViolation
 

@@ -15,7 +15,7 @@ import pytest
 from a2a.types import a2a_pb2
 from aiohttp import web
 
-from bridge import sse
+from bridge import http_response
 from cstp_grpc.config import ServerSettings
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from tests.bridge.a2a.raw import Core, Raw, call, events_of, info_of, saying, saying_in_0_3, to_bytes
@@ -216,8 +216,8 @@ async def reading(story: Story, ping_seconds: float = 0.05) -> AsyncIterator[aio
     async def handle(request: web.Request) -> web.StreamResponse:
         events = story.tell()
         first = await anext(events)
-        wording = sse.EventEncoder(str, worded, error_name="error")
-        return await sse.stream_events(request, first, events, wording, {"X-Mark": "here"}, ping_seconds)
+        wording = http_response.EventEncoder(str, worded, error_name="error")
+        return await http_response.stream_events(request, first, events, wording, {"X-Mark": "here"}, ping_seconds)
 
     app = web.Application()
     app.router.add_post("/", handle)
@@ -275,7 +275,9 @@ async def test_a_bridge_that_stops_closes_its_stories() -> None:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         events = story.tell()
-        return await sse.stream_events(request, await anext(events), events, sse.EventEncoder(str, worded), {})
+        return await http_response.stream_events(
+            request, await anext(events), events, http_response.EventEncoder(str, worded), {}
+        )
 
     app = web.Application()
     app.router.add_get("/", handle)

@@ -16,12 +16,11 @@ from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message as ProtoMessage
 from google.rpc import error_details_pb2, status_pb2
 
-from bridge.a2a.access_check import A2aAccessCheck
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
-from bridge.a2a.call_context import A2aCallContext, build_call_context
+from bridge.a2a.call_context import A2aAccessCheck, A2aCallContext, build_call_context
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import GrpcTaskStore
-from bridge.admission import AccessCheck
+from bridge.http_request import AccessCheck
 from bridge.upstream import Forwarder, open_channel
 from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import RpcMethod, contract_methods

@@ -18,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from bridge.a2a.grpc_server import CALLS_OF_CONNECTION, CONCURRENT_CALLS
-from bridge.admission import LARGE_REQUEST_BYTES
+from bridge.http_request import LARGE_REQUEST_BYTES
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, tasks_pb2
 from tests.bridge.a2a.raw import Raw, call, saying, saying_in_0_3
