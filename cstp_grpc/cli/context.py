@@ -83,9 +83,9 @@ def resolve_command(
         project.tree, ContextRequest(located, sections, compact, with_pending, max_tokens), pending
     )
     if out.json_wanted:
-        from cstp_grpc.cli import intent_layer_responses
+        from cstp_grpc.intent_layer import servicer
 
-        out.message(intent_layer_responses.resolve_response(resolution))
+        out.message(servicer.resolution_message(resolution))
     else:
         # Unchanged for the agents that read it: no wrapping, and no replaced characters but on a terminal.
         out.write_verbatim(resolution.markdown)
@@ -117,9 +117,9 @@ def list_command(out: Output, project: ProjectFolder) -> None:
     found = list(project.tree.walk())
     nodes = list(with_parents(each for each in found if isinstance(each, Node)))
     if out.json_wanted:
-        from cstp_grpc.cli import intent_layer_responses
+        from cstp_grpc.intent_layer import servicer
 
-        out.message(intent_layer_responses.list_nodes_response(nodes))
+        out.message(servicer.nodes_message(nodes))
     elif nodes:
         out.show(lambda console: console.print(node_table(nodes)))
     else:
@@ -176,9 +176,9 @@ def validate_command(
     else:
         judged = validate_project(project, paths, by_rule, with_history=not without_history)
     if out.json_wanted:
-        from cstp_grpc.cli import intent_layer_responses
+        from cstp_grpc.intent_layer import servicer
 
-        out.message(intent_layer_responses.validate_response(judged))
+        out.message(servicer.validation_message(judged))
     for each in judged.findings:
         out.line(finding_line(each))
     out.line(summary_line(judged))
@@ -204,9 +204,9 @@ def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -
 
     placement = place_fact(project.tree, project.paths(paths))
     if out.json_wanted:
-        from cstp_grpc.cli import intent_layer_responses
+        from cstp_grpc.intent_layer import servicer
 
-        out.message(intent_layer_responses.place_response(placement))
+        out.message(servicer.placement_message(placement))
         return
     out.line(to_printable(placement.file))
     if not placement.exists:
@@ -233,9 +233,9 @@ def init_command(out: Output, project: ProjectFolder, path: str, dry_run: bool) 
     folder = project.path(path)
     made = node_skeleton(project.tree, folder) if dry_run else create_node(project.tree, folder)
     if out.json_wanted:
-        from cstp_grpc.cli import intent_layer_responses
+        from cstp_grpc.intent_layer import servicer
 
-        out.message(intent_layer_responses.init_response(made))
+        out.message(servicer.skeleton_message(made))
     elif dry_run:
         out.write_verbatim(made.content)
     else:

@@ -95,9 +95,9 @@ def report_command(
     )
     filed = LearningStore(project.tree, utc_now).file(new)
     if out.json_wanted:
-        from cstp_grpc.cli import intent_layer_responses
+        from cstp_grpc.intent_layer import servicer
 
-        out.message(intent_layer_responses.report_response(filed))
+        out.message(servicer.report_message(filed))
         return
     out.line(to_printable(f"Learning report created: {filed.type}: {filed.title}"))
     out.line(f"  id      {filed.id}")
@@ -131,9 +131,9 @@ def list_command(
     unreadable: list[UnreadableReportFile] = []
     found = list(iter_learnings(LearningStore(project.tree, utc_now), query, out, unreadable))
     if out.json_wanted:
-        from cstp_grpc.cli import intent_layer_responses
+        from cstp_grpc.intent_layer import servicer
 
-        out.message(intent_layer_responses.list_learnings_response(found, unreadable))
+        out.message(servicer.learnings_message(found, unreadable))
     for each in found:
         out.line(learning_headline(each))
         out.line(learning_details(each))

@@ -316,9 +316,9 @@ def show_outcome(
 ) -> None:
     """Print the outcome of a review."""
     if out.json_wanted:
-        from cstp_grpc.cli import intent_layer_responses
+        from cstp_grpc.intent_layer import servicer
 
-        out.message(intent_layer_responses.review_response(outcome))
+        out.message(servicer.outcome_message(outcome))
         return
     if with_diff:
         show_diff(out, outcome.diff)
@@ -426,12 +426,10 @@ class BatchReview:
         self.duplicates += hindered
         self.reviewed += not hindered
         if self.out.json_wanted:
-            from cstp_grpc.cli import intent_layer_responses
             from cstp_grpc.contract import json_codec
+            from cstp_grpc.intent_layer import servicer
 
-            self._results.append(
-                {"id": learning.id, "result": json_codec.to_json(intent_layer_responses.review_response(outcome))}
-            )
+            self._results.append({"id": learning.id, "result": json_codec.to_json(servicer.outcome_message(outcome))})
             return not hindered
         if self.with_diff:
             show_diff(self.out, outcome.diff)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import inherited_environment
 from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
 from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
-from cstp_grpc.intent_layer.embedding_similarity import EmbeddedSimilarity
 from cstp_grpc.intent_layer.journal_sync import NodeJournalSync, NodeJournalSyncWorker
 from cstp_grpc.intent_layer.learning_review import Reviewer
 from cstp_grpc.intent_layer.learning_store import LearningStore
@@ -19,6 +19,26 @@ from cstp_grpc.intent_layer.project_service import ProjectRegistry, ProjectServi
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.intent_layer.servicer import IntentLayerService
 from cstp_grpc.server_module import Module, SharedParts
+
+MAX_COMPARED = 500
+"""Texts that are embedded for one comparison at most. Chosen: ten times the statements of a node within its budget."""
+
+
+class EmbeddedSimilarity:
+    """Compares texts by the dot product of their vectors; implements `duplicate_search.TextSimilarity`."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+
+    def compare(self, text: str, others: Sequence[str]) -> Sequence[float]:
+        """Return the similarity to each of the others, from 0 to 1; those beyond `MAX_COMPARED` get 0.
+
+        Raises QueryFailed.
+        """
+        compared = others[:MAX_COMPARED]
+        vector, *vectors = self._embedder.embed([text, *compared])
+        scores = [min(max(float(each @ vector), 0.0), 1.0) for each in vectors]
+        return [*scores, *[0.0] * (len(others) - len(compared))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import grpc
@@ -14,10 +14,11 @@ from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2 as pb2
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc as pb2_grpc
 from cstp_grpc.intent_layer.context_resolution import iter_delivered_files
-from cstp_grpc.intent_layer.learning_store import LearningPage, LearningQuery
+from cstp_grpc.intent_layer.learning_store import LearningQuery
 from cstp_grpc.intent_layer.model import (
     ContextRequest,
     DuplicateMatch,
+    FactPlacement,
     FindingSeverity,
     Learning,
     LearningEdits,
@@ -27,13 +28,15 @@ from cstp_grpc.intent_layer.model import (
     MergedSection,
     NewLearning,
     NodeSection,
+    NodeSkeleton,
     ResolvedContext,
+    ReviewOutcome,
     ReviewRequest,
     ReviewVerdict,
     UnreadableReportFile,
     ValidationFinding,
 )
-from cstp_grpc.intent_layer.project_service import ListedNode, ProjectCall, ProjectRegistry
+from cstp_grpc.intent_layer.project_service import ListedNode, ProjectCall, ProjectRegistry, ValidationReport
 from cstp_grpc.storage.pagination import PageRequest
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -65,7 +68,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         page = self._projects.get(request.project).nodes(
             PageRequest(request.page_size, request.page_token), current_call()
         )
-        return pb2.ListNodesResponse(nodes=[node_summary(item) for item in page.items], next_page_token=page.next_token)
+        return nodes_message(page.items, page.next_token)
 
     def GetNode(self, request: pb2.GetNodeRequest, context: grpc.ServicerContext) -> pb2.GetNodeResponse:
         """Read a node."""
@@ -77,22 +80,17 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
     ) -> pb2.ValidateNodesResponse:
         """Validate nodes."""
         judged = self._projects.get(request.project).validate(request.paths, current_call())
-        answer = pb2.ValidateNodesResponse(
-            valid=judged.valid, findings=[finding_message(item) for item in judged.findings], nodes=judged.nodes
-        )
-        return require_size_limit(answer, "paths", "has too many findings; name fewer")
+        return require_size_limit(validation_message(judged), "paths", "has too many findings; name fewer")
 
     def PlaceFact(self, request: pb2.PlaceFactRequest, context: grpc.ServicerContext) -> pb2.PlaceFactResponse:
         """Return the node that a fact belongs to."""
         placed = self._projects.get(request.project).place(request.paths, current_call())
-        return pb2.PlaceFactResponse(
-            folder=placed.folder, file=placed.file, exists=placed.exists, covering=placed.covering
-        )
+        return placement_message(placed)
 
     def InitNode(self, request: pb2.InitNodeRequest, context: grpc.ServicerContext) -> pb2.InitNodeResponse:
         """Write the skeleton of a node."""
         written = self._projects.get(request.project).init(request.path, current_call(), dry_run=request.dry_run)
-        return pb2.InitNodeResponse(file=written.file, content=written.content)
+        return skeleton_message(written)
 
     def ReportLearning(
         self, request: pb2.ReportLearningRequest, context: grpc.ServicerContext
@@ -100,7 +98,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         """File a learning."""
         by = current_call(proto_values.optional_field(request, "agent_id"))
         filed = self._projects.get(request.project).report(parse_new_learning(request, by), by)
-        return pb2.ReportLearningResponse(learning=learning_message(filed))
+        return report_message(filed)
 
     def ListLearnings(
         self, request: pb2.ListLearningsRequest, context: grpc.ServicerContext
@@ -109,7 +107,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         page = self._projects.get(request.project).learnings(
             parse_learning_query(request), PageRequest(request.page_size, request.page_token), current_call()
         )
-        return learnings_message(page)
+        return learnings_message(page.items, page.unreadable, page.next_token)
 
     def ReviewLearning(
         self, request: pb2.ReviewLearningRequest, context: grpc.ServicerContext
@@ -117,12 +115,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         """Review a learning."""
         by = current_call(proto_values.optional_field(request, "reviewer"))
         outcome = self._projects.get(request.project).review(parse_review_request(request, by), by)
-        return pb2.ReviewLearningResponse(
-            learning=learning_message(outcome.learning),
-            node=outcome.node,
-            diff=outcome.diff,
-            duplicates=[duplicate_message(item) for item in outcome.duplicates],
-        )
+        return outcome_message(outcome)
 
 
 def current_call(claimed_agent: str | None = None) -> ProjectCall:
@@ -181,6 +174,11 @@ def node_summary(listed: ListedNode) -> pb2.NodeSummary:
     )
 
 
+def nodes_message(nodes: Iterable[ListedNode], next_token: str = "") -> pb2.ListNodesResponse:
+    """Convert a page of nodes to a message; without a token it is the only one."""
+    return pb2.ListNodesResponse(nodes=[node_summary(item) for item in nodes], next_page_token=next_token)
+
+
 def node_message(listed: ListedNode) -> pb2.GetNodeResponse:
     """Convert a node to a message."""
     also: Sequence[str] = [file.path for file in listed.node.files[1:]]
@@ -205,6 +203,22 @@ def finding_message(item: ValidationFinding) -> pb2.Finding:
         line=item.line,
         message=item.message,
     )
+
+
+def validation_message(report: ValidationReport) -> pb2.ValidateNodesResponse:
+    """Convert the report of a validation to a message."""
+    findings = [finding_message(item) for item in report.findings]
+    return pb2.ValidateNodesResponse(valid=report.valid, findings=findings, nodes=report.nodes)
+
+
+def placement_message(placed: FactPlacement) -> pb2.PlaceFactResponse:
+    """Convert the placement of a fact to a message."""
+    return pb2.PlaceFactResponse(folder=placed.folder, file=placed.file, exists=placed.exists, covering=placed.covering)
+
+
+def skeleton_message(skeleton: NodeSkeleton) -> pb2.InitNodeResponse:
+    """Convert the skeleton of a node to a message."""
+    return pb2.InitNodeResponse(file=skeleton.file, content=skeleton.content)
 
 
 def parse_new_learning(message: pb2.ReportLearningRequest, by: ProjectCall) -> NewLearning:
@@ -249,12 +263,19 @@ def learning_message(item: Learning) -> pb2.Learning:
     )
 
 
-def learnings_message(page: LearningPage) -> pb2.ListLearningsResponse:
-    """Convert a page of learnings to a message."""
+def report_message(filed: Learning) -> pb2.ReportLearningResponse:
+    """Convert a learning that was filed to a message."""
+    return pb2.ReportLearningResponse(learning=learning_message(filed))
+
+
+def learnings_message(
+    items: Iterable[Learning], unreadable: Iterable[UnreadableReportFile], next_token: str = ""
+) -> pb2.ListLearningsResponse:
+    """Convert a page of learnings to a message; without a token it is the only one."""
     return pb2.ListLearningsResponse(
-        learnings=[learning_message(item) for item in page.items],
-        next_page_token=page.next_token,
-        unreadable=[unreadable_report_message(item) for item in page.unreadable],
+        learnings=[learning_message(item) for item in items],
+        next_page_token=next_token,
+        unreadable=[unreadable_report_message(item) for item in unreadable],
     )
 
 
@@ -295,3 +316,13 @@ def parse_review_request(message: pb2.ReviewLearningRequest, by: ProjectCall) ->
 def duplicate_message(item: DuplicateMatch) -> pb2.Duplicate:
     """Convert a likely duplicate in a node to a message."""
     return pb2.Duplicate(file=item.file, line=item.line, text=item.text, score=item.score)
+
+
+def outcome_message(outcome: ReviewOutcome) -> pb2.ReviewLearningResponse:
+    """Convert the outcome of a review to a message."""
+    return pb2.ReviewLearningResponse(
+        learning=learning_message(outcome.learning),
+        node=outcome.node,
+        diff=outcome.diff,
+        duplicates=[duplicate_message(item) for item in outcome.duplicates],
+    )

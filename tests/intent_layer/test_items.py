@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.intent_layer.section_items import BoundaryPermission, boundary_items, check_items, pitfall_titles
+from cstp_grpc.intent_layer.code_context_reader import BoundaryPermission, boundary_items, check_items, pitfall_titles
 
 ALWAYS, ASK_FIRST, NEVER = BoundaryPermission.ALWAYS, BoundaryPermission.ASK_FIRST, BoundaryPermission.NEVER
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cstp_grpc.embedding.embedder import Vectors
-from cstp_grpc.intent_layer.embedding_similarity import MAX_COMPARED, EmbeddedSimilarity
+from cstp_grpc.intent_layer.module import MAX_COMPARED, EmbeddedSimilarity
 
 ANGLES = {"this": 0.0, "nearly": 60.0, "beside": 90.0, "against": 180.0}
 
