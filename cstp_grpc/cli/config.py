@@ -18,7 +18,7 @@ from cstp_grpc.cli.guardrails import open_rules
 from cstp_grpc.cli.output import Output, progress_bar
 from cstp_grpc.config import ENV_PREFIX, Settings
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.federation.configured_peers import open_peers
+from cstp_grpc.federation.peer import open_peers
 from cstp_grpc.liaison.module import local_agent_names, read_liaison_inputs
 from cstp_grpc.server.interceptors.call_limits import RateLimiter
 from cstp_grpc.storage.database import open_database, parse_database_url

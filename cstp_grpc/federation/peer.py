@@ -1,4 +1,7 @@
-"""Peers: each is called on its own threads and behind a circuit breaker, so that no peer delays another."""
+"""Peers: each is called on its own threads and behind a circuit breaker, so that no peer delays another.
+
+It loads no part of the server and no settings, since commands are run often and wait for each import.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import Message
 
+from cstp_grpc.client.tls import raise_config_errors, read_ca_file, read_card_keys
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import CstpError
@@ -30,6 +35,7 @@ from cstp_grpc.federation.response_validation import InvalidPeerResponse, valida
 
 if TYPE_CHECKING:
     from cstp_grpc.card_keys import PublicKey
+    from cstp_grpc.config import FederationSettings, PeerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -335,3 +341,32 @@ def open_peer(
         max_calls=max_calls,
         clock=clock,
     )
+
+
+def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
+    """Open the configured peers without calling them; `opened` closes them. Raises ConfigError."""
+    peers = []
+    for number, configured in enumerate(settings.peers):
+        peer = open_configured_peer(configured, settings, f"federation.peers.{number}")
+        # At once, so that an error of a later peer closes those that are open.
+        opened.callback(peer.close)
+        peers.append(peer)
+    return peers
+
+
+def open_configured_peer(configured: PeerSettings, settings: FederationSettings, key: str) -> Peer:
+    """Open a configured peer, which the caller must close; `key` names it in messages. Raises ConfigError."""
+    card_keys = read_card_keys(configured.card_key, key)
+    with raise_config_errors(key, configured.ca_file):
+        return open_peer(
+            configured.name,
+            configured.url,
+            configured.token.get_secret_value() if configured.token else None,
+            required=configured.role == "required",
+            trust=configured.trust,
+            timeout=min(configured.timeout_seconds, settings.timeout_seconds),
+            categories=frozenset(configured.categories),
+            root_certificates=read_ca_file(configured.ca_file),
+            card_keys=card_keys,
+            breaker=CircuitBreaker(settings.breaker_failures, settings.breaker_seconds),
+        )

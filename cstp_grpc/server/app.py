@@ -170,7 +170,7 @@ def read_inputs(
         liaison = read_liaison_inputs(opened, settings)
     peers: Sequence[Peer] = ()
     if settings.federation.peers:
-        from cstp_grpc.federation.configured_peers import open_peers
+        from cstp_grpc.federation.peer import open_peers
 
         peers = open_peers(opened, settings.federation)
     if settings.federation.callbacks.allow:
