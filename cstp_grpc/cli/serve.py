@@ -30,7 +30,7 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
-from cstp_grpc.server.stderr_log import log_to_stderr
+from cstp_grpc.server.deployment import log_to_stderr
 
 logger = logging.getLogger(__name__)
 

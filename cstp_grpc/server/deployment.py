@@ -1,8 +1,10 @@
-"""The server processes that share one data folder, and the task that a supervisor gives to a worker."""
+"""The server processes that share one data folder: the task that a supervisor gives to a worker, and their log."""
 
 from __future__ import annotations
 
+import logging
 import pickle
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +15,7 @@ from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook_p
 from cstp_grpc.storage.locks import ProcessWriteLock
 
 if TYPE_CHECKING:
-    from cstp_grpc.config import Settings
     from cstp_grpc.storage.database import Database
-
 
 INDEX_FOLDER: Final = "chroma"
 """The folder of the embedded index within the data folder."""
@@ -82,3 +82,16 @@ class WorkerTask:
         # process, so that no other process can write to it.
         task: WorkerTask = pickle.loads(encoded)  # noqa: S301
         return task
+
+
+def log_to_stderr(settings: Settings, process: str | None = None) -> None:
+    """Log to standard error, one line per event; `process` names this process among several."""
+    name = f"{process}: " if process else ""
+    logging.basicConfig(
+        level=settings.logging.level.upper(),
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s {name}%(name)s: %(message)s",
+    )
+    # Alembic tells every migration step and httpx every request; the server itself says what matters.
+    for talkative in ("alembic", "httpx"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)

@@ -11,9 +11,8 @@ from queue import SimpleQueue
 
 from cstp_grpc.child_process import TaskChannel, freeze_loaded_objects
 from cstp_grpc.server.app import App
-from cstp_grpc.server.deployment import WorkerTask
+from cstp_grpc.server.deployment import WorkerTask, log_to_stderr
 from cstp_grpc.server.startup_failures import describe_startup_failure
-from cstp_grpc.server.stderr_log import log_to_stderr
 
 
 def main() -> int:
