@@ -125,7 +125,7 @@ def service_lines(
 
 
 def exchanged(type_name: str, *, streams: bool) -> str:
-    """Return what a method takes or answers."""
+    """Return the Markdown of the message that a method takes or answers."""
     name = local(type_name)
     return f"{'gRPC only, a stream of ' if streams else ''}[{name}](#{name.lower()})"
 

@@ -338,7 +338,7 @@ def method(rpc: Rpc, prefix: str) -> str:
 
 
 def around_call(rpc: Rpc, prefix: str) -> list[Parameter]:
-    """Return what a caller is told beside what the call is."""
+    """Return the parameters that say how a call is made, beside those of its request."""
     timeout = Parameter("timeout", "float | None", "None", positional=False, comment=TIMEOUTS[rpc.kind])
     if rpc.kind == "WatchCall":
         failing = "Whether it goes on after a passing failure; it is else raised."
@@ -360,7 +360,7 @@ def around_call(rpc: Rpc, prefix: str) -> list[Parameter]:
 
 
 def returned_type(rpc: Rpc, prefix: str) -> str:
-    """Return what a method returns."""
+    """Return the type that a method returns."""
     of = rpc.types[-1]
     if rpc.kind == "UnaryCall":
         return of
@@ -370,7 +370,7 @@ def returned_type(rpc: Rpc, prefix: str) -> str:
 
 
 def declarations(parameters: Iterable[Parameter]) -> list[str]:
-    """Return what stands in a signature, with the mark after which all is by keyword."""
+    """Return the parameters of a signature, with the mark after which all are by keyword."""
     found = list(parameters)
     by_keyword = [parameter.declaration for parameter in found if not parameter.positional]
     marked = ["*", *by_keyword] if by_keyword else []

@@ -78,7 +78,7 @@ def iterate_reasons(contract: Contract) -> Iterator[Reason]:
 
 
 def find_problem(reason: Reason, reasons: Iterable[Reason]) -> str | None:
-    """Return what is wrong with the options of a reason; None if they can be used."""
+    """Return the problem of the options of a reason; None if they can be used."""
     if not (reason.grpc_code or reason.json_rpc_code or reason.a2a_http_status):
         return "add the option error_codes with grpc_code, json_rpc_code and a2a_http_status"
     known = set(code_pb2.Code.keys()) - {"OK"}

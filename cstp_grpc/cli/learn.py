@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import click
 
@@ -141,6 +142,20 @@ def list_command(
         out.line("There are no such learnings.")
 
 
+class ReviewFlags(TypedDict):
+    """The options of `cstp learn review` that are given or not."""
+
+    everything: bool
+    accept: bool
+    reject: bool
+    defer: bool
+    edit: bool
+    force: bool
+    reject_duplicates: bool
+    dry_run: bool
+    check_only: bool
+
+
 @learn_group.command()
 @click.argument("named", nargs=-1, metavar="[ID|FILE]...")
 @click.option("--all", "everything", is_flag=True, help="All that is pending.")
@@ -170,21 +185,13 @@ def review_command(
     out: Output,
     project: ProjectFolder,
     named: tuple[str, ...],
-    everything: bool,
-    accept: bool,
-    reject: bool,
-    defer: bool,
     reason: str,
     reviewer: str | None,
     title: str | None,
     detail: str | None,
     section: str | None,
-    edit: bool,
-    force: bool,
-    reject_duplicates: bool,
     threshold: float | None,
-    dry_run: bool,
-    check_only: bool,
+    **flags: Unpack[ReviewFlags],
 ) -> None:
     """Review what was filed: accept, reject or defer it. It is named by its id or by the file of its report.
 
@@ -205,9 +212,9 @@ def review_command(
     from cstp_grpc.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD
 
     project, ids = resolve_named_learnings(project, named)
-    verdict = chosen_verdict(accept=accept, reject=reject, defer=defer)
+    verdict = chosen_verdict(flags)
     edits = LearningEdits(title, read_input() if detail == STANDARD_INPUT else detail, section)
-    check_review_options(ids, verdict, edits, everything=everything, edit=edit, reject_duplicates=reject_duplicates)
+    check_review_options(ids, verdict, edits, flags)
     if verdict is None:
         require_terminal(out)
     code = review_learnings(
@@ -215,11 +222,13 @@ def review_command(
         project,
         ids,
         verdict,
-        ReviewOptions(reviewer or current_user(), reason, edits, force, dry_run or check_only),
+        ReviewOptions(
+            reviewer or current_user(), reason, edits, flags["force"], flags["dry_run"] or flags["check_only"]
+        ),
         WORD_OVERLAP_THRESHOLD if threshold is None else threshold,
-        edit=edit,
-        with_diff=dry_run and not check_only,
-        reject_duplicates=reject_duplicates,
+        edit=flags["edit"],
+        with_diff=flags["dry_run"] and not flags["check_only"],
+        reject_duplicates=flags["reject_duplicates"],
     )
     click.get_current_context().exit(code)
 
@@ -246,23 +255,20 @@ def check_review_options(
     ids: Sequence[str],
     verdict: ReviewVerdict | None,
     edits: LearningEdits,
-    *,
-    everything: bool,
-    edit: bool,
-    reject_duplicates: bool,
+    flags: ReviewFlags,
 ) -> None:
     """Raise click.UsageError for options that exclude each other."""
-    if everything and ids:
+    if flags["everything"] and ids:
         raise click.UsageError("--all reviews all that is pending; leave the IDs out.")
-    if verdict and not ids and not everything:
+    if verdict and not ids and not flags["everything"]:
         raise click.UsageError(
             f"Say what to {verdict}: its ID, which `cstp learn list` shows, the file of its report, or --all."
         )
-    if (edit or edits.title is not None or edits.detail is not None) and verdict is not ReviewVerdict.ACCEPT:
+    if (flags["edit"] or edits.title is not None or edits.detail is not None) and verdict is not ReviewVerdict.ACCEPT:
         raise click.UsageError("--title, --detail and --edit change what is merged; give --accept too.")
     if (edits.title is not None or edits.detail is not None) and len(ids) != 1:
         raise click.UsageError("--title and --detail are for one ID; --edit asks for each.")
-    if reject_duplicates and verdict is not ReviewVerdict.ACCEPT:
+    if flags["reject_duplicates"] and verdict is not ReviewVerdict.ACCEPT:
         raise click.UsageError(
             "--reject-duplicates rejects what says the same as something accepted; give --accept too."
         )
@@ -288,9 +294,13 @@ def parse_report_path(project: ProjectFolder, written: str) -> tuple[ProjectFold
     return open_project(root), file.name.removesuffix(REPORT_SUFFIX)
 
 
-def chosen_verdict(*, accept: bool, reject: bool, defer: bool) -> ReviewVerdict | None:
+def chosen_verdict(flags: ReviewFlags) -> ReviewVerdict | None:
     """Return the verdict given, or None. Raises click.UsageError for several."""
-    chosen = {ReviewVerdict.ACCEPT: accept, ReviewVerdict.REJECT: reject, ReviewVerdict.DEFER: defer}
+    chosen = {
+        ReviewVerdict.ACCEPT: flags["accept"],
+        ReviewVerdict.REJECT: flags["reject"],
+        ReviewVerdict.DEFER: flags["defer"],
+    }
     given = [verdict for verdict, wanted in chosen.items() if wanted]
     if len(given) > 1:
         raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing, suppress
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -136,6 +136,19 @@ def check_command(
         click.get_current_context().exit(EXIT_BLOCKED)
 
 
+class AnnounceOptions(TypedDict):
+    """The options of `cstp announce` that its request has under the same names."""
+
+    context: str | None
+    category: str | None
+    stakes: str | None
+    confidence: float | None
+    project: str | None
+    paths: tuple[str, ...]
+    correlation_id: str | None
+    scope: str | None
+
+
 @click.command()
 @click.argument("intent")
 @click.option("--context", metavar="TEXT", help="Further text, searched together with the intent.")
@@ -161,26 +174,18 @@ def announce_command(
     client: CstpClient,
     out: Output,
     intent: str,
-    context: str | None,
-    category: str | None,
-    stakes: str | None,
-    confidence: float | None,
     inputs: dict[str, Json],
-    project: str | None,
-    paths: tuple[str, ...],
     agent_id: str | None,
     agent_url: str | None,
-    correlation_id: str | None,
     share: bool | None,
     min_revision: str | None,
-    scope: str | None,
     asked: tuple[str, ...],
+    **options: Unpack[AnnounceOptions],
 ) -> None:
     """Announce what you are about to do; get similar decisions, a verdict and suggestions.
 
     With --path, also get what governs these files and folders; with --share, others who are about to do the same are
-    told of it. Exit code 0 means that nothing blocks, 3 that a
-    guardrail does, 1 an error.
+    told of it. Exit code 0 means that nothing blocks, 3 that a guardrail does, 1 an error.
 
     \b
     Examples:
@@ -197,19 +202,12 @@ def announce_command(
     claimed = types_pb2.AgentInfo(id=agent_id, url=agent_url) if agent_id or agent_url else None
     answer = client.announce_intent(
         intent,
-        context=context,
-        category=category,
-        stakes=stakes,
-        confidence=confidence,
         agent=claimed,
-        correlation_id=correlation_id,
         metadata=inputs,
-        project=project,
-        paths=paths,
         visibility=visibility,
         min_journal_revision=min_revision,
-        scope=scope,
         agents=asked,
+        **options,
     )
     out.answer(answer, lambda console: decision_output.print_announce_answer(console, answer))
     if answer.HasField("guardrail_status") and not answer.guardrail_status.allowed:

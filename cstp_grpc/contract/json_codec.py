@@ -382,7 +382,7 @@ def too_many_items(most: int) -> str:
 
 
 def render_function(field: FieldCodec) -> RenderValue | None:
-    """Return what renders a whole field as the contract is written, or None if its value is its own JSON."""
+    """Return the function that renders a whole field as the contract has it, or None if its value is its own JSON."""
     if field.is_map:
         return functools.partial(render_map, field.render_item)
     if field.is_list:

@@ -140,7 +140,7 @@ class AdrReader:
 
 
 def _status_meaning(adr: AdrDocument, links: SourceLinks, remarks: list[str]) -> StatusMeaning:
-    """Return what the status says of the decision, and add to the remarks what is not literally written."""
+    """Return the meaning of the status for the decision, and add to the remarks what is not literally written."""
     status = adr.status
     if status is None:
         remarks.append("no status: taken as decided")

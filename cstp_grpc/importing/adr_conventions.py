@@ -248,7 +248,7 @@ class RecordRelation:
 
 
 def parse_relations(lines: Sequence[MarkdownLine]) -> list[RecordRelation]:
-    """Return what lines say of other records.
+    """Return the relations to other records that lines state.
 
     A verb at the end of a line, as in `Supersedes:`, holds for the following lines up to the next one with a verb.
     """

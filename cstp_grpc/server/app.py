@@ -5,13 +5,14 @@ A room that the settings leave out is not even imported; the core, which every s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.audit.module import build_audit_module
 from cstp_grpc.audit.refused_calls import RefusalCounter
 from cstp_grpc.calibration.module import build_calibration_module
@@ -21,6 +22,7 @@ from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_po
 from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
 from cstp_grpc.embedding.module import build_configured_embedder
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
+from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from cstp_grpc.intents.model import CodeContextReader, NoProjects
@@ -252,16 +254,27 @@ def build_modules(
         modules.append(build_federation_module(shared, inputs.peers, intents, read_policy, audit.sink, outbox))
     else:
         modules.append(intents.protocol_module)
-    modules.append(build_access_module(shared, inputs.rule_set))
+    modules += build_separate_modules(shared, inputs, intents.checker, audit.sink, is_permitted_ip)
+    return modules
+
+
+def build_separate_modules(
+    shared: SharedParts,
+    inputs: ServerInputs,
+    checker: GuardrailChecker,
+    audit_sink: AuditSink,
+    is_permitted_ip: Callable[[str], bool],
+) -> Iterator[Module]:
+    """Yield the modules of the rooms that no other room uses: access, and tasks and liaison unless left out."""
+    yield build_access_module(shared, inputs.rule_set)
     if inputs.push_urls is not None:
         from cstp_grpc.tasks.module import build_tasks_module
 
-        modules.append(build_tasks_module(shared, inputs.push_urls, audit.sink, is_permitted_ip))
+        yield build_tasks_module(shared, inputs.push_urls, audit_sink, is_permitted_ip)
     if inputs.liaison is not None:
         from cstp_grpc.liaison.module import build_liaison_module
 
-        modules.append(build_liaison_module(shared, inputs.liaison, intents.checker, audit.sink))
-    return modules
+        yield build_liaison_module(shared, inputs.liaison, checker, audit_sink)
 
 
 def build_access_module(shared: SharedParts, rule_set: RuleSet) -> Module:
