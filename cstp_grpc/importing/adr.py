@@ -75,6 +75,7 @@ NOTES_LENGTH = 1000
 FRONT_FIELDS = ADR_WORDS["front_matter"]
 LINE_KEYS = ADR_WORDS["line_keys"]
 KNOWN_KEYS = frozenset(key for keys in LINE_KEYS.values() for key in keys)
+# Emphasis may stand around the key, as in `**Status**: accepted`, and Obsidian writes `status:: accepted`.
 KEYED_LINE = re.compile(r"\W*(?P<key>[A-Za-z][A-Za-z /-]{1,40}?)\W*?::?\s*(?P<value>.*)", re.DOTALL)
 UNFILLED = re.compile(
     r"\W*(?:tbc|tbd|todo|to do|to be (?:confirmed|decided|done|determined)|n/?a|none|unknown)?\W*", re.IGNORECASE
@@ -123,11 +124,13 @@ class AdrReader:
         # By what they name: every link is a relation of its own beside the one that its line states.
         missing: dict[str, RecordRelation] = {}
         strength = list(RelationKind).index
+        # The strongest first: `setdefault` keeps the first relation to each record.
         for relation in sorted(dict.fromkeys(relations), key=lambda each: strength(each.link_kind)):
             target = self._resolver.find_file(path, relation)
             source = self._resolver.source_of(target) if target and target != path else None
             if source:
                 kinds.setdefault(source, relation.link_kind)
+            # A mere link to a file that exists, such as a guide, need not lead to a record.
             elif should_exist(relation) and (target is None or relation.kind is not RelationKind.RELATES_TO):
                 missing.setdefault(relation.href or relation.text, relation)
         for name, relation in missing.items():
@@ -199,6 +202,8 @@ class AdrDocument:
         self._sections = markdown.read_sections("\n".join(lines[self.front.end :]))
         self._preamble = _find_preamble(self._sections)
         self._status_lines = self._lines_of(SectionKind.STATUS)
+        # The order of what follows counts: whether it is a record depends on its status, and its title on the number in
+        # its name.
         described = [line for section in self._preamble for line in section.lines()]
         self._keyed = _keyed_lines([*described, *self._status_lines])
         self.status = parse_status(self._all_status_lines())
@@ -252,6 +257,7 @@ class AdrDocument:
     def _all_status_lines(self) -> list[MarkdownLine]:
         front = [line for text in self.front.texts(*FRONT_FIELDS["status"]) for line in self._inline_lines(text)]
         keyed = [line.line for line in self._keyed if line.key in LINE_KEYS["status"]]
+        # Below a status there may be lines with a key of their own, such as its date, which state no status.
         others = [line for line in self._status_lines if not any(each.key for each in _keyed_lines([line]))]
         return [*front, *keyed, *others]
 
@@ -279,6 +285,7 @@ class AdrDocument:
                 try:
                     if date := find_date(text):
                         return RecordDate(date, origin)
+                    # A status need not have a date in it; where one is expected, another text is worth a remark.
                     if origin is not DateOrigin.STATUS:
                         self.remarks.append(f"{quote_start(collapse_spaces(text))} is no date; it is not used")
                 except DateError as error:
@@ -430,6 +437,7 @@ def _read_reasons(sections: Sequence[MarkdownSection]) -> tuple[Reason, ...]:
     found = []
     for name, kind in (("driver", SectionKind.DRIVERS), ("option", SectionKind.OPTIONS)):
         for group in _section_groups(sections, kind):
+            # Only the list of the section itself: lists under its headings are about one option each.
             listed = [text.removeprefix("- ") for text in _filled_paragraphs(group[:1]) if text.startswith("- ")]
             level = min((section.level for section in group[1:]), default=0)
             headings = [section.heading.text for section in group[1:] if section.heading and section.level == level]

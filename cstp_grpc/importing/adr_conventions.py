@@ -107,6 +107,7 @@ def name_stem(path: Path) -> str:
 def number_in_name(path: Path) -> AdrNumber | None:
     """Return the number in the name of a file."""
     stem = name_stem(path)
+    # `2019-01-05-use-redis` and `2019-review` begin with a date, not with record 2019.
     match = None if DATED_NAME.match(stem) or YEAR.match(stem) else NUMBERED_NAME.match(stem)
     return _to_number(match) if match else None
 
@@ -147,6 +148,7 @@ def parse_title(heading: str, expected: AdrNumber | None) -> AdrTitle:
     match = TITLE_NUMBER.match(text)
     if match:
         number = int(match["number"])
+        # `12. Use Redis`, `#12 Use Redis` and `012 Use Redis` are numbered whatever the file's name says.
         if match["mark"].strip() or match[0][0] in "#0" or (expected and expected.number == number):
             return AdrTitle(text[match.end() :], AdrNumber("adr", number))
     return AdrTitle(text)
@@ -256,6 +258,7 @@ def parse_relations(lines: Sequence[MarkdownLine]) -> list[RecordRelation]:
     carried: RecordRelation | None = None
     for line in (each.truncate(LONGEST_LINE) for each in lines):
         verbs = list(VERB.finditer(line.text))
+        # A verb governs the text up to the next one: `supersedes ADR-2, depends on ADR-3` states two relations.
         ends = [*(verb.start() for verb in verbs), len(line.text)]
         leading = carried if carried and not verbs else RecordRelation(RelationKind.RELATES_TO)
         relations += _name_records(leading, line, 0, ends[0], bare=False)
@@ -276,6 +279,7 @@ def _name_records(
     for link in links:
         yield replace(relation, href=link.href, text=line.text[link.start : link.end])
     for match in NAMED_RECORD.finditer(line.text, start, end):
+        # A number within the text of a link is that link, which was taken by its address.
         if not any(link.start <= match.start() < link.end for link in links):
             yield _relate_to_match(relation, match, match[0])
     number = BARE_NUMBER.match(line.text, start, end) if bare and not links else None
@@ -317,6 +321,7 @@ IGNORED_WORDS = (
     "|jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
     "|nov(?:ember)?|dec(?:ember)?"
 )
+# The longest first, since a pattern takes the first alternative that fits: `not accepted` before `accepted`.
 STATUS_WORDS = "|".join(re.escape(word) for word in sorted(MEANINGS, key=len, reverse=True))
 STATUS_BEGINNING = re.compile(
     rf"(?:[\W\d_]|\b(?:{IGNORED_WORDS})\b)*?(?<!\w)(?P<word>{STATUS_WORDS})(?!\w)", re.IGNORECASE
@@ -362,6 +367,8 @@ def _is_choice(text: str) -> bool:
     """Return whether a status is the list that a template begins with, such as `proposed | accepted | rejected`."""
     parts = CHOICE_SEPARATOR.split(text.strip(" {}[]<>().?\"'"))
     beginnings = sum(bool(STATUS_BEGINNING.match(part)) for part in parts)
+    # More than what a sentence such as `proposed, then accepted` has; templates list at least three, with signs between
+    # them.
     return beginnings > 2 or len(set(STATUS_ANYWHERE.findall(text.lower()))) > 3
 
 
@@ -477,6 +484,7 @@ def _local_path(href: str) -> str:
     except ValueError:
         return ""
     path = unquote(parts.path)
+    # `%00` in an address becomes a character that no path can have.
     return "" if parts.scheme or parts.netloc or "\0" in path else path
 
 

@@ -291,6 +291,7 @@ def look_up(value: PlainValue, path: str) -> PlainValue:
         return look_up(inner, rest) if rest else inner
     if not isinstance(value, dict):
         return None
+    # The longest key first: a record may have a key with dots in it.
     if path in value:
         return value[path]
     return look_up(value.get(head), rest) if rest else None

@@ -43,10 +43,12 @@ def parse_front_matter(lines: list[str]) -> FrontMatter:
     """Return the front matter of a file by its lines. Raises RecordError if its YAML is broken."""
     if not lines or lines[0].rstrip() != "---":
         return FrontMatter()
+    # YAML ends a document with `...`, too. Without an end, the first line is a horizontal rule.
     end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), None)
     if end is None:
         return FrontMatter()
     try:
+        # Lines in errors are those of the file; its first one is the fence.
         documents = YamlReader(first_line=2).read("\n".join(lines[1:end]))
     except YamlError as error:
         raise RecordError(f"front matter: {error.reason}", error.line) from None
@@ -128,6 +130,7 @@ class MarkdownReader:
     """Splits Markdown into sections; not for several threads at once."""
 
     def __init__(self) -> None:
+        # CommonMark itself has no tables, in which many records have their status or compare options.
         self._parser = MarkdownIt("commonmark").enable("table")
 
     def read_sections(self, text: str) -> list[MarkdownSection]:
@@ -171,6 +174,7 @@ def _inline_lines(inline: SyntaxTreeNode) -> list[MarkdownLine]:
         if _ends_line(token):
             lines.append(MarkdownLine(text, tuple(links)))
             text, links = "", []
+            # A link that is open at the end of a line goes on at the beginning of the next one.
             opened = opened and (opened[0], 0)
         elif token.type == "link_open":
             opened = (str(token.attrs.get("href", "")), len(text))
@@ -184,6 +188,7 @@ def _inline_lines(inline: SyntaxTreeNode) -> list[MarkdownLine]:
 
 def _ends_line(token: Token) -> bool:
     return token.type in ("softbreak", "hardbreak") or (
+        # Within a table's cell there is no other way to begin a line.
         token.type == "html_inline" and token.content.lower().startswith("<br")
     )
 

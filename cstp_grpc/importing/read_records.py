@@ -92,6 +92,8 @@ class StructuredRecordReader:
         try:
             documents = YamlReader().read(text)
         except YamlError as error:
+            # Folders hold broken YAML of other programs, too; only what seems to have titles, or was named, is worth an
+            # error.
             if self._mapping or TITLE_KEY.search(text):
                 raise RecordError(error.reason, error.line) from None
             reason = f"it holds no title and so no decisions: {error.reason}"
@@ -103,6 +105,7 @@ class StructuredRecordReader:
                 entries += listed.value
             elif document.value is not None:
                 entries.append(document)
+        # One entry of ours makes the file one of decisions, so that the others in it are reported, not passed over.
         values = [node.plain for node in entries if isinstance(node.plain, dict)]
         if not any(self._mapping or _is_decision(value) for value in values):
             raise NotADecisionRecord("it holds no decisions")

@@ -78,6 +78,7 @@ def real_path(path: Path) -> Path:
 def open_file(path: Path) -> BinaryIO:
     """Open a regular file; pipes and devices, which might never end, are refused. Raises RecordError."""
     try:
+        # Asked before it is opened: opening a pipe would wait for its writer.
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise RecordError("the folder cannot be listed")
@@ -276,11 +277,13 @@ class FileDates:
 
 def _read_log(tree: Path, timeout: float) -> str:
     """Return the log of added and renamed files, the oldest commit first. Raises OSError and SubprocessError."""
+    # In the order of the history, not of dates, which clocks of authors make: a file is added before it is renamed.
     options = ["--topo-order", "--reverse", "--find-renames", "--diff-filter=AR", "--name-status"]
     # The patterns limit the log to files that can be records, which keeps reading a large history fast.
     patterns = [f":(icase,glob)**/*{suffix}" for suffix in SUFFIXES]
     command = git_command("-C", str(tree), "log", *DIFF_OPTIONS, *options, f"--format={COMMIT}%aI %D", "--", *patterns)
     run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=True)
+    # Paths may have any bytes; so decoded, they equal the ones that Python lists.
     return run.stdout.decode(errors="surrogateescape")
 
 
