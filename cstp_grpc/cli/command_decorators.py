@@ -192,6 +192,7 @@ def add_filter_options(command: Command, *, with_outcome: bool) -> Command:
         # Imported here, because it loads gRPC.
         from cstp_grpc.client import decision_filters
 
+        # Only those that the command has: reviews have no filter by outcome.
         conditions = {name: kwargs.pop(name) for name in FILTER_NAMES if name in kwargs}
         command(*args, filters=decision_filters(agent=recorded_by, **conditions), **kwargs)
 

@@ -80,6 +80,7 @@ def choose_importer(settings: Settings, wanted: str | None) -> str:
     recorders = sorted({token.name for token in settings.auth.tokens if Permission.RECORD in token.permissions})
     known = {token.name for token in settings.auth.tokens}
     if not settings.auth.enabled:
+        # Without authentication every caller is anonymous, so that nobody could read what another agent had imported.
         known, recorders = known | {ANONYMOUS}, [ANONYMOUS]
     # The file shows that a developer's server ran here, whose decisions are those of `developer`.
     if (settings.data_dir / TOKEN_FILE).exists() or not known:

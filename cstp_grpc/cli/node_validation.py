@@ -139,6 +139,7 @@ def _validate_entries(
     entries: Sequence[_TrackedFile], severities: RuleSeverities
 ) -> tuple[int, tuple[ValidationFinding, ...]]:
     """Return the number of nodes among tracked files, and their findings."""
+    # Only what validation reads: a repository may have gigabytes of other files.
     contents = dict(_read_objects([entry.object_id for entry in entries if entry.counts]))
     with tempfile.TemporaryDirectory(prefix="cstp-staged-") as folder:
         contents.update(_read_imported(entries, contents))
@@ -153,8 +154,10 @@ def _read_imported(entries: Sequence[_TrackedFile], contents: Mapping[str, bytes
     by_path = {str(entry.path): entry for entry in entries if entry.mode not in (LINK_MODE, SUBMODULE_MODE)}
     found: dict[str, bytes] = {}
     looked_at = [entry for entry in by_path.values() if entry.path.name in NODE_FILES]
+    # Level by level, as the resolution of imports goes: one call of git reads all files of a level.
     for _ in range(MAX_DEPTH):
         targets = {
+            # Git's paths have slashes, whatever the system's separator is.
             posixpath.normpath(entry.path.parent / each.path)
             for entry in looked_at
             for each in find_imports({**contents, **found}[entry.object_id].decode(errors="replace"))
@@ -175,6 +178,7 @@ def _write_entries(entries: Sequence[_TrackedFile], contents: Mapping[str, bytes
             (folder / entry.path).write_bytes(contents.get(entry.object_id, b""))
     for entry in entries:
         if entry.mode == LINK_MODE:
+            # Some file systems take two names of git for the same; nothing that exists is written over.
             with suppress(FileExistsError):
                 (folder / entry.path).symlink_to(os.fsdecode(contents[entry.object_id]))
 

@@ -180,6 +180,7 @@ def plan_peer(path: Path, new_peer: NewPeer, seconds: float) -> PeerConfigChange
     settings = config.validate_text(text, path, {variable: TOKEN_PLACEHOLDER})
     if name not in {peer.name for peer in settings.federation.peers}:
         raise ConfigError(f"{path}: the environment sets federation.peers, so that the file's do not count")
+    # As a server does at its start: what it would refuse then is refused before it is written.
     with ExitStack() as opened:
         open_peers(opened, settings.federation)
     return PeerConfigChange(entry, variable, text, before)
@@ -243,6 +244,7 @@ def normalize_peer_url(url: str) -> str:
     scheme, found, rest = url.partition("://")
     address = f"grpc://{url}" if not found else f"{scheme.lower()}://{rest.lower()}"
     for suffix in (CARD_PATH, "/", JSONRPC_PATH):
+        # In the order of the URL's end: the card's path first, then what a bridge serves JSON-RPC at.
         address = address.removesuffix(suffix)
     return address
 

@@ -174,6 +174,7 @@ class SupervisedProcess:
         assert self._channel is not None
         assert self.child is not None
         try:
+            # Without the lock, since `stop` takes it to end this very wait.
             line = read_line(self._channel, self.program.start_seconds)
         except TimeoutError:
             seconds = f"{self.program.start_seconds:g} s"
@@ -231,6 +232,7 @@ class SupervisedProcess:
         pause = 0.0
         while True:
             self._note_death(code)
+            # The first attempt follows at once: most deaths have no lasting cause.
             if self._stopping.wait(pause) or not self._replace_child():
                 return None
             try:
@@ -239,6 +241,7 @@ class SupervisedProcess:
                 if self._stopping.is_set():
                     return None
                 logger.warning("%s could not be started again: %s", self.program.name, error)
+                # It may hang rather than have ended.
                 code = self._stop_child()
             pause = max(2 * pause, FIRST_PAUSE)
 

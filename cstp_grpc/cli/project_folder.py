@@ -41,6 +41,8 @@ class ProjectFolder:
         absolute = os.path.abspath(self.base / written)  # noqa: PTH100
         relative = _relative_to_root(absolute, str(self.root))
         if relative is None:
+            # The current folder may have been entered by a link; the path that was written counts first, since links in
+            # it are the project's.
             relative = _relative_to_root(os.path.realpath(absolute), os.path.realpath(self.root))
         if relative is not None:
             return f"{relative}/" if written.endswith("/") and relative != ROOT else relative

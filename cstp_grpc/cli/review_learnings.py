@@ -58,6 +58,7 @@ def format_edit_buffer(learning: Learning, edits: LearningEdits) -> str:
 
 def parse_edit_buffer(text: str, learning: Learning) -> LearningEdits:
     """Return the edits that a text makes to a learning. Raises InvalidArgument."""
+    # Editors on Windows write a byte order mark and their own line ends.
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n", 2)
     if len(lines) < 3 or not lines[0].startswith(TITLE_PREFIX) or not lines[1].startswith(SECTION_PREFIX):
         raise InvalidArgument.field("edits", f"must begin with the lines {TITLE_PREFIX} and {SECTION_PREFIX}")
@@ -65,6 +66,7 @@ def parse_edit_buffer(text: str, learning: Learning) -> LearningEdits:
     detail = lines[2].strip("\n")
     return LearningEdits(
         title=None if title == " ".join(learning.title.split()) else title,
+        # None leaves a field as it was filed, so that the report does not say that somebody edited it.
         detail=None if detail.rstrip() == learning.detail.strip("\n").rstrip() else detail,
         section=None if section == SECTION_FOR_TYPE[learning.type] else section,
     )
@@ -138,6 +140,7 @@ class InteractiveReview:
         verdict = None if answer == SKIP_ANSWER else ReviewVerdict(answer)
         carried_out = verdict is not None and self._carry_out(first, verdict, terms)
         self.out.line("")
+        # The others of a group go with the first one only if that was carried out; else each is asked for.
         if verdict is None or not others or (carried_out and self._review_others(first, others, verdict)):
             return True
         return all(self._review_group([each]) for each in others)

@@ -78,6 +78,8 @@ def serve_command(dev: bool, bridge: bool, workers: str | None) -> None:
     settings = current_state().settings()
     if workers is not None:
         settings = with_workers(settings, workers)
+    # Before anything is started: a signal during the start waits in the queue, so that what was started is stopped in
+    # order.
     with receive_signals() as events, startup_errors_as_failures():
         token = developer_setup.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
         if token:
@@ -93,6 +95,7 @@ def serve_command(dev: bool, bridge: bool, workers: str | None) -> None:
         with ServerStack(settings, current_state().config_path, bridge=bridge, private=dev) as stack:
             announced = StartupMessages(out, settings, token, dev=dev)
             announced.print_ready(stack)
+            # What is loaded by now lives as long as the process, so that collections of garbage need not look at it.
             freeze_loaded_objects()
             supervise_until_stopped(stack, announced, events)
             # Bridges and workers drain one after the other.

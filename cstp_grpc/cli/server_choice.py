@@ -313,6 +313,8 @@ def only_agent(path: Path) -> Endpoint:
 def local_server(configuration: ConfigurationSource) -> Endpoint:
     """Return this machine's own server, from the developer's agents file or else from the settings."""
     described = configuration.data_dir() / AGENTS_FILE
+    # `cstp serve --dev` writes it at each start. It is far quicker to read than the settings, and has the port if that
+    # is 0.
     if described.exists() and (agents := read_agents(described)).agents:
         return replace(endpoint_of_entry(agents.agents[0], agents.defaults, described), local=True)
     settings = configuration.settings()
@@ -323,6 +325,7 @@ def local_server(configuration: ConfigurationSource) -> Endpoint:
     tls = settings.grpc.tls
     url, ca_file = (f"grpcs://{address}", tls.certificate) if tls else (f"grpc://{address}", None)
     endpoint = Endpoint(url, "the configuration", local=True, ca_file=ca_file)
+    # Of several tokens none may be chosen for the caller, who would act as another agent without a word.
     if len(settings.auth.tokens) != 1:
         return endpoint
     token = settings.auth.tokens[0].token.get_secret_value()

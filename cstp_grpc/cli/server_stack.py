@@ -160,6 +160,7 @@ class WorkerProcesses:
                 opened.callback(os.close, memory)
             self._index_url = start_index(opened, settings)
             self._opened = opened.pop_all()
+        # Read once: a worker that is restarted later judges by the same rules, whatever has become of the files.
         self._rulebooks = read_rulebooks(settings)
         grpc = settings.grpc.model_copy(update={"port": shared.port})
         self._settings = settings.model_copy(update={"grpc": grpc})
@@ -211,6 +212,7 @@ class WorkerProcesses:
             each.assign(self._encode_task(index))
             if index == 0:
                 each.wait_until_ready()
+        # All of them have their task by now, so that these waits overlap.
         for each in self.processes[1:]:
             each.wait_until_ready()
 
@@ -352,12 +354,15 @@ class ServerStack:
             self.server = self._workers = WorkerProcesses(settings, number)
             opened.callback(self._workers.stop)
             self._workers.start()
+            # All of them: a bridge calls every worker in turn, where one connection to the shared port would reach one
+            # worker only.
             return ",".join(self._workers.private_targets)
         # Imported here: the supervisor of several servers does not need it.
         from cstp_grpc.server.app import App
 
         app = App(settings)
         self.server = app
+        # Before `start`, so that what the constructor opened is closed if the server cannot start.
         opened.callback(self._stop_app, app)
         app.start(private=private)
         return app.private_target
