@@ -233,6 +233,7 @@ def link_groups(similarities: Similarities, least: float) -> list[list[int]]:
         one, other = len(groups[first]), len(groups[second])
         # The mean over all pairs of the united group and each other one (Lance and Williams 1967).
         merged = (one * links[first] + other * links[second]) / (one + other)
+        # The united group has the row of the first one; that of the second one is out of the search.
         links[first], links[:, first] = merged, merged
         links[second], links[:, second] = -np.inf, -np.inf
         links[first, first] = -np.inf
@@ -291,6 +292,7 @@ def most_common_spelling(spellings: Counter[str]) -> str:
 def log_likelihood_ratio(within: int, members: int, everywhere: int, total: int) -> float:
     """Return how surely a word is more common within a group than outside of it; 0 if it is not."""
     outside, rest = everywhere - within, total - members
+    # Multiplied out, because `rest` may be 0.
     if outside * members >= within * rest:
         return 0.0
     overall = everywhere / total

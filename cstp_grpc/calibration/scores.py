@@ -79,6 +79,7 @@ def decompose_brier_score(confidences: Values, outcomes: Values, numbers: Bucket
     sizes = counts[used]
     forecasts = np.bincount(numbers, confidences, BUCKETS)[used] / sizes
     rates = np.bincount(numbers, outcomes, BUCKETS)[used] / sizes
+    # The position of each decision's bucket among those that have decisions.
     places = (np.cumsum(used) - 1)[numbers]
     confidence_rest, outcome_rest = confidences - forecasts[places], outcomes - rates[places]
     total = len(outcomes)
