@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge.app import ListenAddresses, run_bridge
 from bridge.http_listener import raise_descriptor_limit
-from bridge.server import ListenAddresses, run_bridge
 from bridge.upstream import SECURE_SCHEME, Upstream
 from cstp_grpc import config
 from cstp_grpc.child_process import TaskChannel, freeze_loaded_objects

@@ -1,14 +1,18 @@
-"""The HTTP application: JSON-RPC at /cstp, A2A, the agent cards and health."""
+"""The whole bridge: its HTTP application (JSON-RPC at /cstp, event streams, health), A2A, and running them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import grpc
 from aiohttp import hdrs, web
+from aiohttp.http import HttpProcessingError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bridge.event_streams import (
@@ -20,12 +24,15 @@ from bridge.event_streams import (
     IntentEvents,
     LiaisonEvents,
 )
-from bridge.http_listener import set_server_header
-from bridge.http_request import AccessCheck, BodyReader
+from bridge.http_listener import HttpListener, limit_connections, set_server_header
+from bridge.http_request import AccessCheck, BodyReader, validate_public_url
 from bridge.http_response import Cors
 from bridge.jsonrpc import JsonRpcEndpoint
-from bridge.upstream import Forwarder
-from cstp_grpc.config import Settings
+from bridge.upstream import Forwarder, Upstream, open_channel
+from cstp_grpc.certificates import ServerCertificate
+from cstp_grpc.config import ServerSettings, Settings, dial_host, join_host_port
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.errors import CannotListen
 
 if TYPE_CHECKING:
     from bridge.a2a.module import A2aModule
@@ -106,3 +113,112 @@ class HealthEndpoint:
             logger.info("the gRPC server does not answer: %s", error.details())
             return "unavailable"
         return "ok" if answer.status == health_pb2.HealthCheckResponse.SERVING else "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddresses:
+    """The addresses on which the bridge listens, each as `host:port`."""
+
+    http: str
+    grpc: str | None
+    """A2A over gRPC; None if A2A is left out."""
+    secure: bool
+    """Whether both speak TLS."""
+
+    @property
+    def url(self) -> str:
+        """The HTTP address as a URL."""
+        return f"{url_scheme(secure=self.secure)}://{self.http}"
+
+
+@asynccontextmanager
+async def run_bridge(
+    settings: Settings, upstream: Upstream, version: str, *, reuse_ports: bool = False
+) -> AsyncIterator[ListenAddresses]:
+    """Run the bridge to a server for the length of a block; `reuse_ports` shares its ports with other bridges.
+
+    At the end it accepts nothing more, lets the requests in progress and then the tasks finish for up to
+    `grpc.drain_seconds` together, and closes the channel last. Raises ConfigError and CannotListen.
+    """
+    certificate = ServerCertificate.load(settings.server.tls, "server.tls")
+    async with open_channel(upstream.target, upstream.ca_file) as channel:
+        forwarder = Forwarder(channel, contract_methods(settings.disabled_services), settings.server.timeout_seconds)
+        a2a: A2aModule | None = None
+        if settings.a2a.enabled:
+            # Imported late: without A2A, neither this package nor its SDK is loaded.
+            from bridge.a2a.module import A2aModule
+
+            a2a = A2aModule(settings, upstream, version, channel, forwarder, certificate, reuse_port=reuse_ports)
+        app = create_app(settings, channel, forwarder, a2a)
+        runner = web.AppRunner(app, shutdown_timeout=settings.grpc.drain_seconds)
+        await runner.setup()
+        listener = build_listener(runner, settings.server, certificate)
+        try:
+            host, port = await start_listener(listener, settings.server, reuse_port=reuse_ports)
+            if a2a:
+                await a2a.start(public_bridge_url(settings.server, port))
+            grpc_address = a2a.grpc_address if a2a else None
+            yield ListenAddresses(join_host_port(host, port), grpc_address, secure=certificate is not None)
+        finally:
+            # The order: accept no more connections, let HTTP and gRPC calls end, then tasks, which outlive their calls;
+            # the channel closes last, because all of them use it.
+            ends_at = time.monotonic() + settings.grpc.drain_seconds
+            await listener.stop()
+            ending = [a2a.stop(settings.grpc.drain_seconds)] if a2a else []
+            await asyncio.gather(runner.cleanup(), *ending)
+            if a2a:
+                await a2a.finish_tasks(ends_at - time.monotonic())
+
+
+def build_listener(
+    runner: web.AppRunner, settings: ServerSettings, certificate: ServerCertificate | None
+) -> HttpListener:
+    """Build the listener of an application, with TLS if there is a certificate."""
+    assert runner.server is not None, "the runner is set up"
+    return HttpListener(
+        runner.server,
+        limit_connections(settings.max_connections),
+        settings.idle_seconds,
+        certificate.https_context() if certificate else None,
+        access_log=None,
+        logger=http_server_logger(),
+        # Security: compressed bodies are refused, and must not be unpacked before that, since a few bytes may become
+        # gigabytes.
+        auto_decompress=False,
+    )
+
+
+async def start_listener(listener: HttpListener, settings: ServerSettings, *, reuse_port: bool) -> tuple[str, int]:
+    """Start to serve HTTP and return the address and the port. Raises CannotListen."""
+    try:
+        return await listener.start(settings.host, settings.port, reuse_port=reuse_port)
+    except OSError as error:
+        raise CannotListen(join_host_port(settings.host, settings.port), "server.port") from error
+
+
+def http_server_logger() -> logging.Logger:
+    """Return the logger of the HTTP server, which does not quote malformed requests: they may hold a token."""
+    log = logging.getLogger("bridge.http")
+    log.addFilter(drop_malformed_request_record)
+    return log
+
+
+def drop_malformed_request_record(record: logging.LogRecord) -> bool:
+    """Return whether a record may be logged; for a malformed request, log only that there was one."""
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, HttpProcessingError):
+        return True
+    logger.info("a request that is no HTTP was refused")
+    return False
+
+
+def public_bridge_url(settings: ServerSettings, port: int) -> str:
+    """Return the bridge's URL for use without a request: the configured one, else its own address."""
+    if settings.public_url:
+        return validate_public_url(settings.public_url)
+    return f"{url_scheme(secure=settings.tls is not None)}://{join_host_port(dial_host(settings.host), port)}"
+
+
+def url_scheme(*, secure: bool) -> str:
+    """Return the scheme of the bridge's URLs."""
+    return "https" if secure else "http"

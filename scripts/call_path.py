@@ -88,7 +88,7 @@ OWN_FILES = {
 @contextmanager
 def running_servers(folder: Path) -> Iterator[tuple[str, str]]:
     """Run a server and a bridge to it; yield the gRPC target and the URL of the bridge."""
-    from bridge.server import run_bridge
+    from bridge.app import run_bridge
     from bridge.upstream import Upstream
     from cstp_grpc import config
     from cstp_grpc.server.app import App

@@ -17,8 +17,8 @@ from typing import Any
 
 import grpc
 
-from bridge.server import ListenAddresses
-from bridge.server import run_bridge as running_bridge
+from bridge.app import ListenAddresses
+from bridge.app import run_bridge as running_bridge
 from bridge.upstream import Upstream
 from cstp_grpc import config
 from cstp_grpc.config import PILLARS

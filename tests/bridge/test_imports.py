@@ -38,5 +38,5 @@ def test_a_bridge_starts_without_what_few_calls_need(module: str, imported: set[
 
 def test_a_bridge_without_a2a_does_not_load_it() -> None:
     imported = modules_after_importing("bridge.__main__")
-    assert "bridge.server" in imported
+    assert "bridge.app" in imported
     assert not {name for name in imported if name == "a2a" or name.startswith(("a2a.", "bridge.a2a."))}
