@@ -27,8 +27,8 @@ from cstp_grpc.storage.writer import GroupCommitWriter
 
 POOL_SIZE = 4
 
-for module in (Path(cstp_grpc.__file__).parent).glob("*/sql_tables.py"):
-    importlib.import_module(f"cstp_grpc.{module.parent.name}.sql_tables")
+for module in (Path(cstp_grpc.__file__).parent).glob("*/sql_*.py"):
+    importlib.import_module(f"cstp_grpc.{module.parent.name}.{module.stem}")
 ALL_TABLES = metadata
 """The tables of all rooms."""
 

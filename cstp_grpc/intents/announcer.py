@@ -346,6 +346,8 @@ class Announcer:
             if announcement.is_shared and vector is not None:
                 # A repetition too, whose verdict may be another one.
                 self._related.store(unit_of_work, SharedIntent(stored, vector, allowed))
+            elif stored.revision > 1:
+                self._related.note_withdrawal(unit_of_work, stored.key)
             self._sink.append(
                 unit_of_work,
                 AuditEntry(

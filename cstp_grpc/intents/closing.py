@@ -79,6 +79,7 @@ class IntentCloser:
             if found.closing is not None:
                 return require_same_closing(found, found.closing, closing)
             self._intents.close(unit_of_work, found.key, closing)
+            self._recent.note_change(unit_of_work, found.key)
             self._sink.append(unit_of_work, closing_entry(found, closing, request_id))
             return replace(found, closing=closing)
 

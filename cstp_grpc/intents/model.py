@@ -236,26 +236,43 @@ class SharedIntent:
     allowed: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedIntentState:
-    """What may change of a shared revision."""
+IntentId = tuple[str, str]
+"""Agent and correlation id; the latest revision stands for the intent."""
 
-    key: IntentKey
-    allowed: bool | None
-    closing: IntentClosing | None
+
+class SharedIntentChange(NamedTuple):
+    """An announcement, closing or withdrawal of a shared intent; later changes have greater numbers."""
+
+    number: int
+    intent_id: IntentId
 
 
 class SharedIntentStore(Protocol):
-    """Stores the vectors and verdicts of shared intents."""
+    """Stores the vectors and verdicts of shared intents, and which of them changed."""
 
-    def put(self, unit_of_work: UnitOfWork, model: str, shared: SharedIntent) -> None:
+    def put(self, unit_of_work: UnitOfWork, model: str, shared: SharedIntent, at: datetime) -> None:
         """Store vector and verdict of a revision within the transaction that stores it, or replace them."""
 
-    def states(self, model: str, since: datetime, limit: int) -> Sequence[SharedIntentState]:
+    def note_change(self, unit_of_work: UnitOfWork, intent_id: IntentId, at: datetime) -> None:
+        """Note within a transaction that it closes an intent or takes it back; nothing if that was not shared."""
+
+    def load_recent(self, model: str, since: datetime, limit: int) -> Sequence[SharedIntent]:
         """Return the shared intents received since an instant that have a vector of a model, latest first.
 
         Of each intent, this is the latest revision, if that is shared. Raises QueryFailed.
         """
 
-    def load(self, model: str, keys: Sequence[IntentKey]) -> Sequence[SharedIntent]:
-        """Return the shared revisions of `keys` that have a vector of a model. Raises QueryFailed."""
+    def load_latest(self, model: str, ids: Sequence[IntentId]) -> Sequence[SharedIntent]:
+        """Return the latest revisions of `ids` that are shared and have a vector of a model. Raises QueryFailed."""
+
+    def settled_change(self) -> int:
+        """Return a number up to which `changes_after` has all changes, now and later. Raises QueryFailed."""
+
+    def changes_after(self, number: int, limit: int) -> Sequence[SharedIntentChange]:
+        """Return the changes with a greater number, in their order. Raises QueryFailed."""
+
+    def remove_before(self, unit_of_work: UnitOfWork, instant: datetime, limit: int) -> bool:
+        """Remove shared intents received and changes made before an instant, at most `limit` of each.
+
+        Returns whether there may be more.
+        """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from cstp_grpc.audit.model import AuditSink
@@ -25,6 +26,12 @@ from cstp_grpc.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
+from cstp_grpc.storage.background_work import ExpiryTask
+
+logger = logging.getLogger(__name__)
+
+RETENTION_SECONDS = 600.0
+"""Interval between removals of shared intents. Chosen: they are told for a day, so minutes do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,16 @@ def build_intents_module(
     limits_of_watches = build_watch_limits(storage)
     feed = IntentFeed(intents, read_policy, tokens, limits_of_watches, storage.refresh_seconds, run_blocking)
     service = IntentService(closer, feed, run_blocking)
+    # Each server removes what is old, from memory and from the database.
+    retention = ExpiryTask(
+        "intent-retention",
+        lambda: recent.remove_expired(shared.writer),
+        RETENTION_SECONDS,
+        logger,
+        "shared intents of more than a day are not removed",
+    )
     module = Module(
+        late_background=[retention],
         servicers=[(intents_pb2_grpc.add_IntentServiceServicer_to_server, service)],
         begin_stop=[feed.close],
         # Announcements notify nobody themselves, since they must not wait for watchers.

@@ -13,21 +13,22 @@ import numpy as np
 from cstp_grpc.guardrails.cel_variables import MAX_WINDOW_SECONDS
 from cstp_grpc.intents.model import (
     IntentClosing,
+    IntentId,
     IntentKey,
     IntentVector,
     SharedIntent,
-    SharedIntentState,
     SharedIntentStore,
 )
 from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.storage.writer import GroupCommitWriter
 
 RECENT_TIME = timedelta(seconds=MAX_WINDOW_SECONDS)
 """How long an intent is told to others."""
 MAX_RECENT = 1000
 """Maximum number of intents that are told, the latest ones. Chosen: an announcement is compared with them in 0.1 ms."""
 
-IntentId = tuple[str, str]
-"""Agent and correlation id; the latest revision stands for the intent."""
+REMOVAL_BATCH = 500
+"""Rows of a table that one transaction removes at most. Chosen: announcements wait for it only briefly."""
 
 
 class RecentIntents:
@@ -58,6 +59,11 @@ class RecentIntents:
         self._shared: list[SharedIntent] = []
         self._times = np.empty(limit, np.float64)
         self._vectors = np.empty((limit, dimensions), np.float32)
+        # The next two belong to whoever holds `_refreshing`.
+        self._position: int | None = None
+        """The number of a change up to which all were read; None before the first refresh."""
+        self._read: set[int] = set()
+        """The numbers of changes beyond it that were read."""
         self._missed: list[Callable[[], None]] | None = None
         """Changes since a refresh began, whose snapshot may lack them; None if there is no refresh."""
 
@@ -67,7 +73,14 @@ class RecentIntents:
 
     def store(self, unit_of_work: UnitOfWork, shared: SharedIntent) -> None:
         """Store a shared revision within the transaction that stores the intent; `add` it after the commit."""
-        self._store.put(unit_of_work, self._model, shared)
+        self._store.put(unit_of_work, self._model, shared, self._clock())
+
+    def note_change(self, unit_of_work: UnitOfWork, key: IntentKey) -> None:
+        """Note within the transaction that closes or takes back an intent that others have to read it again.
+
+        `close` or `withdraw` it after the commit.
+        """
+        self._store.note_change(unit_of_work, (key.agent, key.correlation_id), self._clock())
 
     def add(self, shared: SharedIntent) -> None:
         """Add a committed revision, which replaces an earlier one of its intent."""
@@ -91,38 +104,70 @@ class RecentIntents:
             return [(self._shared[row], float(similarities[row])) for row in found]
 
     def refresh(self) -> None:
-        """Take over what the database holds. Raises QueryFailed."""
+        """Take over what the database holds; only what changed is read. Raises QueryFailed."""
         with self._refreshing:
             try:
                 with self._lock:
                     self._missed = []
-                states = self._store.states(self._model, self._clock() - RECENT_TIME, self._limit)
-                with self._lock:
-                    held = {shared.intent.key: shared for shared in self._shared}
-                if len(held) == len(states) and all(is_current(held.get(state.key), state) for state in states):
-                    return
-                unknown = [state.key for state in states if state.key not in held]
-                loaded = self._store.load(self._model, unknown) if unknown else ()
-                known = held | {shared.intent.key: shared for shared in loaded}
-                with self._lock:
-                    self._replace_all([with_state(known[state.key], state) for state in states if state.key in known])
-                    for change in self._missed:
-                        change()
+                # Before the changes: those that are settled by then are among them.
+                settled = self._store.settled_change()
+                if self._position is None or not self._read_changes(self._position):
+                    self._read_all()
+                    self._read = set()
+                self._position = max(settled, self._position or 0)
+                self._read = {number for number in self._read if number > self._position}
             finally:
                 with self._lock:
                     self._missed = None
+
+    def remove_expired(self, writer: GroupCommitWriter) -> bool:
+        """Remove intents that are not told any more, and return whether more may be stored. Raises Unavailable."""
+        oldest = self._clock() - RECENT_TIME
+        with self._lock:
+            for row in np.flatnonzero(self._times[: len(self._shared)] < oldest.timestamp())[::-1].tolist():
+                self._remove_row(row)
+        return writer.run(lambda unit_of_work: self._store.remove_before(unit_of_work, oldest, REMOVAL_BATCH))
+
+    def _read_all(self) -> None:
+        latest_first = self._store.load_recent(self._model, self._clock() - RECENT_TIME, self._limit)
+        with self._lock:
+            self._rows.clear()
+            self._shared.clear()
+            for shared in latest_first:
+                self._put(shared)
+            self._apply_missed()
+
+    def _read_changes(self, position: int) -> bool:
+        """Take over the changes after a position, or return False if there are so many that reading all is faster."""
+        limit = self._limit + len(self._read)
+        changes = self._store.changes_after(position, limit)
+        if len(changes) == limit:
+            return False
+        changed = {change.intent_id for change in changes if change.number not in self._read}
+        if not changed:
+            return True
+        found = {intent_id(shared): shared for shared in self._store.load_latest(self._model, sorted(changed))}
+        oldest = self._clock() - RECENT_TIME
+        with self._lock:
+            for key in changed:
+                shared = found.get(key)
+                if shared is None:
+                    self._forget(key)
+                elif shared.intent.received_at >= oldest:
+                    self._put(shared)
+            self._apply_missed()
+        self._read |= {change.number for change in changes}
+        return True
+
+    def _apply_missed(self) -> None:
+        for change in self._missed or ():
+            change()
 
     def _change(self, change: Callable[[], None]) -> None:
         with self._lock:
             change()
             if self._missed is not None:
                 self._missed.append(change)
-
-    def _replace_all(self, latest_first: list[SharedIntent]) -> None:
-        self._rows.clear()
-        self._shared.clear()
-        for shared in latest_first:
-            self._put(shared)
 
     def _put(self, shared: SharedIntent) -> None:
         intent = shared.intent
@@ -144,6 +189,11 @@ class RecentIntents:
         if row is not None and self._shared[row].intent.revision < key.revision:
             self._remove_row(row)
 
+    def _forget(self, key: IntentId) -> None:
+        row = self._rows.get(key)
+        if row is not None:
+            self._remove_row(row)
+
     def _close(self, key: IntentKey, closing: IntentClosing) -> None:
         row = self._rows.get((key.agent, key.correlation_id))
         if row is not None and (shared := self._shared[row]).intent.key == key:
@@ -160,13 +210,6 @@ class RecentIntents:
             self._vectors[row] = self._vectors[len(self._shared)]
 
 
-def is_current(shared: SharedIntent | None, state: SharedIntentState) -> bool:
-    """Return True if a shared intent is held with the present verdict and closing."""
-    return shared is not None and (shared.allowed, shared.intent.closing) == (state.allowed, state.closing)
-
-
-def with_state(shared: SharedIntent, state: SharedIntentState) -> SharedIntent:
-    """Return a shared intent with the present verdict and closing."""
-    if is_current(shared, state):
-        return shared
-    return replace(shared, allowed=state.allowed, intent=replace(shared.intent, closing=state.closing))
+def intent_id(shared: SharedIntent) -> IntentId:
+    """Return the id of a shared intent."""
+    return shared.intent.agent, shared.intent.correlation_id

@@ -87,6 +87,10 @@ class RelatedIntents:
         """Store a shared revision within the transaction that stores the intent; `add` it after the commit."""
         self._recent.store(unit_of_work, shared)
 
+    def note_withdrawal(self, unit_of_work: UnitOfWork, key: IntentKey) -> None:
+        """Note within the transaction that stores a private revision that earlier ones are not told any more."""
+        self._recent.note_change(unit_of_work, key)
+
     def add(self, shared: SharedIntent) -> None:
         """Let others find a committed revision, without its context and metadata."""
         self._recent.add(shared)

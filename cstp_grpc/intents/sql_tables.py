@@ -51,3 +51,16 @@ shared_intents = Table(
     Index(None, "received_at"),
 )
 """The vectors of shared intents, little-endian float32, and the verdicts on their last announcements."""
+
+shared_intent_changes = Table(
+    "shared_intent_changes",
+    metadata,
+    Column("number", SERIAL, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("correlation_id", Text, nullable=False),
+    Column("changed_at", UtcDateTime, nullable=False),
+    Index(None, "changed_at"),
+    # Without it SQLite would give the number of a removed last row to the next one.
+    sqlite_autoincrement=True,
+)
+"""Which shared intents were announced, closed or taken back, in that order; kept for a day, as what they are about."""

@@ -155,7 +155,7 @@ class DatabaseVersion:
 
 
 CATCH_UP_SECONDS: Final = 1.0
-"""The interval of checks while notifications come, for transactions that give none, such as that which withdraws an
+"""The interval of checks while notifications come, for transactions that give none, such as that of a private
 intent. Chosen: long beside the microseconds of a check, and short for who reads old data meanwhile."""
 
 
