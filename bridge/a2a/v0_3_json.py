@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from a2a.compat.v0_3 import conversions, types
-from a2a.types.a2a_pb2 import ListTaskPushNotificationConfigsResponse
+from a2a.types import a2a_pb2
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf import json_format, struct_pb2
@@ -33,6 +33,8 @@ EventV03 = types.Task | types.Message | types.TaskStatusUpdateEvent | types.Task
 
 # The SDK's model requires an id; the one of the call is added by the JSON-RPC endpoint.
 NO_ID: Final = ""
+NO_HISTORY: Final = 0
+"""The length of a history that is not wanted, which the SDK's conversions take for one that is not limited."""
 PART_TYPES: Final = ("TextPart", "FilePart", "DataPart")
 UNION_CHOICES: Final = {
     *PART_TYPES,
@@ -68,13 +70,13 @@ def build_json_operations_v0_3(handler: A2aRequestHandler) -> OperationTable:
         answers={
             "message/send": unary_operation(
                 types.SendMessageRequest,
-                conversions.to_core_send_message_request,
+                to_send_message_request,
                 handler.on_message_send,
                 conversions.to_compat_task,
             ),
             "tasks/get": unary_operation(
                 types.GetTaskRequest,
-                conversions.to_core_get_task_request,
+                to_get_task_request,
                 handler.on_get_task,
                 conversions.to_compat_task,
             ),
@@ -94,7 +96,7 @@ def build_json_operations_v0_3(handler: A2aRequestHandler) -> OperationTable:
         },
         streams={
             "message/stream": streaming_operation(
-                types.SendMessageRequest, conversions.to_core_send_message_request, handler.on_message_send_stream
+                types.SendMessageRequest, to_send_message_request, handler.on_message_send_stream
             ),
             "tasks/resubscribe": streaming_operation(
                 types.TaskResubscriptionRequest,
@@ -172,12 +174,31 @@ def streaming_operation(
     return stream
 
 
+def to_send_message_request(request: types.SendMessageRequest) -> a2a_pb2.SendMessageRequest:
+    """Convert a sent message to A2A 1.0."""
+    converted = conversions.to_core_send_message_request(request)
+    wanted = request.params.configuration
+    if wanted is not None and wanted.history_length == NO_HISTORY:
+        converted.configuration.history_length = NO_HISTORY
+    return converted
+
+
+def to_get_task_request(request: types.GetTaskRequest) -> a2a_pb2.GetTaskRequest:
+    """Convert a tasks/get request to A2A 1.0."""
+    converted = conversions.to_core_get_task_request(request)
+    if request.params.history_length == NO_HISTORY:
+        converted.history_length = NO_HISTORY
+    return converted
+
+
 def to_event_v0_3(event: TaskEvent) -> EventV03:
     """Convert an event to A2A 0.3."""
     return conversions.to_compat_stream_response(to_stream_response(event)).result
 
 
-def to_push_configs_v0_3(found: ListTaskPushNotificationConfigsResponse) -> list[types.TaskPushNotificationConfig]:
+def to_push_configs_v0_3(
+    found: a2a_pb2.ListTaskPushNotificationConfigsResponse,
+) -> list[types.TaskPushNotificationConfig]:
     """Convert the push configurations of a task to A2A 0.3."""
     return [conversions.to_compat_task_push_notification_config(each) for each in found.configs]
 

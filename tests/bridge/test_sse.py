@@ -1,16 +1,15 @@
-"""Streams over HTTP, in all their ways to end."""
+"""Streams over HTTP: their headers, and all their ways to end; what they tell is in a2a/test_upstream.py."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import grpc
 import pytest
 from a2a.types import a2a_pb2
 from aiohttp import web
@@ -18,10 +17,9 @@ from aiohttp import web
 from bridge import http_response
 from cstp_grpc.config import ServerSettings
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
-from tests.bridge.a2a.raw import Core, Raw, call, events_of, info_of, saying, saying_in_0_3, to_bytes
+from tests.bridge.a2a.raw import Core, Raw, call, events_of, saying, saying_in_0_3, to_bytes
 from tests.bridge.a2a.talking import asynchronous
-from tests.bridge.support import JSON, Client, Scripted, bare, bridging
-from tests.waiting import wait_until
+from tests.bridge.support import JSON, Client, Scripted, bridging
 
 STREAM = "text/event-stream"
 SECONDS = 20.0
@@ -54,24 +52,6 @@ def core(server: Scripted) -> Iterator[Core]:
     found.go_on.set()
 
 
-def told_in(event: Any) -> Any:
-    """Return the event that an answer of either binding holds."""
-    return event.get("result", event)
-
-
-@pytest.mark.parametrize(("path", "body", "version"), WAYS)
-def test_the_first_event_comes_before_the_work_is_done(
-    raw: Raw, core: Core, path: str, body: Any, version: str
-) -> None:
-    with raw.streaming(body, path, version) as stream:
-        first = told_in(stream.next())
-        state = (first.get("task") or first)["status"]["state"]
-        assert state in ("TASK_STATE_WORKING", "working")
-        assert core.begun.wait(SECONDS)
-        core.go_on.set()
-        assert [stream.next() is None for _ in range(3)] == [False, False, True]
-
-
 @pytest.mark.parametrize(("path", "body", "version"), WAYS)
 def test_nothing_keeps_a_stream_back_or_stores_it(raw: Raw, core: Core, path: str, body: Any, version: str) -> None:
     core.go_on.set()
@@ -86,76 +66,6 @@ def test_nothing_keeps_a_stream_back_or_stores_it(raw: Raw, core: Core, path: st
     }
     assert {name: answer.headers[name] for name in wanted} == wanted
     assert len(events_of(answer)) == 3
-
-
-def test_the_events_of_1_0_are_a_task_its_artifact_and_its_end(raw: Raw, core: Core) -> None:
-    core.go_on.set()
-    found = events_of(raw.post(call("SendStreamingMessage", saying("Deploy"))))
-    assert all(event["jsonrpc"] == "2.0" and event["id"] == 1 for event in found)
-    assert [next(iter(event["result"])) for event in found] == ["task", "artifactUpdate", "statusUpdate"]
-
-
-def test_the_events_of_0_3_say_what_they_are_and_which_is_the_last(raw: Raw, core: Core) -> None:
-    core.go_on.set()
-    found = [event["result"] for event in events_of(raw.post(call("message/stream", saying_in_0_3("x")), version=None))]
-    assert [event["kind"] for event in found] == ["task", "artifact-update", "status-update"]
-    assert found[-1]["final"] is True
-    assert found[-1]["taskId"] == found[0]["id"]
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "version"),
-    [
-        ("/a2a", lambda task: call("SubscribeToTask", {"id": task}), "1.0"),
-        ("/a2a", lambda task: call("tasks/resubscribe", {"id": task}), "0.3"),
-        ("/a2a/v1/tasks/{}:subscribe", lambda task: {}, "1.0"),
-    ],
-)
-def test_a_subscriber_hears_of_the_end(
-    raw: Raw, core: Core, path: str, body: Callable[[str], Any], version: str
-) -> None:
-    now = {"configuration": {"returnImmediately": True}}
-    task = raw.call("SendMessage", saying("Deploy") | now)["result"]["task"]
-    assert core.begun.wait(SECONDS)
-    with raw.streaming(body(task["id"]), path.format(task["id"]), version) as stream:
-        first = told_in(stream.next())
-        assert (first.get("task") or first)["id"] == task["id"]
-        core.go_on.set()
-        assert [stream.next() is None for _ in range(3)] == [False, False, True]
-
-
-@pytest.mark.parametrize(("path", "body", "version"), WAYS)
-def test_an_error_before_the_first_event_stands_alone(raw: Raw, core: Core, path: str, body: Any, version: str) -> None:
-    core.server.plays["cstp.saveTask"] = bare(grpc.StatusCode.UNAVAILABLE)
-    answer = raw.send("POST", path, body, version=version)
-    # Clients of 0.3 take nothing but a stream for the answer to a request for one.
-    (found,) = events_of(answer) if version == "0.3" else [answer.json]
-    details = found["error"].get("data") or found["error"]["details"]
-    assert info_of(details) == ("cstp", "UNAVAILABLE")
-
-
-@pytest.mark.parametrize(("path", "body", "version"), WAYS)
-def test_an_error_after_the_first_event_is_the_last_event(
-    raw: Raw, core: Core, path: str, body: Any, version: str
-) -> None:
-    with raw.streaming(body, path, version) as stream:
-        assert "error" not in stream.next()
-        assert core.begun.wait(SECONDS)
-        core.server.plays["cstp.saveTask"] = bare(grpc.StatusCode.INTERNAL)
-        core.go_on.set()
-        last = stream.next()
-        assert info_of(last["error"].get("data") or last["error"]["details"]) == ("cstp", "INTERNAL")
-        assert last.get("id", 1) == 1
-        assert stream.next() is None
-
-
-@pytest.mark.parametrize(("path", "body", "version"), WAYS)
-def test_the_work_goes_on_without_its_reader(raw: Raw, core: Core, path: str, body: Any, version: str) -> None:
-    with raw.streaming(body, path, version) as stream:
-        assert stream.next()
-        assert core.begun.wait(SECONDS)
-    core.go_on.set()
-    wait_until(lambda: core.kept[0].version == 2, "the task has ended")
 
 
 def test_clients_of_http_1_0_get_streams_too(raw: Raw, core: Core) -> None:

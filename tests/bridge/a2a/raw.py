@@ -9,14 +9,13 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, tasks_pb2
 from tests.bridge.support import JSON, TIMEOUT, Answer, Client, Scripted
-from tests.harness import TOKENS, peering, running, settings
+from tests.harness import TOKENS, Peers
 
 URI = "urn:cstp:extension:v1"
 EXTENSION = {"A2A-Extensions": URI}
@@ -40,13 +39,8 @@ class Raw:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Send bytes and text as they are, and anything else as JSON."""
-        content = body if body is None or isinstance(body, bytes) else to_bytes(body)
-        given = {"Content-Type": JSON} if body is not None else {}
-        if who is not None:
-            given["Authorization"] = f"Bearer {TOKENS.get(who, who)}"
-        if version is not None:
-            given["A2A-Version"] = version
-        return self.client.request(method, path, content, {**given, **(headers or {})})
+        content, given = encode_request(body, who, version, headers)
+        return self.client.request(method, path, content, given)
 
     def post(self, body: Any, path: str = "/a2a", **told: Any) -> Answer:
         """Post a JSON-RPC body."""
@@ -57,12 +51,14 @@ class Raw:
         return self.post(call(method, params), **told).json
 
     @contextmanager
-    def streaming(self, body: Any, path: str = "/a2a", version: str = "1.0") -> Iterator[Stream]:
-        """Yield the stream that a body is answered with."""
+    def streaming(
+        self, body: Any, path: str = "/a2a", version: str = "1.0", *, method: str = "POST", **told: Any
+    ) -> Iterator[Stream]:
+        """Yield the stream that a body is answered with; `told` is as for `send`, of nobody by default."""
         connection = http.client.HTTPConnection(self.client.host, self.client.port, timeout=TIMEOUT)
-        headers = {"Content-Type": JSON, "A2A-Version": version}
+        content, headers = encode_request(body, version=version, **{"who": None, **told})
         try:
-            connection.request("POST", path, to_bytes(body), headers)
+            connection.request(method, path, content, headers)
             yield Stream(connection.getresponse())
         finally:
             connection.close()
@@ -83,6 +79,23 @@ class Stream:
             elif data is not None and not line.strip(b"\r\n"):
                 return json.loads(data)
         return None
+
+    def whole(self) -> Any:
+        """Return the JSON that came instead of a stream."""
+        return json.loads(self.response.read())
+
+
+def encode_request(
+    body: Any, who: str | None, version: str | None, headers: Mapping[str, str] | None = None
+) -> tuple[bytes | None, dict[str, str]]:
+    """Return the content and the headers of a request by an agent, or by nobody, in a version of A2A."""
+    content = body if body is None or isinstance(body, bytes) else to_bytes(body)
+    given = {"Content-Type": JSON} if body is not None else {}
+    if who is not None:
+        given["Authorization"] = f"Bearer {TOKENS.get(who, who)}"
+    if version is not None:
+        given["A2A-Version"] = version
+    return content, {**given, **(headers or {})}
 
 
 def to_bytes(body: Any) -> bytes:
@@ -128,13 +141,10 @@ def fields_of(details: list[dict[str, Any]]) -> list[str]:
     return [violation.get("field", "") for detail in bad for violation in detail["fieldViolations"]]
 
 
-@contextmanager
-def talking(folder: Path, **overrides: Any) -> Iterator[Raw]:
-    """Run a server and a bridge for the length of a block."""
-    wanted = settings(folder, **overrides)
-    with running(wanted) as app, peering(wanted, app.target) as peers:
-        host, _, port = peers.url.removeprefix("http://").rpartition(":")
-        yield Raw(Client(host, int(port)))
+def raw_client(peers: Peers) -> Raw:
+    """Return a client of a bridge."""
+    host, _, port = peers.url.removeprefix("http://").rpartition(":")
+    return Raw(Client(host, int(port)))
 
 
 @dataclass

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.bridge.a2a.raw import Raw, saying, talking
+from tests.bridge.a2a.raw import Raw, saying
 
 A2A_JSON = "application/a2a+json"
 JSON = "application/json"
@@ -35,12 +33,6 @@ ASKED = [
     (f"{JSON};q=nan, {A2A_JSON};q=0.1", JSON),
     (";;;,,q=1", A2A_JSON),
 ]
-
-
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
-    with talking(tmp_path_factory.mktemp("accept")) as found:
-        yield found
 
 
 @pytest.mark.parametrize(("accept", "expected"), ASKED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,17 @@ from a2a.client import A2ACardResolver, ClientConfig, create_client
 from a2a.helpers import new_text_message
 from a2a.types.a2a_pb2 import GetExtendedAgentCardRequest, Role, SendMessageRequest, TaskState
 
+from tests.bridge.a2a.products import Product
 from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, plain_http, run_command, run_python_v0_3
-from tests.harness import TOKENS, Peers, peering, running, settings
+from tests.harness import TOKENS, Peers
 
 pytestmark = pytest.mark.timeout(2 * (INSTALL_SECONDS + SESSION_SECONDS))
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
-    wanted = settings(tmp_path_factory.mktemp("cstp"))
-    with running(wanted) as app, peering(wanted, app.target) as peers:
-        yield peers
-
-
-@pytest.fixture(scope="module")
-def js_report(js_sdk: Path, peers: Peers) -> dict[str, Any]:
+def js_report(js_sdk: Path, product: Product) -> dict[str, Any]:
     session = run_command(
-        ("node", "discovery.mjs"), js_sdk, SESSION_SECONDS, A2A_URL=peers.url, A2A_TOKEN=TOKENS["alice"]
+        ("node", "discovery.mjs"), js_sdk, SESSION_SECONDS, A2A_URL=product.bridges[0].url, A2A_TOKEN=TOKENS["alice"]
     )
     assert session.returncode == 0, session.stderr
     found: dict[str, Any] = json.loads(session.stdout)

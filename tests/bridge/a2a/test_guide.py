@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
-from pathlib import Path
 
-from tests.harness import TIMEOUT, peering, running, settings
+from tests.harness import TIMEOUT, Peers
 from tests.snippets import ROOT
 
 GUIDE = (ROOT / "docs" / "a2a.md").read_text(encoding="utf-8")
 
 
-def test_the_paths_of_the_guide_are_served(tmp_path: Path) -> None:
-    wanted = settings(tmp_path)
-    with running(wanted) as app, peering(wanted, app.target) as peers:
-        for method, path in re.findall(r"`(GET|POST) (/[^`]*)`", GUIDE):
-            assert status_of(method, peers.url + path) in (200, 401), path
+def test_the_paths_of_the_guide_are_served(peers: Peers) -> None:
+    for method, path in re.findall(r"`(GET|POST) (/[^`]*)`", GUIDE):
+        assert status_of(method, peers.url + path) in (200, 401), path
 
 
 def status_of(method: str, url: str) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.bridge.a2a.products import Product
 from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, run_command
-from tests.harness import TOKENS, JsonRpcCaller, Peers, peering, running, settings
+from tests.harness import TOKENS, JsonRpcCaller, Peers
 
 pytestmark = pytest.mark.timeout(2 * (INSTALL_SECONDS + SESSION_SECONDS))
 
@@ -20,16 +20,9 @@ WAYS_1_0 = WAYS[:3]
 
 
 @pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
-    wanted = settings(tmp_path_factory.mktemp("cstp"))
-    with running(wanted) as app, peering(wanted, app.target) as peers:
-        yield peers
-
-
-@pytest.fixture(scope="module")
-def report(js_sdk: Path, peers: Peers) -> dict[str, Any]:
+def report(js_sdk: Path, product: Product) -> dict[str, Any]:
     """What each session came to, by its transport and version."""
-    addresses = {"A2A_URL": peers.url, "A2A_TOKEN": TOKENS["alice"], "A2A_OTHER_TOKEN": TOKENS["bob"]}
+    addresses = {"A2A_URL": product.bridges[0].url, "A2A_TOKEN": TOKENS["alice"], "A2A_OTHER_TOKEN": TOKENS["bob"]}
     session = run_command(("node", "session.mjs"), js_sdk, SESSION_SECONDS, **addresses)
     assert session.returncode == 0, session.stderr
     found: dict[str, Any] = json.loads(session.stdout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import uuid
 from typing import Any
 
 import grpc
@@ -10,11 +10,10 @@ import pytest
 
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
-from tests.bridge.a2a.bindings import BINDINGS, Binding
-from tests.bridge.a2a.raw import Raw, call, saying, saying_in_0_3
+from tests.bridge.a2a.bindings import Binding, sending
+from tests.bridge.a2a.refusals import refused
 from tests.bridge.a2a.talking import calling
-from tests.bridge.support import Client
-from tests.harness import TIMEOUT, TOKENS, Peers, peering, running, settings
+from tests.harness import TIMEOUT, TOKENS
 
 MESSAGES: dict[str, Any] = {
     "intent": "Deploy",
@@ -24,57 +23,34 @@ MESSAGES: dict[str, Any] = {
 READER = (("authorization", f"Bearer {TOKENS['reader']}"),)
 
 
-@pytest.fixture(scope="module")
-def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Peers]]:
-    wanted = settings(tmp_path_factory.mktemp("permissions"))
-    with running(wanted) as app, peering(wanted, app.target) as peers:
-        yield app.target, peers
-
-
-def kept_tasks(target: str) -> int:
-    """Return how many tasks the reader has."""
+def kept_tasks(target: str, context: str) -> int:
+    """Return how many tasks the reader has in a context."""
     with grpc.insecure_channel(target) as channel:
-        request = tasks_pb2.ListTasksRequest()
+        request = tasks_pb2.ListTasksRequest(context_id=context)
         return TaskServiceStub(channel).ListTasks(request, metadata=READER, timeout=TIMEOUT).total
 
 
-@pytest.mark.parametrize("kind", BINDINGS)
 @pytest.mark.parametrize("message", MESSAGES)
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_missing_permission_is_an_error(
-    product: tuple[str, Peers], kind: type[Binding], message: str, at_once: bool
-) -> None:
-    target, peers = product
-    assert kind(peers).send(MESSAGES[message], at_once=at_once, who="reader").reason == "PERMISSION_DENIED"
-    assert kept_tasks(target) == 0
+def test_a_missing_permission_is_an_error_before_any_task(binding: Binding, core: str, message: str) -> None:
+    context = str(uuid.uuid4())
+    params = sending(MESSAGES[message], contextId=context)
+    for operation, told in (
+        ("SendMessage", params),
+        ("SendMessage", {**params, "configuration": {"returnImmediately": True}}),
+        ("SendStreamingMessage", params),
+    ):
+        refusal = refused(binding, binding.perform(operation, told, who="reader"), "PERMISSION_DENIED")
+        assert refusal.metadata["permission"] in refusal.message
+    assert kept_tasks(core, context) == 0
 
 
-@pytest.mark.parametrize("message", MESSAGES)
-def test_a_missing_permission_is_an_error_before_any_stream(product: tuple[str, Peers], message: str) -> None:
-    target, peers = product
-    host, _, port = peers.url.removeprefix("http://").rpartition(":")
-    raw = Raw(Client(host, int(port)))
-    body = saying(MESSAGES[message])
-    current = raw.post(call("SendStreamingMessage", body), who="reader")
-    old = raw.post(call("message/stream", saying_in_0_3(MESSAGES[message])), who="reader", version="0.3")
-    rest = raw.send("POST", "/a2a/v1/message:stream", body, who="reader")
-    for answer in (current, old, rest):
-        assert answer.status == 403
-        assert answer.headers.get_content_subtype() != "event-stream"
-    assert current.json["error"]["code"] == old.json["error"]["code"] == -31010
-    assert rest.json["error"]["status"] == "PERMISSION_DENIED"
-    needed = rest.json["error"]["details"][0]["metadata"]["permission"]
-    assert needed in rest.json["error"]["message"]
-    assert kept_tasks(target) == 0
-
-
-def test_a_task_that_a_permission_is_missing_for_is_not_kept(product: tuple[str, Peers]) -> None:
+def test_a_task_that_a_permission_is_missing_for_is_not_kept(core: str) -> None:
     """The server decides it, so that no bridge can forget to ask."""
-    target, _ = product
-    task = tasks_pb2.Task(id="t", context_id="c", state=tasks_pb2.TASK_STATE_SUBMITTED, content=b"x")
-    with grpc.insecure_channel(target) as channel:
+    context = str(uuid.uuid4())
+    task = tasks_pb2.Task(id="t", context_id=context, state=tasks_pb2.TASK_STATE_SUBMITTED, content=b"x")
+    with grpc.insecure_channel(core) as channel:
         request = tasks_pb2.SaveTaskRequest(task=task, method="cstp.recordDecision")
         with pytest.raises(grpc.RpcError) as caught:
             TaskServiceStub(channel).SaveTask(request, metadata=READER, timeout=TIMEOUT)
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    assert kept_tasks(target) == 0
+    assert kept_tasks(core, context) == 0

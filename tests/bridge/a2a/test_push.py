@@ -7,6 +7,7 @@ import logging
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,28 +16,76 @@ from a2a.types import Role, SendMessageConfiguration, SendMessageRequest, Stream
 from a2a.types.a2a_pb2 import Message, Part, TaskPushNotificationConfig, TaskState
 from google.protobuf import json_format
 
-from tests.bridge.a2a.pushing import PUSHES, HttpJsonPushes, JsonRpcPushes, OldJsonRpcPushes, Pushes, Refused
+from tests.bridge.a2a import v0_3_shapes
+from tests.bridge.a2a.bindings import BINDINGS, Binding, HttpJson, JsonRpc, OldJsonRpc, Reply, connected, state_of
+from tests.bridge.a2a.operation_params import PARAMS
+from tests.bridge.a2a.products import Product, serving
+from tests.bridge.a2a.refusals import refused
 from tests.bridge.a2a.sdks import plain_http
-from tests.harness import TOKENS, GrpcCaller, Peers, peering, running, settings
+from tests.harness import TOKENS, Peers, peering, running, settings
 from tests.waiting import wait_until
 from tests.webhooks.receiver import Received, Receiver, receiving
 
-SECRETS = {"token": "token-of-a-task", "scheme": "Bearer", "credentials": "credentials-of-a-task"}
+Json = dict[str, Any]
+
+TEXT = "Refactor the parser"
+SECRETS: Json = {
+    "token": "token-of-a-task",
+    "authentication": {"scheme": "Bearer", "credentials": "credentials-of-a-task"},
+}
+OTHER_NETWORKS = [
+    # A name may lead to this machine, which is seen when it is called.
+    "http://192.0.2.1/hook",
+    "https://10.0.0.1/hook",
+    "https://[::ffff:10.0.0.1]/",
+    "ftp://x/",
+    "x",
+]
 
 
-@pytest.fixture(scope="module")
-def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peers, GrpcCaller]]:
-    """A server that may notify this machine, with a bridge before it."""
-    wanted = settings(tmp_path_factory.mktemp("pushing"), a2a={"push": {"allow_loopback": True}})
-    with running(wanted) as app, peering(wanted, app.target) as peers:
-        core = GrpcCaller(app.target)
-        yield peers, core
-        core.close()
+@dataclass(frozen=True)
+class Pushes:
+    """Configures push notifications over a binding."""
 
+    binding: Binding
 
-@pytest.fixture
-def peers(product: tuple[Peers, GrpcCaller]) -> Peers:
-    return product[0]
+    def create(self, task_id: str, config: Json, who: str = "alice") -> Reply:
+        return self.binding.call("CreateTaskPushNotificationConfig", {"taskId": task_id, **config}, who=who)
+
+    def read(self, task_id: str, config_id: str, who: str = "alice") -> Reply:
+        return self.binding.call("GetTaskPushNotificationConfig", {"taskId": task_id, "id": config_id}, who=who)
+
+    def find(self, task_id: str, who: str = "alice") -> Reply:
+        return self.binding.call("ListTaskPushNotificationConfigs", {"taskId": task_id}, who=who)
+
+    def delete(self, task_id: str, config_id: str, who: str = "alice") -> Reply:
+        return self.binding.call("DeleteTaskPushNotificationConfig", {"taskId": task_id, "id": config_id}, who=who)
+
+    def configs(self, task_id: str) -> list[Json]:
+        """Return the configurations of a task, without the task."""
+        return [v0_3_shapes.without(each, "taskId") for each in self.find(task_id).result.get("configs", [])]
+
+    def announce(self, config: Json, *, at_once: bool = False, **members: Any) -> Reply:
+        """Send a message with a configuration."""
+        return self.binding.send(TEXT, at_once=at_once, wanted={"taskPushNotificationConfig": config}, **members)
+
+    def ended(self) -> str:
+        """Return the id of a task that has ended, which nobody is notified of."""
+        task_id: str = self.binding.send(TEXT).task["id"]
+        return task_id
+
+    def tasks_in(self, received: list[Received]) -> list[Json]:
+        """Return the tasks that notifications hold, which have the version of who configured them."""
+        if self.binding.version == "0.3":
+            assert {each.content["kind"] for each in received} == {"task"}
+            return [v0_3_shapes.task_of(each.content) for each in received]
+        for each in received:
+            assert set(each.content) == {"task"}
+            json_format.ParseDict(each.content, StreamResponse())
+        return [each.content["task"] for each in received]
+
+    def states_in(self, received: list[Received]) -> list[str]:
+        return [state_of(task) for task in self.tasks_in(received)]
 
 
 @pytest.fixture
@@ -45,10 +94,21 @@ def receiver() -> Iterator[Receiver]:
         yield running
 
 
-@pytest.fixture(params=PUSHES, ids=lambda kind: kind.__name__)
-def pushes(request: pytest.FixtureRequest, peers: Peers) -> Pushes:
-    found: Pushes = request.param(peers)
-    return found
+@pytest.fixture
+def config(receiver: Receiver) -> Json:
+    """A configuration that has the receiver told."""
+    return {"url": f"{receiver.url}/hook"}
+
+
+@pytest.fixture
+def pushes(binding: Binding) -> Pushes:
+    return Pushes(binding)
+
+
+@pytest.fixture
+def current(product: Product) -> Pushes:
+    """One binding, for what does not depend on it."""
+    return Pushes(product.binding(JsonRpc))
 
 
 def told(receiver: Receiver, count: int) -> list[Received]:
@@ -57,239 +117,189 @@ def told(receiver: Receiver, count: int) -> list[Received]:
     return receiver.received[:count]
 
 
-def task_in(received: Received, version: str) -> Any:
-    """Return the task that a notification holds."""
-    if version == "0.3":
-        assert received.content["kind"] == "task"
-        return received.content
-    assert set(received.content) == {"task"}
-    json_format.ParseDict(received.content, StreamResponse())
-    return received.content["task"]
-
-
-def states(tasks: list[Any]) -> list[str]:
-    return [task["status"]["state"].removeprefix("TASK_STATE_").lower() for task in tasks]
-
-
-def finished(pushes: Pushes) -> str:
-    """Return the id of a task that has ended, which nobody is notified of."""
-    task_id: str = pushes.send("Refactor the parser").task["id"]
-    return task_id
-
-
 # Configurations
 
 
-def test_configurations_are_made_read_listed_and_removed(pushes: Pushes, receiver: Receiver) -> None:
-    task_id = finished(pushes)
-    config = {"id": "mine", "url": f"{receiver.url}/hook", **SECRETS}
-    assert pushes.create(task_id, config) == config
-    assert pushes.read(task_id, "mine") == config
-    assert pushes.list(task_id) == [config]
+def test_configurations_are_made_read_listed_and_removed(pushes: Pushes, config: Json) -> None:
+    task_id = pushes.ended()
+    mine = {"id": "mine", **config, **SECRETS}
+    assert pushes.create(task_id, mine).result == {"taskId": task_id, **mine}
+    assert pushes.read(task_id, "mine").result == {"taskId": task_id, **mine}
+    assert pushes.configs(task_id) == [mine]
     for _ in range(2):
-        pushes.delete(task_id, "mine")
-    assert pushes.list(task_id) == []
-    with pytest.raises(Refused, match="TASK_NOT_FOUND"):
-        pushes.read(task_id, "mine")
+        assert pushes.delete(task_id, "mine").refusal is None
+    assert pushes.configs(task_id) == []
+    refused(pushes.binding, pushes.read(task_id, "mine"), "TASK_NOT_FOUND")
 
 
-def test_a_configuration_without_an_id_gets_one(pushes: Pushes, receiver: Receiver) -> None:
-    task_id = finished(pushes)
-    made = pushes.create(task_id, {"url": f"{receiver.url}/hook"})
+def test_a_configuration_without_an_id_gets_one(pushes: Pushes, config: Json) -> None:
+    task_id = pushes.ended()
+    made = pushes.create(task_id, config).result
     assert made["id"]
-    assert pushes.read(task_id, made["id"]) == made
-    pushes.create(task_id, {"url": f"{receiver.url}/hook"})
-    assert len(pushes.list(task_id)) == (1 if pushes.version == "0.3" else 2)
-
-
-def test_clients_of_0_3_need_not_say_which_one_they_read(peers: Peers, receiver: Receiver) -> None:
-    pushes = OldJsonRpcPushes(peers)
-    task_id = finished(pushes)
-    made = pushes.create(task_id, {"url": f"{receiver.url}/hook"})
-    assert pushes.read(task_id, "") == made
-
-
-def test_others_find_nothing(pushes: Pushes, receiver: Receiver) -> None:
-    task_id = finished(pushes)
-    config = {"id": "mine", "url": f"{receiver.url}/hook"}
+    assert pushes.read(task_id, made["id"]).result == made
     pushes.create(task_id, config)
-    for attempt in (
-        lambda: pushes.create(task_id, config, who="bob"),
-        lambda: pushes.read(task_id, "mine", who="bob"),
-        lambda: pushes.list(task_id, who="bob"),
-        lambda: pushes.delete(task_id, "mine", who="bob"),
+    assert len(pushes.configs(task_id)) == (1 if pushes.binding.version == "0.3" else 2)
+
+
+def test_clients_of_0_3_need_not_say_which_one_they_read(product: Product, config: Json) -> None:
+    pushes = Pushes(product.binding(OldJsonRpc))
+    task_id = pushes.ended()
+    made = pushes.create(task_id, config).result
+    assert pushes.read(task_id, "").result == made
+
+
+def test_others_find_nothing(pushes: Pushes, config: Json) -> None:
+    task_id = pushes.ended()
+    mine = {"id": "mine", **config}
+    pushes.create(task_id, mine)
+    for reply in (
+        pushes.create(task_id, mine, who="bob"),
+        pushes.read(task_id, "mine", who="bob"),
+        pushes.find(task_id, who="bob"),
+        pushes.delete(task_id, "mine", who="bob"),
     ):
-        with pytest.raises(Refused, match="TASK_NOT_FOUND"):
-            attempt()
-    assert pushes.list(task_id) == [config]
+        refused(pushes.binding, reply, "TASK_NOT_FOUND")
+    assert pushes.configs(task_id) == [mine]
 
 
-@pytest.mark.parametrize(
-    "url", ["http://agents.example.com/hook", "https://10.0.0.1/hook", "https://[::ffff:10.0.0.1]/", "ftp://x/", "x"]
-)
-def test_addresses_of_other_networks_are_refused(pushes: Pushes, url: str) -> None:
-    task_id = finished(pushes)
-    if url == "http://agents.example.com/hook":
-        # A name may lead to this machine, which is seen when it is called.
-        url = "http://192.0.2.1/hook"
-    with pytest.raises(Refused, match="INVALID_PARAMS"):
-        pushes.create(task_id, {"url": url})
-    with pytest.raises(Refused, match="INVALID_PARAMS"):
-        pushes.announce("Refactor the parser", {"url": url})
+def test_addresses_of_other_networks_are_refused(pushes: Pushes) -> None:
+    task_id = pushes.ended()
+    for url in OTHER_NETWORKS:
+        refused(pushes.binding, pushes.create(task_id, {"url": url}), "INVALID_PARAMS")
+        refused(pushes.binding, pushes.announce({"url": url}), "INVALID_PARAMS")
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"token": "a\r\nx-evil: 1"},
-        {"scheme": "Bearer x", "credentials": "c"},
-        {"scheme": "Bearer", "credentials": "c\n"},
+        {"authentication": {"scheme": "Bearer x", "credentials": "c"}},
+        {"authentication": {"scheme": "Bearer", "credentials": "c\n"}},
         {"id": "a/b"},
         {"token": "x" * 4097},
     ],
 )
-def test_what_would_break_a_header_or_a_path_is_refused(peers: Peers, receiver: Receiver, wrong: Any) -> None:
-    pushes = JsonRpcPushes(peers)
-    with pytest.raises(Refused, match="INVALID_PARAMS"):
-        pushes.create(finished(pushes), {"url": f"{receiver.url}/hook", **wrong})
+def test_what_would_break_a_header_or_a_path_is_refused(current: Pushes, config: Json, wrong: Json) -> None:
+    refused(current.binding, current.create(current.ended(), {**config, **wrong}), "INVALID_PARAMS")
 
 
-def test_an_error_names_the_field_where_the_request_has_it(peers: Peers) -> None:
-    pushes = JsonRpcPushes(peers)
-    config = {"url": "https://10.0.0.1/hook"}
-    params = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}}
-    refused = pushes.raw.call("SendMessage", {**params, "configuration": {"taskPushNotificationConfig": config}})
-    assert "configuration.taskPushNotificationConfig.url" in refused["error"]["message"]
-    given = {"taskId": finished(pushes), "url": "https://x.example/", "authentication": {"scheme": "a b"}}
-    refused = pushes.raw.call("CreateTaskPushNotificationConfig", given)
-    assert "authentication.scheme" in refused["error"]["message"]
+def test_an_error_names_the_field_where_the_request_has_it(current: Pushes) -> None:
+    refusal = refused(current.binding, current.announce({"url": "https://10.0.0.1/hook"}), "INVALID_PARAMS")
+    assert refusal.fields == ("configuration.taskPushNotificationConfig.url",)
+    given = {"url": "https://x.example/", "authentication": {"scheme": "a b"}}
+    refusal = refused(current.binding, current.create(current.ended(), given), "INVALID_PARAMS")
+    assert refusal.fields == ("authentication.scheme",)
 
 
-def test_a_configuration_in_a_message_names_no_task(peers: Peers, receiver: Receiver) -> None:
-    with pytest.raises(Refused, match="INVALID_PARAMS"):
-        JsonRpcPushes(peers).announce("Refactor", {"url": receiver.url, "taskId": "t"})
+def test_a_configuration_in_a_message_names_no_task(current: Pushes, config: Json) -> None:
+    refused(current.binding, current.announce({**config, "taskId": "t"}), "INVALID_PARAMS")
 
 
 # Delivery
 
 
-def test_a_message_that_asks_for_it_has_its_task_told(pushes: Pushes, receiver: Receiver) -> None:
-    task = pushes.announce("Refactor the parser", {"id": "mine", "url": f"{receiver.url}/hook", **SECRETS})
+def test_a_message_that_asks_for_it_has_its_task_told(pushes: Pushes, receiver: Receiver, config: Json) -> None:
+    task = pushes.announce({"id": "mine", **config, **SECRETS}).task
     arrived = told(receiver, 2)
-    tasks = [task_in(each, pushes.version) for each in arrived]
-    assert states(tasks) == ["working", "completed"]
+    tasks = pushes.tasks_in(arrived)
+    assert [state_of(each) for each in tasks] == ["working", "completed"]
     assert {each["id"] for each in tasks} == {task["id"]}
-    assert tasks[1]["artifacts"]
+    # A task is told as it is read.
+    assert tasks[1] == pushes.binding.get(task["id"]).task
     headers = arrived[1].headers
     assert headers["x-a2a-notification-token"] == SECRETS["token"]
-    assert headers["authorization"] == f"Bearer {SECRETS['credentials']}"
-    old = pushes.version == "0.3"
+    assert headers["authorization"] == f"Bearer {SECRETS['authentication']['credentials']}"
+    old = pushes.binding.version == "0.3"
     assert headers["content-type"] == ("application/json" if old else "application/a2a+json")
 
 
-def test_who_does_not_wait_is_told_every_change(pushes: Pushes, receiver: Receiver) -> None:
-    pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hook"}, at_once=True)
-    tasks = [task_in(each, pushes.version) for each in told(receiver, 3)]
-    assert states(tasks) == ["submitted", "working", "completed"]
+def test_who_does_not_wait_is_told_every_change(pushes: Pushes, receiver: Receiver, config: Json) -> None:
+    pushes.announce(config, at_once=True)
+    assert pushes.states_in(told(receiver, 3)) == ["submitted", "working", "completed"]
 
 
-def test_a_task_that_ended_before_it_was_configured_is_told_at_once(pushes: Pushes, receiver: Receiver) -> None:
-    task_id = finished(pushes)
-    pushes.create(task_id, {"url": f"{receiver.url}/hook"})
-    (arrived,) = told(receiver, 1)
-    task = task_in(arrived, pushes.version)
-    assert (task["id"], states([task])) == (task_id, ["completed"])
-
-
-@pytest.mark.parametrize("kind", [JsonRpcPushes, OldJsonRpcPushes, HttpJsonPushes])
-def test_a_message_that_is_sent_again_may_bring_a_configuration(
-    peers: Peers, receiver: Receiver, kind: type[Pushes]
+def test_a_task_that_ended_before_it_was_configured_is_told_at_once(
+    pushes: Pushes, receiver: Receiver, config: Json
 ) -> None:
-    pushes = kind(peers)
-    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
-    task = pushes.send("Refactor the parser", **message).task
-    config = {"url": f"{receiver.url}/hook", **SECRETS}
+    task_id = pushes.ended()
+    pushes.create(task_id, config)
+    (task,) = pushes.tasks_in(told(receiver, 1))
+    assert (task["id"], state_of(task)) == (task_id, "completed")
+
+
+@pytest.mark.parametrize("binding", [JsonRpc, OldJsonRpc, HttpJson], indirect=True)
+def test_a_message_that_is_sent_again_may_bring_a_configuration(
+    pushes: Pushes, receiver: Receiver, config: Json
+) -> None:
+    message: Json = {"messageId": str(uuid.uuid4())}
+    task = pushes.binding.send(TEXT, **message).task
     for _ in range(3):
-        assert pushes.announce("Refactor the parser", config, **message)["id"] == task["id"]
-    assert [each["url"] for each in pushes.list(task["id"])] == [config["url"]]
-    (arrived,) = told(receiver, 1)
-    assert states([task_in(arrived, pushes.version)]) == ["completed"]
-    pushes.announce("Refactor the parser", {**config, "id": "another"}, **message)
-    assert {each["id"] for each in pushes.list(task["id"])} > {"another"}
+        assert pushes.announce({**config, **SECRETS}, **message).task["id"] == task["id"]
+    assert [each["url"] for each in pushes.configs(task["id"])] == [config["url"]]
+    assert pushes.states_in(told(receiver, 1)) == ["completed"]
+    pushes.announce({**config, **SECRETS, "id": "another"}, **message)
+    assert {each["id"] for each in pushes.configs(task["id"])} > {"another"}
 
 
-def test_a_repeated_message_with_its_configuration_is_told_once(peers: Peers, receiver: Receiver) -> None:
-    pushes = JsonRpcPushes(peers)
-    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
-    for _ in range(2):
-        task = pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hook"}, **message)
-    assert len(pushes.list(task["id"])) == 1
+def test_a_repeated_message_with_its_configuration_is_told_once(current: Pushes, config: Json) -> None:
+    message: Json = {"messageId": str(uuid.uuid4())}
+    (task_id,) = {current.announce(config, **message).task["id"] for _ in range(2)}
+    assert len(current.configs(task_id)) == 1
 
 
-def test_many_repetitions_at_once_bring_one_configuration(peers: Peers, receiver: Receiver) -> None:
-    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
-    task = JsonRpcPushes(peers).send("Refactor the parser", **message).task
-    senders = [JsonRpcPushes(peers) for _ in range(16)]
-    config = {"url": f"{receiver.url}/hook"}
-    with ThreadPoolExecutor(len(senders)) as threads:
-        list(threads.map(lambda pushes: pushes.announce("Refactor the parser", config, **message), senders))
-    assert len(senders[0].list(task["id"])) == 1
+def test_many_repetitions_at_once_bring_one_configuration(current: Pushes, config: Json) -> None:
+    message: Json = {"messageId": str(uuid.uuid4())}
+    task = current.binding.send(TEXT, **message).task
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(lambda _: current.announce(config, **message), range(16)))
+    assert len(current.configs(task["id"])) == 1
 
 
-def test_a_repeated_message_with_a_wrong_configuration_is_refused(peers: Peers) -> None:
-    pushes = JsonRpcPushes(peers)
-    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
-    pushes.send("Refactor the parser", **message)
-    with pytest.raises(Refused, match="INVALID_PARAMS"):
-        pushes.announce("Refactor the parser", {"url": "https://10.0.0.1/hook"}, **message)
+def test_a_repeated_message_with_a_wrong_configuration_is_refused(current: Pushes) -> None:
+    message: Json = {"messageId": str(uuid.uuid4())}
+    current.binding.send(TEXT, **message)
+    refused(current.binding, current.announce({"url": "https://10.0.0.1/hook"}, **message), "INVALID_PARAMS")
 
 
-def test_a_task_is_told_as_it_is_read(peers: Peers, receiver: Receiver) -> None:
-    for pushes in (HttpJsonPushes(peers), OldJsonRpcPushes(peers)):
-        task = pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hook"})
-        arrived = told(receiver, 2)[1]
-        assert task_in(arrived, pushes.version) == pushes.get(task["id"]).task
-        receiver.received.clear()
-
-
-def test_a_receiver_that_fails_is_told_again_in_order(peers: Peers, receiver: Receiver) -> None:
+def test_a_receiver_that_fails_is_told_again_in_order(current: Pushes, receiver: Receiver, config: Json) -> None:
     receiver.statuses = [503, 204]
-    JsonRpcPushes(peers).announce("Refactor the parser", {"url": f"{receiver.url}/hook"})
-    tasks = [task_in(each, "1.0") for each in told(receiver, 3)]
-    assert states(tasks) == ["working", "working", "completed"]
+    current.announce(config)
+    assert current.states_in(told(receiver, 3)) == ["working", "working", "completed"]
 
 
 def test_what_was_told_is_in_the_trail(
-    product: tuple[Peers, GrpcCaller], receiver: Receiver, caplog: pytest.LogCaptureFixture
+    product: Product, current: Pushes, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peers, core = product
     receiver.statuses = [410]
     with caplog.at_level(logging.DEBUG):
-        task = JsonRpcPushes(peers).announce("Refactor", {"url": f"{receiver.url}/hook-secret", **SECRETS})
+        task = current.announce({"url": f"{receiver.url}/hook-secret", **SECRETS}).task
         told(receiver, 2)
         found: list[Any] = []
 
         def recorded() -> bool:
             wanted = {"event": "push_notification_sent", "correlationId": task["id"]}
-            found[:] = (core.call("cstp.listAuditEntries", wanted).result or {})["entries"]
+            found[:] = (product.core.call("cstp.listAuditEntries", wanted).result or {})["entries"]
             return len(found) == 2
 
         wait_until(recorded, "both are on record")
     assert {entry["requestingAgent"] for entry in found} == {"alice"}
     assert {entry["error"] for entry in found} == {"UNAVAILABLE"}
-    for secret in (SECRETS["token"], SECRETS["credentials"], "hook-secret"):
+    for secret in (SECRETS["token"], SECRETS["authentication"]["credentials"], "hook-secret"):
         assert secret not in caplog.text
         assert secret not in repr(found)
 
 
-def test_the_official_client_is_told(peers: Peers, receiver: Receiver) -> None:
+def test_the_official_client_is_told(peers: Peers, receiver: Receiver, config: Json) -> None:
     async def talk() -> str:
         token = {"Authorization": f"Bearer {TOKENS['alice']}"}
-        config = TaskPushNotificationConfig(url=f"{receiver.url}/hook", token="mine")
         async with plain_http(headers=token) as http:
-            wanted = ClientConfig(httpx_client=http, streaming=False, push_notification_config=config)
+            wanted = ClientConfig(
+                httpx_client=http,
+                streaming=False,
+                push_notification_config=TaskPushNotificationConfig(**config, token="mine"),
+            )
             client = await create_client(peers.url, wanted)
-            said = Message(message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=[Part(text="Refactor the parser")])
+            said = Message(message_id=str(uuid.uuid4()), role=Role.ROLE_USER, parts=[Part(text=TEXT)])
             configuration = SendMessageConfiguration(return_immediately=True)
             async for answer in client.send_message(SendMessageRequest(message=said, configuration=configuration)):
                 return answer.task.id
@@ -305,51 +315,46 @@ def test_the_official_client_is_told(peers: Peers, receiver: Receiver) -> None:
 
 
 def test_where_they_are_off_the_card_says_so_and_they_are_refused(
-    tmp_path_factory: pytest.TempPathFactory, receiver: Receiver
+    tmp_path_factory: pytest.TempPathFactory, config: Json
 ) -> None:
-    wanted = settings(tmp_path_factory.mktemp("off"), a2a={"push": {"enabled": False}})
-    with running(wanted) as app, peering(wanted, app.target) as peers:
-        for kind in PUSHES:
-            pushes = kind(peers)
-            task_id = finished(pushes)
-            with pytest.raises(Refused, match="PUSH_NOTIFICATION_NOT_SUPPORTED"):
-                pushes.create(task_id, {"url": f"{receiver.url}/hook"})
-            with pytest.raises(Refused, match="PUSH_NOTIFICATION_NOT_SUPPORTED"):
-                pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hook"})
-        card = pushes.raw.send("GET", "/.well-known/agent-card.json", who=None).json
+    with serving(tmp_path_factory.mktemp("off"), a2a={"push": {"enabled": False}}) as product:
+        for kind in BINDINGS:
+            pushes = Pushes(product.binding(kind))
+            for operation in [name for name in kind.operations if "PushNotification" in name]:
+                reply = pushes.binding.call(operation, PARAMS[operation][0])
+                refused(pushes.binding, reply, "PUSH_NOTIFICATION_NOT_SUPPORTED")
+            refused(pushes.binding, pushes.create(pushes.ended(), config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
+            refused(pushes.binding, pushes.announce(config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
+        card = product.raw.send("GET", "/.well-known/agent-card.json", who=None).json
     assert card["capabilities"]["pushNotifications"] is False
 
 
 def test_where_only_the_server_has_them_off_they_are_refused_too(
-    tmp_path_factory: pytest.TempPathFactory, receiver: Receiver
+    tmp_path_factory: pytest.TempPathFactory, config: Json
 ) -> None:
     folder = tmp_path_factory.mktemp("server-off")
     off = settings(folder, a2a={"push": {"enabled": False}})
-    with running(off) as app, peering(settings(folder), app.target) as peers:
-        pushes = JsonRpcPushes(peers)
-        with pytest.raises(Refused, match="PUSH_NOTIFICATION_NOT_SUPPORTED"):
-            pushes.create(finished(pushes), {"url": f"{receiver.url}/hook"})
-        with pytest.raises(Refused, match="PUSH_NOTIFICATION_NOT_SUPPORTED"):
-            pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hook"})
+    with running(off) as app, peering(settings(folder), app.target) as peers, connected(JsonRpc, peers) as binding:
+        pushes = Pushes(binding)
+        refused(binding, pushes.create(pushes.ended(), config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
+        refused(binding, pushes.announce(config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
 
 
 def test_this_machine_is_not_notified_unless_that_is_allowed(
     tmp_path_factory: pytest.TempPathFactory, receiver: Receiver
 ) -> None:
-    wanted = settings(tmp_path_factory.mktemp("default"))
-    with running(wanted) as app, peering(wanted, app.target) as peers:
-        pushes = JsonRpcPushes(peers)
+    with serving(tmp_path_factory.mktemp("default")) as product:
+        pushes = Pushes(product.binding(JsonRpc))
         for url in (receiver.url, receiver.url.replace("127.0.0.1", "localhost"), "https://127.0.0.1:1/"):
-            with pytest.raises(Refused, match="INVALID_PARAMS"):
-                pushes.create(finished(pushes), {"url": url})
+            refused(pushes.binding, pushes.create(pushes.ended(), {"url": url}), "INVALID_PARAMS")
     assert receiver.received == []
 
 
 def test_an_address_on_the_list_may_be_anywhere(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> None:
-    wanted = settings(tmp_path_factory.mktemp("listed"), a2a={"push": {"allow": [f"{receiver.url}/hooks/"]}})
-    with running(wanted) as app, peering(wanted, app.target) as peers:
-        pushes = JsonRpcPushes(peers)
-        with pytest.raises(Refused, match="INVALID_PARAMS"):
-            pushes.create(finished(pushes), {"url": f"{receiver.url}/other"})
-        pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hooks/1"})
+    allowed = {"push": {"allow": [f"{receiver.url}/hooks/"]}}
+    with serving(tmp_path_factory.mktemp("listed"), a2a=allowed) as product:
+        pushes = Pushes(product.binding(JsonRpc))
+        other = pushes.create(pushes.ended(), {"url": f"{receiver.url}/other"})
+        refused(pushes.binding, other, "INVALID_PARAMS")
+        pushes.announce({"url": f"{receiver.url}/hooks/1"})
         assert [each.path for each in told(receiver, 2)] == ["/hooks/1"] * 2

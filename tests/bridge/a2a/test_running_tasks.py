@@ -13,13 +13,11 @@ from a2a.types.a2a_pb2 import (
     ListTasksRequest,
     SubscribeToTaskRequest,
     Task,
-    TaskArtifactUpdateEvent,
     TaskState,
     TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import (
     TaskNotCancelableError,
-    TaskNotFoundError,
     UnsupportedOperationError,
 )
 
@@ -30,12 +28,10 @@ from cstp_grpc.contract.a2a_tasks import INTERRUPTED_TEXT, NOT_STARTED_TEXT
 from tests.bridge.a2a.operation_calls import (
     ALICE,
     AT_ONCE,
-    BOB,
     INTENT,
     events,
     get,
     has_ended,
-    is_in,
     refusal,
     submitted,
 )
@@ -48,7 +44,6 @@ from tests.bridge.a2a.talking import (
     TIMEOUT,
     WORKING,
     asynchronous,
-    calling,
     conversing,
     sending,
     slow_server,
@@ -61,33 +56,7 @@ from tests.harness import running, settings
 
 
 @asynchronous
-async def test_a_stream_says_working_then_the_artifact_then_the_end(core: str, wanted: Settings) -> None:
-    async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
-        stream = talk.on_message_send_stream(sending(INTENT), ALICE)
-        working = await anext(stream)
-        assert isinstance(working, Task)
-        assert working.status.state == WORKING
-        assert await get(talk, working) == working
-        slow.may.set()
-        artifact, end = await events(stream)
-        assert isinstance(artifact, TaskArtifactUpdateEvent)
-        assert isinstance(end, TaskStatusUpdateEvent)
-        kept = await get(talk, working)
-        assert (artifact.artifact, end.status) == (kept.artifacts[0], kept.status)
-        assert {(event.task_id, event.context_id) for event in (artifact, end)} == {(kept.id, kept.context_id)}
-        assert artifact.last_chunk
-        assert end.status.state == COMPLETED
-
-
-@asynchronous
-async def test_a_stream_of_what_fails_has_no_artifact(core: str, wanted: Settings) -> None:
-    async with conversing(core, wanted) as talk:
-        _, end = await events(talk.on_message_send_stream(sending(calling("cstp.nothing")), ALICE))
-        assert end.status.state == FAILED
-
-
-@asynchronous
-async def test_a_caller_that_does_not_wait_gets_the_task_submitted(core: str, wanted: Settings) -> None:
+async def test_a_task_that_is_submitted_takes_no_message(core: str, wanted: Settings) -> None:
     async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
         task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
         assert task.status.state == SUBMITTED
@@ -177,27 +146,6 @@ async def test_an_answer_waits_in_the_background_for_its_turn_to_be_kept(
 # Canceling
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@asynchronous
-async def test_a_task_at_work_is_not_canceled(core: str, wanted: Settings, streaming: bool) -> None:
-    async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
-        if streaming:
-            stream = talk.on_message_send_stream(sending(INTENT), ALICE)
-            begun = await anext(stream)
-            assert isinstance(begun, Task)
-            task = begun
-        else:
-            task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
-            await slow.asked.wait()
-        error = await refusal(talk.on_cancel_task(CancelTaskRequest(id=task.id), ALICE))
-        assert isinstance(error, TaskNotCancelableError)
-        assert "cannot be prevented" in error.message
-        assert await is_in(talk, task, WORKING)
-        slow.may.set()
-        await talk.aclose()
-        assert await is_in(talk, task, COMPLETED)
-
-
 @asynchronous
 async def test_canceling_work_that_is_about_to_end_says_what_it_came_to(core: str, wanted: Settings) -> None:
     async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
@@ -208,14 +156,6 @@ async def test_canceling_work_that_is_about_to_end_says_what_it_came_to(core: st
         error = await canceling
         assert isinstance(error, TaskNotCancelableError)
         assert error.message == f"Task {task.id} has ended, it is TASK_STATE_COMPLETED"
-
-
-@asynchronous
-async def test_what_has_ended_cannot_be_called_off(core: str, wanted: Settings) -> None:
-    async with conversing(core, wanted) as talk:
-        task = await talk.on_message_send(sending(INTENT), ALICE)
-        error = await refusal(talk.on_cancel_task(CancelTaskRequest(id=task.id), ALICE))
-        assert isinstance(error, TaskNotCancelableError)
 
 
 @asynchronous
@@ -285,15 +225,3 @@ async def test_a_subscription_ends_when_the_time_of_its_task_runs_out(
         await store.save(task, 0, ALICE.metadata, time_left=0.5)
         _, end = await events(talk.on_subscribe_to_task(SubscribeToTaskRequest(id=task.id), ALICE))
         assert (end.status.state, end.status.message.parts[0].text) == (FAILED, text)
-
-
-@asynchronous
-async def test_only_the_owner_subscribes_and_only_to_work(core: str, wanted: Settings) -> None:
-    async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
-        task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
-        subscription = SubscribeToTaskRequest(id=task.id)
-        assert isinstance(await refusal(events(talk.on_subscribe_to_task(subscription, BOB))), TaskNotFoundError)
-        slow.may.set()
-        await talk.aclose()
-        error = await refusal(events(talk.on_subscribe_to_task(subscription, ALICE)))
-        assert isinstance(error, UnsupportedOperationError)

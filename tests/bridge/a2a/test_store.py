@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -18,17 +18,10 @@ from cstp_grpc.contract.a2a_tasks import INTERRUPTED_TEXT
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 from tests.bridge.a2a.talking import COMPLETED, FAILED, TIMEOUT, WORKING, asynchronous, context, until
-from tests.harness import running, settings
 
 ALICE = call_metadata(context("alice"))
 BOB = call_metadata(context("bob"))
 STRANGER = call_metadata(context("who?"))
-
-
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running(settings(tmp_path_factory.mktemp("core"))) as app:
-        yield f"127.0.0.1:{app.port}"
 
 
 @asynccontextmanager
