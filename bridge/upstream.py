@@ -28,7 +28,8 @@ CHANNEL_OPTIONS: Final = [
     ("grpc.absolute_max_metadata_size", 1_048_576),
     # Chosen: a restarted server is reached again within two seconds; gRPC's default grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Not a pause, whatever its name: what a connection may take to be made, with TLS and over a wide network.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 2000),
     # The server is on this machine or in the same network; a proxy from the environment would get the callers' tokens.
     ("grpc.enable_http_proxy", 0),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -124,6 +126,31 @@ def test_a_server_that_comes_back_is_found_again() -> None:
         with serving(scripted, port):
             wait_until(lambda: "result" in bridge.post(query).json, "the bridge finds the server again")
             assert bridge.get("/health").status == 200
+
+
+def test_a_server_that_is_slow_to_take_a_connection_is_waited_for() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        bridging(f"127.0.0.1:{listener.getsockname()[1]}", ServerSettings()) as bridge,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        answer = threads.submit(bridge.post, call("cstp.queryDecisions", {"query": "x"}))
+        connection, _ = listener.accept()
+        with connection:
+            assert not is_given_up(connection, 1)
+        assert answer.result(TIMEOUT).json["error"]["data"]["reason"] == "UNAVAILABLE"
+
+
+def is_given_up(connection: socket.socket, seconds: float) -> bool:
+    """Return whether a client closes a connection within a time, in which it is told nothing."""
+    connection.settimeout(seconds)
+    try:
+        while connection.recv(1000):
+            # What a client of HTTP/2 says before it waits for the server.
+            continue
+    except TimeoutError:
+        return False
+    return True
 
 
 def test_a_batch_runs_at_once_and_is_answered_in_order(bridge: Client, server: Scripted) -> None:
