@@ -105,8 +105,8 @@ class AgentCardBuilder:
             self._signer.sign_v1_0(card)
         return card
 
-    def _build_card(self, address: str, permissions: Set[str]) -> a2a_pb2.AgentCard:
-        """Return the card with the skills that need one of these permissions."""
+    def _build_card(self, address: str, permissions: Set[str], *, in_full: bool = False) -> a2a_pb2.AgentCard:
+        """Return the card with the skills that need one of these permissions, described briefly or in full."""
         methods = [method for method in self._methods if method.permission in permissions]
         card = a2a_pb2.AgentCard(
             name=self._agent.name,
@@ -117,7 +117,7 @@ class AgentCardBuilder:
             capabilities=self._capabilities(address, methods),
             default_input_modes=MEDIA_TYPES,
             default_output_modes=MEDIA_TYPES,
-            skills=map(build_skill, methods),
+            skills=[build_skill(method, in_full=in_full) for method in methods],
         )
         bearer = a2a_pb2.HTTPAuthSecurityScheme(description=TOKEN_DESCRIPTION, scheme="Bearer")
         card.security_schemes[BEARER_SCHEME].http_auth_security_scheme.CopyFrom(bearer)
@@ -134,7 +134,7 @@ class AgentCardBuilder:
         `access` is the JSON result of `cstp.getAccess`.
         """
         # Only what this caller may call: the public card shows the ordinary skills, whoever reads it.
-        card = self._build_card(address, {ANY_PERMISSION, *access["permissions"]})
+        card = self._build_card(address, {ANY_PERMISSION, *access["permissions"]}, in_full=True)
         # Before the card is signed, as everything that changes it must be.
         card.capabilities.extensions[0].params.update({"access": access_summary(access)})
         if self._signer is not None:
@@ -251,14 +251,20 @@ def merge_members(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[s
     return merged
 
 
-def build_skill(method: RpcMethod) -> a2a_pb2.AgentSkill:
-    """Return the skill for a method."""
+def build_skill(method: RpcMethod, *, in_full: bool) -> a2a_pb2.AgentSkill:
+    """Return the skill for a method.
+
+    Unless it is described in full, it has the first sentence of its description, and examples if it is one of the
+    protocol's own methods: every stranger that looks for agents reads the card, and whom it serves finds the rest in
+    the extended one.
+    """
+    description = method.description.partition(ERRORS_HEADING)[0]
     return a2a_pb2.AgentSkill(
         id=method.name,
         name=rpc_title(method.rpc),
-        description=method.description.partition(ERRORS_HEADING)[0],
+        description=description if in_full else f"{description.partition('. ')[0].removesuffix('.')}.",
         tags=skill_tags(method),
-        examples=skill_examples(method),
+        examples=skill_examples(method) if in_full or method.service == CORE_SERVICE else (),
         input_modes=MEDIA_TYPES if method.name == ANNOUNCE_METHOD else (APPLICATION_JSON,),
     )
 
@@ -281,7 +287,7 @@ def skill_examples(method: RpcMethod) -> Iterable[str]:
         params = json.loads(example)
         if method.name == ANNOUNCE_METHOD:
             yield params["intent"]
-        yield json.dumps({"method": method.name, "params": params}, ensure_ascii=False)
+        yield json.dumps({"method": method.name, "params": params}, ensure_ascii=False, separators=(",", ":"))
 
 
 def access_summary(access: Mapping[str, Any]) -> dict[str, Any]:
