@@ -13,19 +13,28 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cstp_grpc.decisions.model import Decision
-from cstp_grpc.decisions.term_analysis import analyze_text, fold_accents, hash_term, split_parts
+from cstp_grpc.decisions.term_analysis import analyze_text, fold_accents, hash_term, pair_words, split_parts
 
 MAX_ANALYZED = 65_536
 """Characters of a text that are analysed, which takes about 40 ms. Chosen: no known record is longer."""
 
 SATURATION = 1.2
 """The k1 of BM25: a term that occurs so often in a field of mean length has half of the possible impact."""
+
+TITLE_SHARE = 0.2
+"""How much of the greatest impact only a term of the title has: the title says what the decision is about, and
+saturation hides how often a term occurs. Measured: with 0.15 to 0.3 rankings are alike, without it a right record that
+has two words of the query in its title stands behind one that mentions them."""
+
+MAX_QUERY_PAIRS = 32
+"""Pairs of neighbouring words of a query that are looked for. Chosen: an intent begins with what it is about."""
 
 TERM_TYPE = np.dtype([("hash", "<u4"), ("impact", "<f2"), ("fields", "u1")])
 """One term as it is stored; entries are sorted by hash."""
@@ -120,14 +129,24 @@ def analyze_content(content: SearchedContent) -> Terms:
     for name in content_names(content):
         frequencies[name] += TITLE.weight
         fields[name] |= TermField.NAME | TermField.UNIT
+    # Pairs of the title alone: those of the context would make the index half as large again, and find no more.
+    for pair in pair_words(content.title[:MAX_ANALYZED]):
+        frequencies[pair] += TITLE.weight
+        fields[pair] |= TermField.TITLE
     # Two terms with one hash count as one, with the greater impact.
     rows = sorted(
-        ((hash_term(text), count / (count + SATURATION), fields[text]) for text, count in frequencies.items()),
+        ((hash_term(text), term_impact(count, fields[text]), fields[text]) for text, count in frequencies.items()),
         key=lambda row: (row[0], -row[1]),
     )
     found = np.array(rows, TERM_TYPE)
     first: Terms = found[np.diff(found["hash"].astype(np.int64), prepend=-1) != 0]
     return first
+
+
+def term_impact(frequency: float, fields: int) -> float:
+    """Return the impact of a term with a weighted frequency, from 0 to 1."""
+    saturated = frequency / (frequency + SATURATION)
+    return (1 - TITLE_SHARE) * saturated + (TITLE_SHARE if fields & TermField.TITLE else 0)
 
 
 def weighted_fields(content: SearchedContent) -> Iterator[tuple[str, FieldWeight, int]]:
@@ -174,20 +193,26 @@ def names_in_source(source: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class QueryTerm:
-    """A term of a query: its hash, how often it occurs, and whether it is the unit of an identifier."""
+    """A term of a query: its hash, how often it occurs, and whether it is the unit of an identifier or a pair of
+    neighbouring words."""
 
     hash: int
     count: int
     is_unit: bool
+    is_pair: bool = False
+
+    @property
+    def is_compound(self) -> bool:
+        """Whether its parts are terms, too, so that it takes nothing away if no decision has it."""
+        return self.is_unit or self.is_pair
 
 
 @lru_cache(maxsize=512)
 def query_terms(text: str) -> tuple[QueryTerm, ...]:
     """Return the terms of a query, each once, in the order of their hashes."""
-    counts = Counter(analyze_text(text))
-    return tuple(
-        sorted(
-            (QueryTerm(hash_term(term.text), count, term.is_unit) for term, count in counts.items()),
-            key=lambda term: (term.hash, term.is_unit),
-        )
-    )
+    found = [
+        QueryTerm(hash_term(term.text), count, term.is_unit) for term, count in Counter(analyze_text(text)).items()
+    ]
+    pairs = Counter(islice(pair_words(text), MAX_QUERY_PAIRS))
+    found += [QueryTerm(hash_term(pair), count, is_unit=False, is_pair=True) for pair, count in pairs.items()]
+    return tuple(sorted(found, key=lambda term: (term.hash, term.is_unit, term.is_pair)))

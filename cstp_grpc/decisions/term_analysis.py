@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-ANALYSIS_VERSION = 1
+ANALYSIS_VERSION = 2
 """The number of the rules in this module and of the weights in `decision_terms`; stored with what they produced."""
 
 FREQUENT_WORDS = """
@@ -32,6 +32,8 @@ JOINED_WORDS = re.compile(r"[^\W_]+(?:(?:[-./:@#'’\\]|_+|::)[^\W_]+)*")
 CONTRACTION = re.compile(r"(?:n['’]t|['’](?:s|t|re|ve|ll|d|m))\b", re.IGNORECASE)
 CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 PART = re.compile(r"\d+|[^\W\d_]+")
+SENTENCE_END = re.compile(r"[.!?;:\n]")
+"""What ends a phrase, if it stands between two words."""
 LABEL_GAP = re.compile(r"\s?#?")
 """What may stand between a label and its number: `PEP 703`, `issue #12`."""
 
@@ -77,6 +79,24 @@ def analyze_text(text: str) -> list[Term]:
             terms.extend(word_terms(part))
         label, end = parts[-1] if is_label(parts[-1]) else "", match.end()
     return terms
+
+
+def pair_words(text: str) -> Iterator[str]:
+    """Yield the terms of each two words that stand beside each other, such as `lock file`, in their order.
+
+    A stop word, a number or the end of a sentence separates them; the parts of an identifier make units instead.
+    """
+    folded = fold_accents(text)
+    previous, end = "", 0
+    for match in JOINED_WORDS.finditer(folded):
+        if SENTENCE_END.search(folded, end, match.start()):
+            previous = ""
+        end = match.end()
+        words = [word_terms(part) for part in split_parts(CONTRACTION.sub("", match[0]))]
+        if words and previous and words[0] and not words[0][0].text.isdigit():
+            yield f"{previous} {words[0][0].text}"
+        last = words[-1][-1].text if words and words[-1] else ""
+        previous = "" if last.isdigit() else last
 
 
 def hash_term(text: str) -> int:

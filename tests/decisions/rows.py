@@ -15,6 +15,8 @@ from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.ranking import ScoredDecision
 from cstp_grpc.decisions.search.relevance import (
     CATEGORY_WEIGHT,
+    COINCIDENTAL_WORDS,
+    CONCLUSIVE_COVERAGE,
     COVERAGE_WEIGHT,
     NAME_WEIGHT,
     PROJECT_WEIGHT,
@@ -78,9 +80,9 @@ terms = st.dictionaries(
 queries = st.builds(
     RankedQuery,
     vector=vectors,
-    terms=st.dictionaries(st.sampled_from([*HASHES, 12]), st.booleans(), max_size=4).map(
-        lambda units: tuple(QueryTerm(key, 1 + key % 2, unit) for key, unit in units.items())
-    ),
+    terms=st.dictionaries(
+        st.sampled_from([*HASHES, 12]), st.sampled_from([(False, False), (True, False), (False, True)]), max_size=4
+    ).map(lambda kinds: tuple(QueryTerm(key, 1 + key % 2, *kind) for key, kind in kinds.items())),
     curve=st.just(RelevanceCurve(slope=3, midpoint=0.4)),
     favoured=st.builds(Favoured, st.none() | strategies.categories, st.none() | strategies.projects),
 )
@@ -159,20 +161,23 @@ class SlowMatrix:
 
     def added(self, item: IndexRow, query: RankedQuery, corpus: list[IndexRow]) -> float:
         """Return the evidence beside the similarity."""
-        bound = covered = 0.0
+        bound = squares = covered = 0.0
         named = False
         for term in query.terms:
             having = [each for each in corpus if term.hash in each.terms["hash"]]
-            if term.is_unit and not having:
+            if (term.is_unit or term.is_pair) and not having:
                 continue
             rarity = term.count * inverse_document_frequency(len(corpus), len(having))
             bound += rarity
+            squares += rarity**2
             for occurrence in item.terms[item.terms["hash"] == term.hash]:
                 covered += rarity * float(occurrence["impact"])
                 named = named or (term.is_unit and bool(occurrence["fields"] & TermField.NAME))
+        coverage = covered / (bound or 1)
+        full = min(COINCIDENTAL_WORDS * squares / (bound or 1) ** 2, CONCLUSIVE_COVERAGE)
         favoured = query.favoured
         return (
-            COVERAGE_WEIGHT * (covered / (bound or 1))
+            COVERAGE_WEIGHT * coverage * (min(coverage / full, 1) if full else 0)
             + NAME_WEIGHT * named
             + CATEGORY_WEIGHT * (favoured.category is not None and item.category == favoured.category)
             + PROJECT_WEIGHT * (favoured.project is not None and item.project == favoured.project)

@@ -54,6 +54,14 @@ def test_every_field_is_found() -> None:
     assert terms[hash_term("poison")][1] == TermField.LESSON
 
 
+def test_pairs_of_words_are_those_of_the_title() -> None:
+    terms = terms_of("Adopt a lock file format", context="A requirements file lists packages.")
+    assert terms[hash_term("lock fil")][1] == terms[hash_term("fil format")][1] == TermField.TITLE
+    assert impact("requirement fil", terms) == 0
+    wanted = {term.hash: term.is_compound for term in query_terms("which lock file") if term.is_pair}
+    assert wanted == {hash_term("lock fil"): True}
+
+
 def test_a_title_says_more_than_a_context_and_a_short_context_more_than_a_long_one() -> None:
     filler = " ".join(f"word{number}" for number in range(500))
     in_title, in_short, in_long = (
@@ -131,7 +139,12 @@ def test_terms_are_sorted_and_their_impacts_are_shares(title: str, context: str 
     assert (np.diff(found["hash"].astype(np.int64)) > 0).all()
     assert ((found["impact"] > 0) & (found["impact"] <= 1)).all()
     wanted = {term.hash for term in query_terms("\n".join(filter(None, (title, context, notes))))}
-    # A unit may reach across the border of two fields.
-    words = {term.hash for text in (title, context or "", notes or "") for term in query_terms(text)}
+    # A unit may reach across the border of two fields, and pairs are those of the title.
+    words = {
+        term.hash
+        for text in (title, context or "", notes or "")
+        for term in query_terms(text)
+        if text is title or not term.is_pair
+    }
     assert words <= set(found["hash"].tolist())
     assert len(wanted - words) <= 2

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.term_analysis import analyze_text, hash_term, stem_word
+from cstp_grpc.decisions.term_analysis import analyze_text, hash_term, pair_words, stem_word
 
 
 def words(text: str) -> list[str]:
@@ -44,6 +44,21 @@ def test_parts_of_an_identifier_are_words_too() -> None:
 
 def test_neighbours_in_an_identifier_are_units_too() -> None:
     assert {"db pool", "pool py"} <= units("db/pool.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("Adopt a lock file format", ["lock fil", "fil format"]),
+        ("lock. File", []),
+        ("lock: file\nlock", []),
+        ("PEP 751 files", []),
+        ("read db/pool.py twice", ["read db", "py twic"]),
+        ("", []),
+    ],
+)
+def test_pairs_are_words_beside_each_other(text: str, pairs: list[str]) -> None:
+    assert list(pair_words(text)) == pairs
 
 
 @pytest.mark.parametrize("text", ["use a cache", "the end. 12 more", "requirementsspecification 7", "in 2019"])

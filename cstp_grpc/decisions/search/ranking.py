@@ -14,11 +14,11 @@ from cstp_grpc.decisions.search.matrix_columns import OUTCOME_BITS, Mask, String
 from cstp_grpc.decisions.search.matrix_snapshot import MatrixSnapshot
 from cstp_grpc.decisions.search.relevance import (
     CATEGORY_WEIGHT,
-    COVERAGE_WEIGHT,
     NAME_WEIGHT,
     PROJECT_WEIGHT,
     SCORE_DECIMALS,
     RankedQuery,
+    evidence_of_words,
 )
 from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, Rows, dot_products
 from cstp_grpc.decisions.search.shared_scans import SharedScans
@@ -169,21 +169,21 @@ class CandidateRows:
         snapshot = self._snapshot
         coverage, fields = np.zeros(snapshot.size), np.zeros(snapshot.size, np.uint8)
         known = int(np.count_nonzero(self._readable))
-        bound = 0.0
+        rarities: list[float] = []
         hashes = [term.hash for term in query.terms]
         for place, postings in snapshot.words.find(hashes, self._reader, self._readable):
             term = query.terms[place]
-            if term.is_unit and not len(postings.rows):
-                # Two words that happen to be a pair; an unknown word, on the other hand, leaves the query less covered.
+            if term.is_compound and not len(postings.rows):
+                # Its words happen to stand together; an unknown word, on the other hand, leaves the query less covered.
                 continue
             rarity = term.count * inverse_document_frequency(known, len(postings.rows))
-            bound += rarity
+            rarities.append(rarity)
             coverage[postings.rows] += np.multiply(postings.impacts, rarity, dtype=np.float64)
             fields[postings.rows] |= (
                 postings.fields if term.is_unit else postings.fields & ~np.uint8(IDENTIFYING_FIELDS)
             )
-        coverage /= bound or 1.0
-        added = COVERAGE_WEIGHT * coverage
+        coverage /= sum(rarities) or 1.0
+        added = evidence_of_words(coverage, rarities)
         added[(fields & TermField.NAME) != 0] += NAME_WEIGHT
         return WordEvidence(coverage, added, fields)
 
