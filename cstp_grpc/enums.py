@@ -56,6 +56,14 @@ class Enforcement(StrEnum):
     DISABLED = "disabled"
 
 
+class Reaction(StrEnum):
+    """What the server does about an action that it cannot judge as its rules mean to."""
+
+    ALLOW = "allow"
+    WARN = "warn"
+    BLOCK = "block"
+
+
 class Visibility(StrEnum):
     """Who may read a decision or an intent besides its agent."""
 

@@ -119,8 +119,15 @@ def verdict_sections(verdict: Result) -> list[str]:
     return [
         *list_section("Violations", [violation_lines(item) for item in verdict["violations"]]),
         *list_section("Warnings", [violation_lines(item) for item in verdict["warnings"]]),
+        *list_section("Ignored keys", [[ignored_key_line(item)] for item in verdict.get("ignoredContext", ())]),
         *list_section("Dry run", [violation_lines(item) for item in verdict.get("dryrunViolations", ())]),
     ]
+
+
+def ignored_key_line(item: Result) -> str:
+    """Return the line on a key that no guardrail knows."""
+    hint = f" (did you mean {escape_line(item['closest'])}?)" if "closest" in item else ""
+    return f"{escape_line(item['name'])}{hint}"
 
 
 def violation_lines(violation: Result) -> list[str]:

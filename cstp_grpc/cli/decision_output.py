@@ -116,6 +116,9 @@ def print_verdict(console: Console, verdict: cstp_pb2.CheckGuardrailsResponse | 
         table.add_row(Text("  warns", style="yellow"), violation_text(item))
     for item in verdict.dryrun_violations:
         table.add_row(Text("  dry run", style="dim"), violation_text(item))
+    for key in verdict.ignored_context:
+        hint = f"; did you mean {key.closest}?" if key.HasField("closest") else ""
+        table.add_row(Text("  ignored", style="dim"), Text(to_printable(f"{key.name}, which no guardrail knows{hint}")))
     if table.row_count:
         console.print(table)
 

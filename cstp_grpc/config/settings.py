@@ -15,7 +15,15 @@ from cstp_grpc.config.listeners import A2aSettings, GrpcSettings, ServerSettings
 from cstp_grpc.config.other_agents import FederationSettings, LiaisonSettings
 from cstp_grpc.config.settings_section import URL, SettingsSection, SqliteFile, add_setting_descriptions
 from cstp_grpc.config.yaml_file import DEFAULT_DATA_DIR
-from cstp_grpc.enums import DEFAULT_TENANT, INTENT_LAYER_AGENT, LIAISON_SUPERVISOR, NodeRule, Permission, RuleSeverity
+from cstp_grpc.enums import (
+    DEFAULT_TENANT,
+    INTENT_LAYER_AGENT,
+    LIAISON_SUPERVISOR,
+    NodeRule,
+    Permission,
+    Reaction,
+    RuleSeverity,
+)
 from cstp_grpc.errors import ConfigError
 
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -151,6 +159,12 @@ class GuardrailSettings(SettingsSection):
     config_path: Path | None = None
     """A rulebook, or a folder of them; when absent, the default rulebook that comes with the package. That one is meant
     by `guardrails/default.yaml` too, if there is no folder `guardrails` beside the configuration file."""
+    undeclared: Reaction = Reaction.ALLOW
+    """What happens to an action whose context has keys that no rule knows: `allow` only lists them in `ignoredContext`,
+    `warn` and `block` add the violation `undeclared-input`."""
+    unknown_action: Reaction = Reaction.WARN
+    """What happens to an action that states none of the inputs that rules read: `allow`, or `warn` or `block` by the
+    violation `unknown-action`."""
 
     @field_validator("config_path", mode="before")
     @classmethod

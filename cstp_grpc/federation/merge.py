@@ -35,8 +35,8 @@ ViolationKey = tuple[str, str]
 class MergedVerdict:
     """The verdicts of one or more agents, by the name under which each is known here.
 
-    Each names a guardrail once. A warning whose severity is to block comes from an advisory agent, or was outvoted. The
-    version of the rules is empty, since responses do not state it.
+    Each names a guardrail once. A warning whose severity is to block comes from an advisory agent, or was outvoted.
+    What a verdict rests on, such as the version of its rules, is kept until it is merged with another of its agent.
     """
 
     by_agent: Mapping[str, Verdict] = field(default_factory=dict)

@@ -33,7 +33,7 @@ from cstp_grpc.federation.merge import (
 from cstp_grpc.federation.peer import Peer
 from cstp_grpc.federation.response_validation import MAX_AGENT_CHARACTERS, MAX_DECISIONS, MAX_SUGGESTIONS
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
-from cstp_grpc.guardrails.model import MissingInput, Violation
+from cstp_grpc.guardrails.model import IgnoredInput, MissingInput, Verdict, Violation
 
 
 def read_verdict(
@@ -55,12 +55,19 @@ def read_verdict(
             found[by].append(read_violation(each, Severity.WARN))
     # The agent counts the guardrails of its own peers with its own; nothing says how many each of them evaluated.
     evaluated = {agent: message.evaluated}
-    return MergedVerdict(
-        {
-            by: build_verdict(violations[by], warnings[by], dryrun[by], evaluated=evaluated.get(by, 0))
-            for by in {agent, *violations, *warnings, *dryrun}
-        }
+    verdicts = {
+        by: build_verdict(violations[by], warnings[by], dryrun[by], evaluated=evaluated.get(by, 0))
+        for by in {agent, *violations, *warnings, *dryrun}
+    }
+    # What its own verdict rests on.
+    verdicts[agent] = replace(
+        verdicts[agent],
+        rule_set_version=message.rule_set_version,
+        check_id=message.check_id,
+        assumed=tuple(message.assumed),
+        ignored=tuple(IgnoredInput(each.name, each.closest or None) for each in message.ignored_context),
     )
+    return MergedVerdict(verdicts)
 
 
 def read_violation(message: types_pb2.Violation, otherwise: Severity) -> Violation:
@@ -308,6 +315,16 @@ def write_verdict(
         answer.quorum.CopyFrom(quorum_message(verdict.vote))
 
 
+def write_verdict_basis(answer: cstp_pb2.GuardrailStatus, verdict: Verdict) -> None:
+    """Write what the verdict of one agent rests on."""
+    answer.rule_set_version = verdict.rule_set_version
+    answer.check_id = verdict.check_id
+    answer.assumed.extend(verdict.assumed)
+    answer.ignored_context.extend(
+        types_pb2.IgnoredInput(name=each.name, closest=each.closest) for each in verdict.ignored
+    )
+
+
 def violation_messages(violations: Mapping[ViolationKey, Violation]) -> Iterator[types_pb2.Violation]:
     """Yield violations as messages that name the agent, in their order."""
     # Not by the conversion of the servicer of the three methods: importing it loads all of the server into clients.
@@ -352,6 +369,7 @@ def agent_response_message(peer: PeerResponse) -> cstp_pb2.AgentResponse:
         response.error.message = peer.failure.message
     if peer.verdict is not None:
         write_verdict(response.guardrail_status, FederatedVerdict(peer.verdict))
+        write_verdict_basis(response.guardrail_status, peer.verdict.by_agent[peer.agent])
     if peer.matches is not None:
         response.decisions.decisions.extend(top_matches(peer.matches, MAX_DECISIONS))
         # Also if the peer found nothing: it was asked for decisions.

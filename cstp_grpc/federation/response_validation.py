@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import MutableSequence, Sequence, Sized
 from itertools import accumulate
 from typing import Final
 
@@ -29,6 +29,8 @@ MAX_NAME_CHARACTERS: Final = 2_000
 MAX_VIOLATIONS: Final = 1_000
 MAX_MISSING_INPUTS: Final = 1_000
 MAX_EVALUATED: Final = 1_000_000
+MAX_STATED_NAMES: Final = 500
+"""Assumed inputs, and likewise ignored keys, of a verdict."""
 
 MAX_SUGGESTIONS: Final = 5
 """As many as an agent gives by itself."""
@@ -96,6 +98,20 @@ def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardr
         if each.suggestion:
             each.suggestion = sanitize_text(each.suggestion, MAX_TEXT_CHARACTERS)
         validate_missing_inputs(each.missing_inputs)
+    validate_verdict_basis(message)
+
+
+def validate_verdict_basis(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
+    """Validate what a verdict says that it rests on; older agents say nothing."""
+    check_label(message.rule_set_version, MAX_NAME_CHARACTERS)
+    check_label(message.check_id)
+    check_count(message.assumed, MAX_STATED_NAMES, "assumed inputs")
+    check_count(message.ignored_context, MAX_STATED_NAMES, "ignored keys")
+    for name in message.assumed:
+        check_identifier(name, "input's name")
+    for each in message.ignored_context:
+        each.name = sanitize_text(each.name, MAX_IDENTIFIER_CHARACTERS)
+        check_label(each.closest)
 
 
 def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:
@@ -200,8 +216,8 @@ def check_sender(name: str, *, present: bool = True) -> None:
     check_label(name, MAX_AGENT_CHARACTERS)
 
 
-def check_count(messages: Sequence[Message], count: int, what: str) -> None:
-    """Raise InvalidPeerResponse if there are too many messages."""
+def check_count(messages: Sized, count: int, what: str) -> None:
+    """Raise InvalidPeerResponse if there are too many messages or texts."""
     if len(messages) > count:
         raise InvalidPeerResponse(f"there are more than {count} {what}")
 

@@ -386,7 +386,8 @@ class Cstp:
             category: The category of the decision.
             stakes: What is at risk; medium when absent. One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
-            context: The inputs of the guardrails. A null means absent. At most 24 levels deep.
+            context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
+                most 24 levels deep.
             project: The project that the action is about, for guardrails that are about some projects only. It need not
                 be one that the server is configured with.
             agent: Who the agent says it is.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cstp_grpc.enums import Enforcement, Severity
-from cstp_grpc.guardrails.action_variables import CODE_READERS, FACT_READERS, LIST_READERS
+from cstp_grpc.guardrails.action_variables import CODE_READERS, FACT_READERS, LIST_READERS, ReadVariable
 from cstp_grpc.guardrails.cel_cost import MAX_STEPS, SHARED_STEPS, measure_size
 from cstp_grpc.guardrails.cel_engine import (
     LARGEST_SIZE,
@@ -21,17 +21,25 @@ from cstp_grpc.guardrails.cel_engine import (
     CelPredicateBatch,
 )
 from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, presence_variable
+from cstp_grpc.guardrails.input_names import InputNames
 from cstp_grpc.guardrails.input_values import CONVERTERS, InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import (
     EVALUATION_ERROR,
     Action,
     Guardrail,
+    IgnoredInput,
     MissingInput,
     RuleSet,
     Verdict,
     Violation,
 )
-from cstp_grpc.guardrails.rule_selection import GuardrailGroup, RuleSelector, group_guardrails
+from cstp_grpc.guardrails.rule_selection import GuardrailGroup, RuleSelector, group_guardrails, positions_of
+from cstp_grpc.guardrails.unknown_inputs import (
+    ALLOW_UNKNOWN,
+    InputFindings,
+    UnknownInputPolicy,
+    UnknownInputReporter,
+)
 
 CONTEXT_PREFIX = "context."
 """Prefix of input names in expressions."""
@@ -73,6 +81,9 @@ class CompiledGuardrail:
         return replace(violation, missing_inputs=missing) if missing else violation
 
 
+MatchedRule: TypeAlias = tuple[CompiledGuardrail, Violation]
+
+
 @dataclass(frozen=True, slots=True)
 class GuardrailBatch:
     """Guardrails that are evaluated together."""
@@ -81,34 +92,63 @@ class GuardrailBatch:
     selection: CelPredicateBatch
 
 
-class GuardrailEvaluator:
-    """Evaluates actions against a rule set. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """The guardrails that an action can concern, and what has to be read for them.
 
-    def __init__(self, rule_set: RuleSet) -> None:
+    `presence_tests` are the variable, root and last part of each name that is tested for presence; `light_size` is the
+    size up to which all guardrails may be evaluated in batches.
+    """
+
+    batches: Sequence[GuardrailBatch]
+    readers: Sequence[tuple[str, ReadVariable]]
+    input_readers: Sequence[InputReader]
+    presence_tests: Sequence[tuple[str, str, str]]
+    list_names: Sequence[str]
+    light_size: int
+
+
+MAX_KEPT = 256
+"""Maximum number of plans and of verdicts that are kept. Chosen: far more than there are combinations of conditions and
+of given inputs in practice; others are made again."""
+
+
+class GuardrailEvaluator:
+    """Evaluates actions against a rule set. Thread-safe.
+
+    `server_keys` are keys of the context that the server itself reads, and which no guardrail has to know.
+    """
+
+    def __init__(
+        self,
+        rule_set: RuleSet,
+        policy: UnknownInputPolicy = ALLOW_UNKNOWN,
+        server_keys: frozenset[str] = frozenset(),
+    ) -> None:
         self._inputs = rule_set.inputs
+        self._version = rule_set.version
+        self._names = InputNames(self._inputs, server_keys)
         self._environment = CelEnvironment({name: declared.type for name, declared in self._inputs.items()})
         groups = group_guardrails(rule_set.guardrails)
         self._selector = RuleSelector(groups)
         self._groups = [self._compile_group(group) for group in groups]
-        # Immutable, and so shared by all checks in which nothing matches, which are almost all; one for each time
-        # between two expiries, since expired guardrails are not counted.
-        self._clear = [
-            Verdict((), (), count, rule_set.version, allowed=True) for count in self._selector.count_in_force()
-        ]
+        self._counts = self._selector.count_in_force()
         guardrails = [guardrail for group in groups for _, guardrail in group.guardrails]
-        read = sorted({name for guardrail in guardrails for name in guardrail.when.values})
-        self._readers = [(name, FACT_READERS[name]) for name in read if name in FACT_READERS]
-        self.reads_intents = INTENTS_VARIABLE in read
+        self._read_inputs = frozenset(
+            name.removeprefix(CONTEXT_PREFIX)
+            for guardrail in guardrails
+            for name in guardrail.when.values | guardrail.when.presences
+            if name.startswith(CONTEXT_PREFIX)
+        ).difference(server_keys)
+        read_inputs = [self._inputs[name] for name in sorted(self._read_inputs)]
+        self._unknowns = UnknownInputReporter(policy, read_inputs)
+        self.reads_intents = any(INTENTS_VARIABLE in guardrail.when.values for guardrail in guardrails)
         """Whether any guardrail reads the related intents of other agents."""
-        self._input_readers = [self._input_reader(name) for name in read if name.startswith(CONTEXT_PREFIX)]
-        rules = [rule for batches in self._groups for batch in batches for rule in batch.rules]
-        self._light_size = min((rule.predicate.light_size for rule in rules), default=LARGEST_SIZE)
         # The size of all defaults, and 2 for the values that description and category are.
         self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
-        self._list_names = [name for name in read if name in LIST_READERS]
-        tested = sorted({name for guardrail in guardrails for name in guardrail.when.presences})
-        self._presence_tests = [(presence_variable(name), *name.partition(".")[::2]) for name in tested]
-        """The variable, root and last part of each name that is tested for presence."""
+        # Both are only ever added to, by assignments that are atomic; made twice, they are the same.
+        self._plans: dict[int, EvaluationPlan] = {}
+        self._clear: dict[tuple[int, tuple[str, ...], bool], Verdict] = {}
 
     @property
     def reads_time(self) -> bool:
@@ -126,19 +166,43 @@ class GuardrailEvaluator:
             + len(action.category or "")
             + self._fixed_size
         )
+        ignored: tuple[IgnoredInput, ...] = ()
+        if not self._names.knows_all(action.context):
+            context, ignored = self._names.resolve(action.context)
+            action = replace(action, context=context)
         period = self._selector.period(action.now)
-        groups = self._selector.select(action, period)
-        values = self._read_variables(action)
+        selected = self._selector.select(action, period)
+        plan = self._plans.get(selected) or self._make_plan(selected)
+        values, assumed = read_variables(plan, action)
+        matched = self._find_matches(plan, values, action, size)
+        if action.is_stated_by_server:
+            findings = InputFindings(assumed, (), is_informed=True)
+        else:
+            findings = InputFindings(assumed, ignored, self._is_informed(action.context))
+        if matched or findings.ignored:
+            return self._build_verdict(matched, period, findings)
+        # Nothing matches in almost all checks, and verdicts are immutable.
+        key = period, assumed, findings.is_informed
+        clear = self._clear.get(key)
+        if clear is None:
+            clear = self._build_verdict([], period, findings)
+            if len(self._clear) < MAX_KEPT:
+                self._clear[key] = clear
+        return clear
+
+    def _find_matches(
+        self, plan: EvaluationPlan, values: Mapping[str, object], action: Action, size: int
+    ) -> list[MatchedRule]:
+        """Return the guardrails that match or cannot be evaluated; `size` is the size of the context and defaults."""
         # Facts that the server looks up: they come on top of the context, whose size is known already.
-        for name in self._list_names:
+        for name in plan.list_names:
             if name in values:
                 size += measure_size(values[name]).total
-        batches = [batch for group in groups for batch in self._groups[group]]
         # The cheap bound first: almost all actions are smaller than what every rule takes in a batch.
-        heavy = self._find_heavy_rules(batches, values, size) if size > self._light_size else {}
+        heavy = find_heavy_rules(plan.batches, values, size) if size > plan.light_size else {}
         bound = self._environment.bind(values)
         matched: list[MatchedRule] = []
-        for batch in batches:
+        for batch in plan.batches:
             # The usual case, one engine call for fifty rules. A batch with a heavy rule, or in which any rule fails, is
             # evaluated rule by rule, so that each failure is reported for its own rule.
             is_light = not heavy or heavy.keys().isdisjoint(rule.guardrail.id for rule in batch.rules)
@@ -152,8 +216,52 @@ class GuardrailEvaluator:
                 for position in positions:
                     rule = batch.rules[position]
                     matched.append((rule, rule.with_missing_inputs(rule.violation, action)))
-        clear = self._clear[period]
-        return verdict_of_matches(matched, clear) if matched else clear
+        return matched
+
+    def _make_plan(self, selected: int) -> EvaluationPlan:
+        """Return the plan for the groups whose bits are set."""
+        batches = [batch for group in positions_of(selected) for batch in self._groups[group]]
+        expressions = [rule.guardrail.when for batch in batches for rule in batch.rules]
+        read = sorted({name for expression in expressions for name in expression.values})
+        tested = sorted({name for expression in expressions for name in expression.presences})
+        plan = EvaluationPlan(
+            batches=batches,
+            readers=[(name, FACT_READERS[name]) for name in read if name in FACT_READERS],
+            input_readers=[self._input_reader(name) for name in read if name.startswith(CONTEXT_PREFIX)],
+            presence_tests=[(presence_variable(name), *split_variable(name)) for name in tested],
+            list_names=[name for name in read if name in LIST_READERS],
+            light_size=min(
+                (rule.predicate.light_size for batch in batches for rule in batch.rules), default=LARGEST_SIZE
+            ),
+        )
+        if len(self._plans) < MAX_KEPT:
+            self._plans[selected] = plan
+        return plan
+
+    def _is_informed(self, context: Mapping[str, Any]) -> bool:
+        """Return whether any input is given that any guardrail reads, or none of them reads any."""
+        read = self._read_inputs
+        return not read or any(value is not None for key, value in context.items() if key in read)
+
+    def _build_verdict(self, matched: list[MatchedRule], period: int, findings: InputFindings) -> Verdict:
+        """Return the verdict for the guardrails that fired, and for what the action leaves unknown."""
+        # Groups are evaluated one after another; answers keep the order of the rule set.
+        matched.sort(key=lambda item: item[0].position)
+        found = [(violation, rule.guardrail.enforcement) for rule, violation in matched]
+        dryrun = tuple(each for each, enforcement in found if enforcement is Enforcement.DRYRUN)
+        enforced = [each for each, enforcement in found if enforcement is not Enforcement.DRYRUN]
+        enforced += self._unknowns.find_violations(findings, enforced)
+        violations = tuple(each for each in enforced if each.severity is not Severity.WARN)
+        return Verdict(
+            violations,
+            tuple(each for each in enforced if each.severity is Severity.WARN),
+            self._counts[period],
+            self._version,
+            allowed=not violations,
+            dryrun=dryrun,
+            assumed=findings.assumed,
+            ignored=findings.ignored,
+        )
 
     def _compile_group(self, group: GuardrailGroup) -> Sequence[GuardrailBatch]:
         rules = [
@@ -178,47 +286,6 @@ class GuardrailEvaluator:
         read = {name.removeprefix(CONTEXT_PREFIX) for name in names if name.startswith(CONTEXT_PREFIX)}
         declared = [self._inputs[name] for name in sorted(read)]
         return [MissingInput(each.name, each.type, each.description) for each in declared]
-
-    def _read_variables(self, action: Action) -> Mapping[str, object]:
-        """Return the variables that guardrails read, without those that are absent or of a wrong type."""
-        values: dict[str, object] = {}
-        for name, read in self._readers:
-            try:
-                value = read(action)
-            except InputValueError:
-                # Left out: a rule that reads it then fails in the engine, and counts as matched.
-                continue
-            if value is not None:
-                values[name] = value
-        # Inlined: rulebooks declare many inputs, of which a call has few, and a function call for each would take most
-        # of the time of a check.
-        context = action.context
-        for name, key, default, convert in self._input_readers:
-            value = context.get(key)
-            if value is None:
-                value = default
-            else:
-                try:
-                    value = convert(value)
-                except InputValueError:
-                    continue
-            if value is not None:
-                values[name] = value
-        for variable, root, last in self._presence_tests:
-            # Present and not null, even if the value is invalid.
-            value = context.get(last) if root == "context" else getattr(action, last)
-            values[variable] = value is not None
-        return values
-
-    def _find_heavy_rules(
-        self, batches: Iterable[GuardrailBatch], values: Mapping[str, object], size: int
-    ) -> Mapping[str, int]:
-        """Return the cost of guardrails that must be evaluated alone, or not at all, by guardrail id."""
-        # The exact sizes: the bound that led here takes each variable to be as large as all of them together.
-        sizes = {name: measure_size(value) for name, value in values.items()}
-        rules = (rule for batch in batches for rule in batch.rules if size > rule.predicate.light_size)
-        steps = {rule.guardrail.id: rule.predicate.estimate_steps(sizes) for rule in rules}
-        return {identifier: count for identifier, count in steps.items() if count > SHARED_STEPS}
 
     def _evaluate_alone(
         self, rule: CompiledGuardrail, bound: CelActivation, action: Action, heavy: Mapping[str, int]
@@ -283,31 +350,55 @@ class GuardrailEvaluator:
         return name, declared.name, None if declared.default is None else convert(declared.default), convert
 
 
-MatchedRule: TypeAlias = tuple[CompiledGuardrail, Violation]
+def read_variables(plan: EvaluationPlan, action: Action) -> tuple[Mapping[str, object], tuple[str, ...]]:
+    """Return the variables that guardrails read, and the names of the inputs that took their defaults.
 
-
-def verdict_of_matches(matched: list[MatchedRule], clear: Verdict) -> Verdict:
-    """Return the verdict for the guardrails that fired; `clear` is the one if none had."""
-    # Groups are evaluated one after another; answers keep the order of the rule set.
-    matched.sort(key=lambda item: item[0].position)
-    violations: list[Violation] = []
-    warnings: list[Violation] = []
-    dryrun: list[Violation] = []
-    for rule, violation in matched:
-        if rule.guardrail.enforcement is Enforcement.DRYRUN:
-            dryrun.append(violation)
-        elif violation.severity is Severity.WARN:
-            warnings.append(violation)
+    Variables that are absent or of a wrong type are left out.
+    """
+    values: dict[str, object] = {}
+    for name, read in plan.readers:
+        try:
+            value = read(action)
+        except InputValueError:
+            # Left out: a rule that reads it then fails in the engine, and counts as matched.
+            continue
+        if value is not None:
+            values[name] = value
+    # Inlined: rulebooks declare many inputs, of which a call has few, and a function call for each would take most of
+    # the time of a check.
+    context = action.context
+    assumed = []
+    for name, key, default, convert in plan.input_readers:
+        value = context.get(key)
+        if value is None:
+            if default is not None:
+                assumed.append(key)
+                values[name] = default
         else:
-            violations.append(violation)
-    return Verdict(
-        tuple(violations),
-        tuple(warnings),
-        clear.evaluated,
-        clear.rule_set_version,
-        allowed=not violations,
-        dryrun=tuple(dryrun),
-    )
+            try:
+                values[name] = convert(value)
+            except InputValueError:
+                continue
+    for variable, root, last in plan.presence_tests:
+        # Present and not null, even if the value is invalid.
+        value = context.get(last) if root == "context" else getattr(action, last)
+        values[variable] = value is not None
+    return values, tuple(assumed)
+
+
+def find_heavy_rules(batches: Iterable[GuardrailBatch], values: Mapping[str, object], size: int) -> Mapping[str, int]:
+    """Return the cost of guardrails that must be evaluated alone, or not at all, by guardrail id."""
+    # The exact sizes: the bound that led here takes each variable to be as large as all of them together.
+    sizes = {name: measure_size(value) for name, value in values.items()}
+    rules = (rule for batch in batches for rule in batch.rules if size > rule.predicate.light_size)
+    steps = {rule.guardrail.id: rule.predicate.estimate_steps(sizes) for rule in rules}
+    return {identifier: count for identifier, count in steps.items() if count > SHARED_STEPS}
+
+
+def split_variable(name: str) -> tuple[str, str]:
+    """Return the root and the rest of a dotted name."""
+    root, _, rest = name.partition(".")
+    return root, rest
 
 
 def batch_rules(rules: Sequence[CompiledGuardrail]) -> Iterator[Sequence[CompiledGuardrail]]:

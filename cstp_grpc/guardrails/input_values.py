@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -33,6 +34,14 @@ class InputType(StrEnum):
 
 class InputValueError(Exception):
     """A value does not have its declared type; the text completes `NAME …`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContradictoryInput:
+    """In the place of an input that is given as `name` and under another spelling of it, with different values."""
+
+    spelling: str
+    name: str
 
 
 def check_context_bounds(context: Mapping[str, Any], field: str = "action.context") -> int:
@@ -150,5 +159,7 @@ def json_type_name(value: object) -> str:
     """Return the type of a value, in the words of the rulebook format."""
     if value is None:
         return "null"
+    if isinstance(value, ContradictoryInput):
+        return f"given with different values as {value.name} and {value.spelling}"
     names = ((bool, "a bool"), ((int, float), "a number"), (str, "a string"), (list, "a list"), (dict, "a map"))
     return next((name for types, name in names if isinstance(value, types)), "not JSON")

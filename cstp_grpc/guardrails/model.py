@@ -14,6 +14,14 @@ from cstp_grpc.guardrails.input_values import InputType
 
 EVALUATION_ERROR = "EVALUATION_ERROR"
 """The code of a violation whose guardrail could not be evaluated."""
+UNDECLARED_INPUT_ID = "undeclared-input"
+"""The guardrail id of the violation for keys of the context that no guardrail knows."""
+UNDECLARED_INPUT = "UNDECLARED_INPUT"
+"""Its code."""
+UNKNOWN_ACTION_ID = "unknown-action"
+"""The guardrail id of the violation for an action of which no guardrail was told anything."""
+UNKNOWN_ACTION = "UNKNOWN_ACTION"
+"""Its code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,8 @@ class Action:
     context: Mapping[str, Any] = field(default_factory=dict)
     code: CodeFacts = NO_CODE
     intents: IntentFacts = UNREAD_INTENTS
+    is_stated_by_server: bool = False
+    """Whether the server itself wrote the context, whose names the caller could not choose."""
     project: str | None = None
     agent: str = ""
     now: datetime | None = None
@@ -100,11 +110,20 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
+class IgnoredInput:
+    """A key of the context that no guardrail knows; `closest` is the declared name that resembles it, if any does."""
+
+    name: str
+    closest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The result of a rule set; `violations` block or need approval, `warnings` do neither.
 
     `evaluated` counts the guardrails in force. `dryrun` are those that would block, need approval or warn if they were
-    enforced.
+    enforced. `assumed` are the inputs that took their defaults, and `ignored` the keys of the context that no guardrail
+    knows, both by name. `check_id` is empty unless a peer stated it.
     """
 
     violations: tuple[Violation, ...]
@@ -114,6 +133,9 @@ class Verdict:
     allowed: bool
     """Whether nothing blocks and no approval is missing, that is, whether there are no violations."""
     dryrun: tuple[Violation, ...] = ()
+    assumed: tuple[str, ...] = ()
+    ignored: tuple[IgnoredInput, ...] = ()
+    check_id: str = ""
 
     @property
     def approval_required(self) -> bool:

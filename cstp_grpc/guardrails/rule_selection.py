@@ -43,11 +43,9 @@ def group_guardrails(guardrails: Sequence[Guardrail]) -> list[GuardrailGroup]:
 
 
 class RuleSelector:
-    """Selects the groups that an action can concern, as the positions in the given sequence."""
+    """Selects the groups that an action can concern, as bits in the order of the given sequence."""
 
     def __init__(self, groups: Sequence[GuardrailGroup]) -> None:
-        self._all = (1 << len(groups)) - 1
-        self._everything = tuple(range(len(groups)))
         conditions = [group.conditions for group in groups]
         tests = [
             (ConditionMask([get(each) for each in conditions]), read, accepts_absent)
@@ -56,7 +54,7 @@ class RuleSelector:
         self._tests = [(mask, read, absent) for mask, read, absent in tests if mask.restricts]
         self._expiries = sorted({each.expires for each in conditions if each.expires is not None})
         # The groups in force before the first expiry, between the first and the second, and so on.
-        self._in_force = [self._all] + [
+        self._in_force = [(1 << len(groups)) - 1] + [
             bits_of(each.expires is None or each.expires > instant for each in conditions) for instant in self._expiries
         ]
         self._sizes = [len(group.guardrails) for group in groups]
@@ -74,14 +72,14 @@ class RuleSelector:
         """Return the number of guardrails that are not expired, for each period."""
         return [sum(self._sizes[group] for group in positions_of(bits)) for bits in self._in_force]
 
-    def select(self, action: Action, period: int) -> Sequence[int]:
-        """Return the groups that an action can concern, in rising order."""
+    def select(self, action: Action, period: int) -> int:
+        """Return the bits of the groups that an action can concern."""
         selected = self._in_force[period]
         for mask, read, accepts_absent in self._tests:
             value = read(action)
             if value is not None or not accepts_absent:
                 selected &= mask.accepting(value)
-        return self._everything if selected == self._all else list(positions_of(selected))
+        return selected
 
 
 class ConditionMask:

@@ -18,10 +18,13 @@ from cstp_grpc.guardrails.cel_variables import (
     RuleExpressionError,
     parse_window_seconds,
 )
+from cstp_grpc.guardrails.input_names import find_spelling_clashes
 from cstp_grpc.guardrails.input_values import CONVERTERS, InputType, InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import (
     NO_CODE,
     NO_INTENTS,
+    UNDECLARED_INPUT_ID,
+    UNKNOWN_ACTION_ID,
     Action,
     CodeFacts,
     Guardrail,
@@ -48,6 +51,8 @@ INPUT_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 NO_EXPRESSION = RuleExpression("", "", frozenset(), frozenset())
 ALWAYS = RuleExpression("true", "true", frozenset(), frozenset())
 """The expression of a guardrail that only has `match`."""
+RESERVED_IDS = frozenset({UNDECLARED_INPUT_ID, UNKNOWN_ACTION_ID})
+"""The ids under which the server itself reports what an action leaves unknown."""
 RULE_OPTIONS = (
     "when",
     "match",
@@ -171,6 +176,8 @@ class RulebookParser:
         identifier = fields.identifier("id")
         if identifier in self.parsed.ids:
             fields.report_problem(f"the id is used twice; the first is on line {self.parsed.ids[identifier]}", "id")
+        elif identifier in RESERVED_IDS:
+            fields.report_problem(f"the id {identifier} is the server's own", "id")
         elif identifier:
             self.parsed.ids[identifier] = node.line
         return Guardrail(
@@ -399,6 +406,11 @@ def find_input_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResu
             if input_signature(first) != input_signature(declared):
                 reason = f"differs from its declaration in {first_file}:{first.line} in type or default"
                 yield RulebookProblem(str(file), declared.line, f"inputs.{name}", reason)
+    for name, other in find_spelling_clashes(seen):
+        file, declared = seen[name]
+        first_file, first = seen[other]
+        reason = f"cannot be told from {other} in {first_file}:{first.line}: snake case and camel case are one name"
+        yield RulebookProblem(str(file), declared.line, f"inputs.{name}", reason)
 
 
 def input_signature(declared: InputDeclaration) -> tuple[str, str]:

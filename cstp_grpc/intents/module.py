@@ -15,7 +15,8 @@ from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import RuleSet
-from cstp_grpc.intents.announcer import Announcer, CitationRecorder, ConfidenceHistory
+from cstp_grpc.guardrails.unknown_inputs import UnknownInputPolicy
+from cstp_grpc.intents.announcer import CONFIRMED_CHECKS_KEY, Announcer, CitationRecorder, ConfidenceHistory
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
 from cstp_grpc.intents.model import CodeContextReader, IntentStore
@@ -76,7 +77,13 @@ def build_intents_module(
         min_score=settings.cstp.intent.related_min_score,
         follows_others=shared.database_is_shared,
     )
-    checker = GuardrailChecker(GuardrailEvaluator(rule_set), sink, shared.clock, related)
+    guardrails = settings.cstp.guardrails
+    evaluator = GuardrailEvaluator(
+        rule_set,
+        UnknownInputPolicy(guardrails.undeclared, guardrails.unknown_action),
+        server_keys=frozenset({CONFIRMED_CHECKS_KEY}),
+    )
+    checker = GuardrailChecker(evaluator, sink, shared.clock, related)
     announcer = Announcer(
         search,
         checker,

@@ -29,7 +29,7 @@ from cstp_grpc.gen.cstp.v1 import (
     types_pb2,
 )
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.model import Action, Verdict, Violation
+from cstp_grpc.guardrails.model import Action, IgnoredInput, Verdict, Violation
 from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
@@ -113,7 +113,9 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             correlation_id=announced.correlation_id,
             received_at=proto_values.timestamp_message(feedback.received_at),
             similar_decisions=[similar_decision_message(match) for match in feedback.similar],
-            guardrail_status=guardrail_status_message(feedback.verdict) if feedback.verdict else None,
+            guardrail_status=(
+                guardrail_status_message(feedback.verdict, caller.request_id) if feedback.verdict else None
+            ),
             suggestions=[suggestion.text for suggestion in feedback.suggestions],
             suggestion_details=[suggestion_message(suggestion) for suggestion in feedback.suggestions],
             responding_agent=self._name,
@@ -171,6 +173,10 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             agent=self._name,
             dryrun_violations=[violation_message(v) for v in check.verdict.dryrun],
             approval_required=check.verdict.approval_required,
+            rule_set_version=check.verdict.rule_set_version,
+            check_id=caller.request_id,
+            assumed=check.verdict.assumed,
+            ignored_context=[ignored_input_message(each) for each in check.verdict.ignored],
         )
 
 
@@ -339,7 +345,7 @@ def decision_summary(match: Match, include_reasons: bool) -> cstp_pb2.DecisionSu
     )
 
 
-def guardrail_status_message(verdict: Verdict) -> cstp_pb2.GuardrailStatus:
+def guardrail_status_message(verdict: Verdict, check_id: str) -> cstp_pb2.GuardrailStatus:
     """Convert a verdict to the status in an announcement's response."""
     return cstp_pb2.GuardrailStatus(
         allowed=verdict.allowed,
@@ -348,7 +354,16 @@ def guardrail_status_message(verdict: Verdict) -> cstp_pb2.GuardrailStatus:
         evaluated=verdict.evaluated,
         dryrun_violations=[violation_message(v) for v in verdict.dryrun],
         approval_required=verdict.approval_required,
+        rule_set_version=verdict.rule_set_version,
+        check_id=check_id,
+        assumed=verdict.assumed,
+        ignored_context=[ignored_input_message(each) for each in verdict.ignored],
     )
+
+
+def ignored_input_message(item: IgnoredInput) -> types_pb2.IgnoredInput:
+    """Convert an ignored key to a message."""
+    return types_pb2.IgnoredInput(name=item.name, closest=item.closest)
 
 
 def violation_message(item: Violation) -> types_pb2.Violation:

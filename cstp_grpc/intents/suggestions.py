@@ -17,7 +17,7 @@ from cstp_grpc.decisions.background import (
 )
 from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.enums import DecisionStatus, Outcome
-from cstp_grpc.guardrails.model import Verdict, Violation
+from cstp_grpc.guardrails.model import UNKNOWN_ACTION, Verdict, Violation
 from cstp_grpc.intents.conditions import can_compare, distinguishing_conditions
 from cstp_grpc.intents.model import IntentKey
 from cstp_grpc.intents.related_intents import RelatedIntent
@@ -193,7 +193,8 @@ def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
     yield from suggest_successors(teaching, sources)
     yield from suggest_lessons(troubled)
     yield from suggest_conditions(sources, teaching)
-    yield from suggest_remedies(sources.verdict.warnings)
+    # That nothing was stated is no reason to act differently, and would stand in the place of what is.
+    yield from suggest_remedies(each for each in sources.verdict.warnings if each.code != UNKNOWN_ACTION)
     yield from suggest_failed_intents(related, sources.now)
     yield from suggest_bare_failures(troubled, sources.bars.bare)
     yield from checks[FIRST_CHECKS:]

@@ -62,8 +62,12 @@ def test_requests_and_answers_are_translated(bridge: Client, server: Scripted) -
         "evaluated": 1,
         "agent": "cstp",
         "responses": [],
-        "approvalRequired": False,
         "dryrunViolations": [],
+        "approvalRequired": False,
+        "ruleSetVersion": "",
+        "checkId": "",
+        "assumed": [],
+        "ignoredContext": [],
     }
     expected = cstp_pb2.CheckGuardrailsRequest(
         action=cstp_pb2.Action(description="deploy", stakes=types_pb2.STAKES_HIGH)

@@ -45,7 +45,7 @@ def agent_settings(
         folder,
         agent={"name": name},
         auth={"tokens": tokens},
-        cstp={"guardrails": {"config_path": str(written)}, "query": {"min_score": 0}},
+        cstp={"guardrails": {"config_path": str(written), "unknown_action": "allow"}, "query": {"min_score": 0}},
         federation={"peers": list(peers), "timeout_seconds": SECONDS, **federation},
     )
 

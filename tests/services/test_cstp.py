@@ -105,6 +105,7 @@ def test_a_check_is_answered_with_its_violations_and_warnings(served: Served) ->
     assert absent(warning, "suggestion", "code")
     assert (answered.allowed, answered.evaluated, answered.agent) == (False, 2, NAME)
     (entry,) = served.entries()
+    assert (answered.check_id, answered.rule_set_version) == (entry.request_id, entry.rule_set_version)
     assert entry.timestamp == answered.evaluated_at
     assert (entry.requesting_agent, entry.claimed_agent, entry.request_id) == ("alice", "emerson", CALLER.request_id)
 

@@ -68,7 +68,7 @@ def test_advisory_agents_warn(targets: dict[str, str]) -> None:
         answer = client.check_guardrails("Ship it", context={"risky": True})
         named = client.check_guardrails("Ship it", agents=["c"])
     assert answer.allowed
-    assert [each.agent for each in answer.warnings] == ["c"]
+    assert (answer.warnings[0].agent, answer.warnings[0].severity) == ("c", types_pb2.SEVERITY_BLOCK)
     assert len(named.responses) == 2
 
 

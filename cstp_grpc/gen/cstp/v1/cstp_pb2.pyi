@@ -494,12 +494,22 @@ class GuardrailStatus(_message.Message):
     QUORUM_FIELD_NUMBER: _builtins.int
     DRYRUN_VIOLATIONS_FIELD_NUMBER: _builtins.int
     APPROVAL_REQUIRED_FIELD_NUMBER: _builtins.int
+    RULE_SET_VERSION_FIELD_NUMBER: _builtins.int
+    CHECK_ID_FIELD_NUMBER: _builtins.int
+    ASSUMED_FIELD_NUMBER: _builtins.int
+    IGNORED_CONTEXT_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     """True when nothing blocks and no approval is missing."""
     evaluated: _builtins.int
     """How many guardrails were evaluated."""
     approval_required: _builtins.bool
     """True when nothing blocks and an approval is missing: the action is not allowed until a person approves it."""
+    rule_set_version: _builtins.str
+    """The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
+    byte of them. Empty in the merged answer of a client that asks several agents.
+    """
+    check_id: _builtins.str
+    """Identifies the check: the requestId of its audit entry. Empty where the version of the rules is."""
     @_builtins.property
     def violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
         """What blocks, and what needs approval."""
@@ -516,6 +526,14 @@ class GuardrailStatus(_message.Message):
     def dryrun_violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
         """What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run."""
 
+    @_builtins.property
+    def assumed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The inputs that the action does not give and that took their defaults, by name, of the guardrails that it concerns."""
+
+    @_builtins.property
+    def ignored_context(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.IgnoredInput]:
+        """The keys of the context that no guardrail knows, at most 100 of them, by name."""
+
     def __init__(
         self,
         *,
@@ -526,10 +544,14 @@ class GuardrailStatus(_message.Message):
         quorum: Global___Quorum | None = ...,
         dryrun_violations: _abc.Iterable[_types_pb2.Violation] | None = ...,
         approval_required: _builtins.bool = ...,
+        rule_set_version: _builtins.str = ...,
+        check_id: _builtins.str = ...,
+        assumed: _abc.Iterable[_builtins.str] | None = ...,
+        ignored_context: _abc.Iterable[_types_pb2.IgnoredInput] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quorum", b"quorum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "approval_required", b"approval_required", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "quorum", b"quorum", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "approval_required", b"approval_required", "assumed", b"assumed", "check_id", b"check_id", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "ignored_context", b"ignored_context", "quorum", b"quorum", "rule_set_version", b"rule_set_version", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1085,7 +1107,9 @@ class Action(_message.Message):
     """
     @_builtins.property
     def context(self) -> _struct_pb2.Struct:
-        """The inputs of the guardrails. A null means absent. At most 24 levels deep."""
+        """The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At most 24 levels
+        deep.
+        """
 
     def __init__(
         self,
@@ -1132,6 +1156,10 @@ class CheckGuardrailsResponse(_message.Message):
     QUORUM_FIELD_NUMBER: _builtins.int
     DRYRUN_VIOLATIONS_FIELD_NUMBER: _builtins.int
     APPROVAL_REQUIRED_FIELD_NUMBER: _builtins.int
+    RULE_SET_VERSION_FIELD_NUMBER: _builtins.int
+    CHECK_ID_FIELD_NUMBER: _builtins.int
+    ASSUMED_FIELD_NUMBER: _builtins.int
+    IGNORED_CONTEXT_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     """True when nothing blocks and no approval is missing."""
     evaluated: _builtins.int
@@ -1140,6 +1168,12 @@ class CheckGuardrailsResponse(_message.Message):
     """The name of the agent that answers."""
     approval_required: _builtins.bool
     """True when nothing blocks and an approval is missing: the action is not allowed until a person approves it."""
+    rule_set_version: _builtins.str
+    """The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
+    byte of them. Empty in the merged answer of a client that asks several agents.
+    """
+    check_id: _builtins.str
+    """Identifies the check: the requestId of its audit entry. Empty where the version of the rules is."""
     @_builtins.property
     def violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
         """What blocks, and what needs approval."""
@@ -1164,6 +1198,14 @@ class CheckGuardrailsResponse(_message.Message):
     def dryrun_violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
         """What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run."""
 
+    @_builtins.property
+    def assumed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The inputs that the action does not give and that took their defaults, by name, of the guardrails that it concerns."""
+
+    @_builtins.property
+    def ignored_context(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.IgnoredInput]:
+        """The keys of the context that no guardrail knows, at most 100 of them, by name."""
+
     def __init__(
         self,
         *,
@@ -1177,10 +1219,14 @@ class CheckGuardrailsResponse(_message.Message):
         quorum: Global___Quorum | None = ...,
         dryrun_violations: _abc.Iterable[_types_pb2.Violation] | None = ...,
         approval_required: _builtins.bool = ...,
+        rule_set_version: _builtins.str = ...,
+        check_id: _builtins.str = ...,
+        assumed: _abc.Iterable[_builtins.str] | None = ...,
+        ignored_context: _abc.Iterable[_types_pb2.IgnoredInput] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluated_at", b"evaluated_at", "quorum", b"quorum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "allowed", b"allowed", "approval_required", b"approval_required", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "evaluated_at", b"evaluated_at", "quorum", b"quorum", "responses", b"responses", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "allowed", b"allowed", "approval_required", b"approval_required", "assumed", b"assumed", "check_id", b"check_id", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "evaluated_at", b"evaluated_at", "ignored_context", b"ignored_context", "quorum", b"quorum", "responses", b"responses", "rule_set_version", b"rule_set_version", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

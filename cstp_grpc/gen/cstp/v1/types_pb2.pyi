@@ -282,8 +282,9 @@ class Violation(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     MISSING_INPUTS_FIELD_NUMBER: _builtins.int
     guardrail_id: _builtins.str
-    """The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not judge, and
-    `federation-quorum` where too few required peers allow it.
+    """The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not judge,
+    `federation-quorum` where too few required peers allow it, `undeclared-input` for keys that no guardrail knows, and
+    `unknown-action` where no input is stated that any of them reads.
     """
     name: _builtins.str
     """The guardrail's name for people."""
@@ -295,7 +296,8 @@ class Violation(_message.Message):
     """How to resolve it; absent where the rulebook says nothing."""
     code: _builtins.str
     """`EVALUATION_ERROR` where the guardrail could not be evaluated, for instance because an input without a default is
-    missing; `FEDERATION_UNREACHABLE` where a peer did not judge; absent where it matched.
+    missing; `FEDERATION_UNREACHABLE` where a peer did not judge; `UNDECLARED_INPUT` and `UNKNOWN_ACTION` for what the
+    action leaves unknown; absent where it matched.
     """
     agent: _builtins.str
     """The agent whose guardrail it is, in federated answers alone; `a/b` is the peer b of the peer a."""
@@ -365,6 +367,34 @@ class MissingInput(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
 
 Global___MissingInput: _TypeAlias = MissingInput  # noqa: Y015
+
+@_typing.final
+class IgnoredInput(_message.Message):
+    """A key of the context that no guardrail knows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CLOSEST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The key, cut after 100 characters."""
+    closest: _builtins.str
+    """The declared input whose name resembles it most; absent if none does."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        closest: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_closest", b"_closest", "closest", b"closest"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_closest", b"_closest", "closest", b"closest", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__closest: _TypeAlias = _typing.Literal["closest"]  # noqa: Y015
+    _WhichOneofArgType__closest: _TypeAlias = _typing.Literal["_closest", b"_closest"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__closest) -> _WhichOneofReturnType__closest | None: ...
+
+Global___IgnoredInput: _TypeAlias = IgnoredInput  # noqa: Y015
 
 @_typing.final
 class DecisionFilters(_message.Message):

@@ -774,8 +774,17 @@ type GuardrailStatus struct {
 	DryrunViolations []*Violation `protobuf:"bytes,6,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
 	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it.
 	ApprovalRequired bool `protobuf:"varint,7,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
+	// byte of them. Empty in the merged answer of a client that asks several agents.
+	RuleSetVersion string `protobuf:"bytes,8,opt,name=rule_set_version,json=ruleSetVersion,proto3" json:"rule_set_version,omitempty"`
+	// Identifies the check: the requestId of its audit entry. Empty where the version of the rules is.
+	CheckId string `protobuf:"bytes,9,opt,name=check_id,json=checkId,proto3" json:"check_id,omitempty"`
+	// The inputs that the action does not give and that took their defaults, by name, of the guardrails that it concerns.
+	Assumed []string `protobuf:"bytes,10,rep,name=assumed,proto3" json:"assumed,omitempty"`
+	// The keys of the context that no guardrail knows, at most 100 of them, by name.
+	IgnoredContext []*IgnoredInput `protobuf:"bytes,11,rep,name=ignored_context,json=ignoredContext,proto3" json:"ignored_context,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GuardrailStatus) Reset() {
@@ -855,6 +864,34 @@ func (x *GuardrailStatus) GetApprovalRequired() bool {
 		return x.ApprovalRequired
 	}
 	return false
+}
+
+func (x *GuardrailStatus) GetRuleSetVersion() string {
+	if x != nil {
+		return x.RuleSetVersion
+	}
+	return ""
+}
+
+func (x *GuardrailStatus) GetCheckId() string {
+	if x != nil {
+		return x.CheckId
+	}
+	return ""
+}
+
+func (x *GuardrailStatus) GetAssumed() []string {
+	if x != nil {
+		return x.Assumed
+	}
+	return nil
+}
+
+func (x *GuardrailStatus) GetIgnoredContext() []*IgnoredInput {
+	if x != nil {
+		return x.IgnoredContext
+	}
+	return nil
 }
 
 // A decision of several agents, as it is configured for the category and stakes.
@@ -1765,7 +1802,8 @@ type Action struct {
 	Stakes Stakes `protobuf:"varint,3,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
 	// How sure the agent is, 0 to 1.
 	Confidence *float64 `protobuf:"fixed64,4,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
-	// The inputs of the guardrails. A null means absent. At most 24 levels deep.
+	// The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At most 24 levels
+	// deep.
 	Context *structpb.Struct `protobuf:"bytes,5,opt,name=context,proto3" json:"context,omitempty"`
 	// The project that the action is about, for guardrails that are about some projects only. It need not be one that the
 	// server is configured with.
@@ -1869,8 +1907,17 @@ type CheckGuardrailsResponse struct {
 	DryrunViolations []*Violation `protobuf:"bytes,9,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
 	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it.
 	ApprovalRequired bool `protobuf:"varint,10,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
+	// byte of them. Empty in the merged answer of a client that asks several agents.
+	RuleSetVersion string `protobuf:"bytes,11,opt,name=rule_set_version,json=ruleSetVersion,proto3" json:"rule_set_version,omitempty"`
+	// Identifies the check: the requestId of its audit entry. Empty where the version of the rules is.
+	CheckId string `protobuf:"bytes,12,opt,name=check_id,json=checkId,proto3" json:"check_id,omitempty"`
+	// The inputs that the action does not give and that took their defaults, by name, of the guardrails that it concerns.
+	Assumed []string `protobuf:"bytes,13,rep,name=assumed,proto3" json:"assumed,omitempty"`
+	// The keys of the context that no guardrail knows, at most 100 of them, by name.
+	IgnoredContext []*IgnoredInput `protobuf:"bytes,14,rep,name=ignored_context,json=ignoredContext,proto3" json:"ignored_context,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CheckGuardrailsResponse) Reset() {
@@ -1973,6 +2020,34 @@ func (x *CheckGuardrailsResponse) GetApprovalRequired() bool {
 	return false
 }
 
+func (x *CheckGuardrailsResponse) GetRuleSetVersion() string {
+	if x != nil {
+		return x.RuleSetVersion
+	}
+	return ""
+}
+
+func (x *CheckGuardrailsResponse) GetCheckId() string {
+	if x != nil {
+		return x.CheckId
+	}
+	return ""
+}
+
+func (x *CheckGuardrailsResponse) GetAssumed() []string {
+	if x != nil {
+		return x.Assumed
+	}
+	return nil
+}
+
+func (x *CheckGuardrailsResponse) GetIgnoredContext() []*IgnoredInput {
+	if x != nil {
+		return x.IgnoredContext
+	}
+	return nil
+}
+
 var File_cstp_v1_cstp_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_cstp_proto_rawDesc = "" +
@@ -2054,7 +2129,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\rsuperseded_by\x18\r \x01(\tH\x02R\fsupersededBy\x88\x01\x01B\b\n" +
 	"\x06_notesB\t\n" +
 	"\a_originB\x10\n" +
-	"\x0e_superseded_by\"\xc4\x02\n" +
+	"\x0e_superseded_by\"\xe3\x03\n" +
 	"\x0fGuardrailStatus\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x122\n" +
 	"\n" +
@@ -2064,7 +2139,12 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\tevaluated\x18\x04 \x01(\x05R\tevaluated\x12'\n" +
 	"\x06quorum\x18\x05 \x01(\v2\x0f.cstp.v1.QuorumR\x06quorum\x12?\n" +
 	"\x11dryrun_violations\x18\x06 \x03(\v2\x12.cstp.v1.ViolationR\x10dryrunViolations\x12+\n" +
-	"\x11approval_required\x18\a \x01(\bR\x10approvalRequired\"a\n" +
+	"\x11approval_required\x18\a \x01(\bR\x10approvalRequired\x12(\n" +
+	"\x10rule_set_version\x18\b \x01(\tR\x0eruleSetVersion\x12\x19\n" +
+	"\bcheck_id\x18\t \x01(\tR\acheckId\x12\x18\n" +
+	"\aassumed\x18\n" +
+	" \x03(\tR\aassumed\x12>\n" +
+	"\x0fignored_context\x18\v \x03(\v2\x15.cstp.v1.IgnoredInputR\x0eignoredContext\"a\n" +
 	"\x06Quorum\x12\x16\n" +
 	"\x06needed\x18\x01 \x01(\x05R\x06needed\x12\x1a\n" +
 	"\ballowing\x18\x02 \x01(\x05R\ballowing\x12#\n" +
@@ -2166,7 +2246,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\t_categoryB\r\n" +
 	"\v_confidenceB\n" +
 	"\n" +
-	"\b_project\"\xd7\x03\n" +
+	"\b_project\"\xf6\x04\n" +
 	"\x17CheckGuardrailsResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x122\n" +
 	"\n" +
@@ -2180,7 +2260,11 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x06quorum\x18\b \x01(\v2\x0f.cstp.v1.QuorumR\x06quorum\x12?\n" +
 	"\x11dryrun_violations\x18\t \x03(\v2\x12.cstp.v1.ViolationR\x10dryrunViolations\x12+\n" +
 	"\x11approval_required\x18\n" +
-	" \x01(\bR\x10approvalRequired*\xc6\x02\n" +
+	" \x01(\bR\x10approvalRequired\x12(\n" +
+	"\x10rule_set_version\x18\v \x01(\tR\x0eruleSetVersion\x12\x19\n" +
+	"\bcheck_id\x18\f \x01(\tR\acheckId\x12\x18\n" +
+	"\aassumed\x18\r \x03(\tR\aassumed\x12>\n" +
+	"\x0fignored_context\x18\x0e \x03(\v2\x15.cstp.v1.IgnoredInputR\x0eignoredContext*\xc6\x02\n" +
 	"\x0eSuggestionKind\x12\x1f\n" +
 	"\x1bSUGGESTION_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19SUGGESTION_KIND_GUARDRAIL\x10\x01\x12\"\n" +
@@ -2250,8 +2334,9 @@ var file_cstp_v1_cstp_proto_goTypes = []any{
 	(Outcome)(0),                    // 28: cstp.v1.Outcome
 	(DecisionStatus)(0),             // 29: cstp.v1.DecisionStatus
 	(*Violation)(nil),               // 30: cstp.v1.Violation
-	(PeerStatus)(0),                 // 31: cstp.v1.PeerStatus
-	(*DecisionFilters)(nil),         // 32: cstp.v1.DecisionFilters
+	(*IgnoredInput)(nil),            // 31: cstp.v1.IgnoredInput
+	(PeerStatus)(0),                 // 32: cstp.v1.PeerStatus
+	(*DecisionFilters)(nil),         // 33: cstp.v1.DecisionFilters
 }
 var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	20, // 0: cstp.v1.AnnounceIntentRequest.stakes:type_name -> cstp.v1.Stakes
@@ -2277,49 +2362,51 @@ var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	30, // 20: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
 	7,  // 21: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
 	30, // 22: cstp.v1.GuardrailStatus.dryrun_violations:type_name -> cstp.v1.Violation
-	8,  // 23: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
-	31, // 24: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
-	10, // 25: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
-	6,  // 26: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	11, // 27: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
-	12, // 28: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
-	15, // 29: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
-	25, // 30: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
-	5,  // 31: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	32, // 32: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	21, // 33: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 34: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
-	15, // 35: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
-	9,  // 36: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
-	19, // 37: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
-	20, // 38: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
-	29, // 39: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
-	28, // 40: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
-	25, // 41: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
-	1,  // 42: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
-	28, // 43: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
-	17, // 44: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
-	21, // 45: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 46: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
-	20, // 47: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
-	22, // 48: cstp.v1.Action.context:type_name -> google.protobuf.Struct
-	30, // 49: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
-	30, // 50: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
-	25, // 51: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
-	9,  // 52: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
-	7,  // 53: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
-	30, // 54: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
-	2,  // 55: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
-	13, // 56: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
-	16, // 57: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
-	3,  // 58: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
-	14, // 59: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
-	18, // 60: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
-	58, // [58:61] is the sub-list for method output_type
-	55, // [55:58] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	31, // 23: cstp.v1.GuardrailStatus.ignored_context:type_name -> cstp.v1.IgnoredInput
+	8,  // 24: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
+	32, // 25: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
+	10, // 26: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
+	6,  // 27: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	11, // 28: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
+	12, // 29: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
+	15, // 30: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
+	25, // 31: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
+	5,  // 32: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	33, // 33: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	21, // 34: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 35: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
+	15, // 36: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
+	9,  // 37: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
+	19, // 38: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
+	20, // 39: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
+	29, // 40: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
+	28, // 41: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
+	25, // 42: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
+	1,  // 43: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
+	28, // 44: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
+	17, // 45: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
+	21, // 46: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 47: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
+	20, // 48: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
+	22, // 49: cstp.v1.Action.context:type_name -> google.protobuf.Struct
+	30, // 50: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
+	30, // 51: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
+	25, // 52: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
+	9,  // 53: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
+	7,  // 54: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
+	30, // 55: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
+	31, // 56: cstp.v1.CheckGuardrailsResponse.ignored_context:type_name -> cstp.v1.IgnoredInput
+	2,  // 57: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
+	13, // 58: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
+	16, // 59: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
+	3,  // 60: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
+	14, // 61: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
+	18, // 62: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
+	60, // [60:63] is the sub-list for method output_type
+	57, // [57:60] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_cstp_proto_init() }

@@ -498,8 +498,9 @@ func (x *AgentInfo) GetUrl() string {
 // A guardrail that matched, or that could not be evaluated.
 type Violation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not judge, and
-	// `federation-quorum` where too few required peers allow it.
+	// The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not judge,
+	// `federation-quorum` where too few required peers allow it, `undeclared-input` for keys that no guardrail knows, and
+	// `unknown-action` where no input is stated that any of them reads.
 	GuardrailId string `protobuf:"bytes,1,opt,name=guardrail_id,json=guardrailId,proto3" json:"guardrail_id,omitempty"`
 	// The guardrail's name for people.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
@@ -510,7 +511,8 @@ type Violation struct {
 	// How to resolve it; absent where the rulebook says nothing.
 	Suggestion *string `protobuf:"bytes,5,opt,name=suggestion,proto3,oneof" json:"suggestion,omitempty"`
 	// `EVALUATION_ERROR` where the guardrail could not be evaluated, for instance because an input without a default is
-	// missing; `FEDERATION_UNREACHABLE` where a peer did not judge; absent where it matched.
+	// missing; `FEDERATION_UNREACHABLE` where a peer did not judge; `UNDECLARED_INPUT` and `UNKNOWN_ACTION` for what the
+	// action leaves unknown; absent where it matched.
 	Code *string `protobuf:"bytes,6,opt,name=code,proto3,oneof" json:"code,omitempty"`
 	// The agent whose guardrail it is, in federated answers alone; `a/b` is the peer b of the peer a.
 	Agent *string `protobuf:"bytes,7,opt,name=agent,proto3,oneof" json:"agent,omitempty"`
@@ -670,6 +672,61 @@ func (x *MissingInput) GetDescription() string {
 	return ""
 }
 
+// A key of the context that no guardrail knows.
+type IgnoredInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key, cut after 100 characters.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The declared input whose name resembles it most; absent if none does.
+	Closest       *string `protobuf:"bytes,2,opt,name=closest,proto3,oneof" json:"closest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IgnoredInput) Reset() {
+	*x = IgnoredInput{}
+	mi := &file_cstp_v1_types_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IgnoredInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IgnoredInput) ProtoMessage() {}
+
+func (x *IgnoredInput) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_types_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IgnoredInput.ProtoReflect.Descriptor instead.
+func (*IgnoredInput) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *IgnoredInput) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *IgnoredInput) GetClosest() string {
+	if x != nil && x.Closest != nil {
+		return *x.Closest
+	}
+	return ""
+}
+
 // Conditions that decisions must all meet. An absent or empty one does not restrict.
 type DecisionFilters struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -701,7 +758,7 @@ type DecisionFilters struct {
 
 func (x *DecisionFilters) Reset() {
 	*x = DecisionFilters{}
-	mi := &file_cstp_v1_types_proto_msgTypes[3]
+	mi := &file_cstp_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +770,7 @@ func (x *DecisionFilters) String() string {
 func (*DecisionFilters) ProtoMessage() {}
 
 func (x *DecisionFilters) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_types_proto_msgTypes[3]
+	mi := &file_cstp_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +783,7 @@ func (x *DecisionFilters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFilters.ProtoReflect.Descriptor instead.
 func (*DecisionFilters) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DecisionFilters) GetCategory() string {
@@ -834,7 +891,12 @@ const file_cstp_v1_types_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12%\n" +
 	"\vdescription\x18\x03 \x01(\tH\x00R\vdescription\x88\x01\x01B\x0e\n" +
-	"\f_description\"\x9f\x04\n" +
+	"\f_description\"M\n" +
+	"\fIgnoredInput\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\aclosest\x18\x02 \x01(\tH\x00R\aclosest\x88\x01\x01B\n" +
+	"\n" +
+	"\b_closest\"\x9f\x04\n" +
 	"\x0fDecisionFilters\x12\x1f\n" +
 	"\bcategory\x18\x01 \x01(\tH\x00R\bcategory\x88\x01\x01\x12*\n" +
 	"\x0emin_confidence\x18\x02 \x01(\x01H\x01R\rminConfidence\x88\x01\x01\x12*\n" +
@@ -914,7 +976,7 @@ func file_cstp_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_cstp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_cstp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_cstp_v1_types_proto_goTypes = []any{
 	(Stakes)(0),                   // 0: cstp.v1.Stakes
 	(Outcome)(0),                  // 1: cstp.v1.Outcome
@@ -926,14 +988,15 @@ var file_cstp_v1_types_proto_goTypes = []any{
 	(*AgentInfo)(nil),             // 7: cstp.v1.AgentInfo
 	(*Violation)(nil),             // 8: cstp.v1.Violation
 	(*MissingInput)(nil),          // 9: cstp.v1.MissingInput
-	(*DecisionFilters)(nil),       // 10: cstp.v1.DecisionFilters
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*IgnoredInput)(nil),          // 10: cstp.v1.IgnoredInput
+	(*DecisionFilters)(nil),       // 11: cstp.v1.DecisionFilters
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_cstp_v1_types_proto_depIdxs = []int32{
 	3,  // 0: cstp.v1.Violation.severity:type_name -> cstp.v1.Severity
 	9,  // 1: cstp.v1.Violation.missing_inputs:type_name -> cstp.v1.MissingInput
-	11, // 2: cstp.v1.DecisionFilters.date_after:type_name -> google.protobuf.Timestamp
-	11, // 3: cstp.v1.DecisionFilters.date_before:type_name -> google.protobuf.Timestamp
+	12, // 2: cstp.v1.DecisionFilters.date_after:type_name -> google.protobuf.Timestamp
+	12, // 3: cstp.v1.DecisionFilters.date_before:type_name -> google.protobuf.Timestamp
 	0,  // 4: cstp.v1.DecisionFilters.stakes:type_name -> cstp.v1.Stakes
 	2,  // 5: cstp.v1.DecisionFilters.status:type_name -> cstp.v1.DecisionStatus
 	1,  // 6: cstp.v1.DecisionFilters.outcome:type_name -> cstp.v1.Outcome
@@ -953,13 +1016,14 @@ func file_cstp_v1_types_proto_init() {
 	file_cstp_v1_types_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cstp_v1_types_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_types_proto_msgTypes[3].OneofWrappers = []any{}
+	file_cstp_v1_types_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_types_proto_rawDesc), len(file_cstp_v1_types_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
