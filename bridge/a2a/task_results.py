@@ -23,6 +23,7 @@ MAX_JSON_CHARACTERS: Final = 20_000
 """How many characters of JSON a text holds."""
 MAX_LINE_CHARACTERS: Final = 1_000
 """How many characters of what somebody wrote are shown."""
+# What begins code, links or HTML in Markdown; other signs only change how a text looks.
 MARKUP: Final = re.compile(r"[\\`\[\]<]")
 
 

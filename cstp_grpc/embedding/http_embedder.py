@@ -123,6 +123,7 @@ def parse_vectors(body: bytes, count: int, dimensions: int) -> Vectors:
     """Return the unit vectors in a response, in the order of their `index`. Raises QueryFailed if it does not fit."""
     try:
         items = json.loads(body)["data"]
+        # The API numbers the vectors, since a server may answer in another order than it was asked.
         by_index = {item["index"]: item["embedding"] for item in items}
         rows = [by_index[index] for index in range(count)]
     except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -250,6 +250,8 @@ class _NodeValidator:
         path = path_of_mention(mention)
         if not path or self._existence.find(folder, path.text):
             return
+        # Inline code with a slash in it may be a command or two words; it is taken for a path if its first folder
+        # exists.
         if path.certain or self._existence.first_folder_exists(folder, path.text):
             yield validation_rules.MISSING_ENTRY_POINT.finding(
                 file, mention.line, f"{quote_text(mention.text)} is not there"
@@ -278,7 +280,9 @@ class _NodeValidator:
         for document in filter(None, (self._document(file.path) for file in node.all_files)):
             for span in document.find(DOWNLINKS):
                 for written in _possible_paths_in_text(
-                    COMMENT.sub("", document.body(span)), _link_definitions(document)
+                    # What is commented out refers to nothing.
+                    COMMENT.sub("", document.body(span)),
+                    _link_definitions(document),
                 ):
                     for path in possible_paths(node.folder, written):
                         yield parent_of(path) if name_of(path) in NODE_FILES else path
