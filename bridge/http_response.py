@@ -16,6 +16,8 @@ from aiohttp_sse import EventSourceResponse
 from bridge.call_errors import retry_seconds
 from cstp_grpc.errors import CstpError
 
+logger = logging.getLogger(__name__)
+
 
 def challenge_headers(status: int, failure: CstpError) -> dict[str, str]:
     """Return the headers that tell a refused caller to authenticate or to wait."""
@@ -114,8 +116,6 @@ class Cors:
             response.headers["Access-Control-Allow-Origin"] = "*" if self._any else origin
             response.headers["Access-Control-Expose-Headers"] = EXPOSED_HEADERS
 
-
-logger = logging.getLogger(__name__)
 
 PING_SECONDS: Final = 10.0
 """Interval of pings on an idle stream. Chosen: proxies close connections that are idle for 30 to 60 s, and a failed

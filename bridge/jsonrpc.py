@@ -23,6 +23,8 @@ from bridge.http_response import challenge_headers
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest, JsonParseError
 
+logger = logging.getLogger(__name__)
+
 MAX_DIGITS: Final = 400
 """Digits above which an integer keeps its text. The largest double has 309, and int() takes quadratic time and refuses
 more than 4300."""
@@ -275,8 +277,6 @@ def json_response(
         return web.Response(status=204 if status == 200 else status, headers=headers)
     return web.Response(body=content, status=status, headers=headers, content_type=APPLICATION_JSON)
 
-
-logger = logging.getLogger(__name__)
 
 TARGET_PILLAR: Final = "target_pillar"
 MAX_PILLAR_LENGTH: Final = 63

@@ -46,6 +46,8 @@ from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_refle
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.errors import CannotListen, DeadlineExceeded, MethodNotFound
 
+logger = logging.getLogger(__name__)
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 ANONYMOUS_READ_SECONDS: Final = 1.0
@@ -155,8 +157,6 @@ async def read_health_request(context: Context) -> health_pb2.HealthCheckRequest
     except (InvalidParamsError, DecodeError):
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "The request cannot be decoded")
 
-
-logger = logging.getLogger(__name__)
 
 CONCURRENT_CALLS: Final = 1000
 """Calls and streams open at once; gRPC answers RESOURCE_EXHAUSTED to more. Chosen: each costs some kilobytes."""

@@ -41,6 +41,8 @@ from cstp_grpc.contract.json_codec import to_proto_json
 from cstp_grpc.errors import CstpError, InternalError
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 
+logger = logging.getLogger(__name__)
+
 MAX_UNANSWERED_BYTES: Final = 1_048_576
 """Maximum size of a task before it has a result. Chosen: half of MAX_TASK_BYTES, so that the result finds room."""
 SEARCH_PAGE_SIZE: Final = 20
@@ -244,8 +246,6 @@ def context_mismatch(place: str, task: Task) -> InvalidParamsError:
         "message.contextId", f"is not the context of {place}, which is {task.context_id}"
     )
 
-
-logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 

@@ -37,6 +37,8 @@ from cstp_grpc.errors import CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 
+logger = logging.getLogger(__name__)
+
 TaskEvent = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 """An event of a task's stream."""
 WAITING_STATE: Final = TaskState.TASK_STATE_INPUT_REQUIRED
@@ -88,8 +90,6 @@ def copy_task(task: Task) -> Task:
     copy.CopyFrom(task)
     return copy
 
-
-logger = logging.getLogger(__name__)
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 

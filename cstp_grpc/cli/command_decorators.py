@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from cstp_grpc.config import Settings
     from cstp_grpc.contract.calls import Json
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
@@ -225,9 +228,6 @@ FILTER_NAMES = (
 )
 """What `filter_options` adds besides the agent, whose option must not be called like the agent to call."""
 
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 

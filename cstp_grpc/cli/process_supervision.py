@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 from cstp_grpc import child_process
 from cstp_grpc.config import join_host_port
 
+logger = logging.getLogger(__name__)
+
 
 class PortReservationFailed(Exception):
     """The port cannot be reserved; the message names the setting."""
@@ -70,8 +72,6 @@ def open_socket(kind: tuple[int, int, int]) -> socket.socket:
         opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     return opened
 
-
-logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
 """Deaths within `WINDOW_SECONDS` after which a process is still restarted; at one more it is given up."""

@@ -43,6 +43,8 @@ from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.errors import CstpError, InternalError, InvalidArgument
 from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
 
+T = TypeVar("T")
+
 
 class AsyncResponseStream:
     """An asynchronous response stream. Iterating raises CstpError; `close` cancels it."""
@@ -190,7 +192,6 @@ def is_current_task_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 

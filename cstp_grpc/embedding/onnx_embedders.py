@@ -31,6 +31,8 @@ from cstp_grpc.embedding.model_files import MODEL, ModelFiles, WeightsMissing
 from cstp_grpc.embedding.onnx_conversion import prepare_onnx_model
 from cstp_grpc.errors import ConfigError, QueryFailed
 
+logger = logging.getLogger(__name__)
+
 Mask = NDArray[np.int64]
 Pooling = Callable[[NDArray[np.float32], Mask], Vectors]
 """Makes vectors (batch, dimensions) of hidden states (batch, length, dimensions) and the mask of tokens; their length
@@ -130,8 +132,6 @@ def open_onnx_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
-
-logger = logging.getLogger(__name__)
 
 DIMENSIONS = 384
 MAX_TOKENS = 256

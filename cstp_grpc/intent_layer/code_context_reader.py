@@ -28,6 +28,8 @@ from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.intents.model import CodeContext, CodeNote, PendingLearning
 from cstp_grpc.storage.pagination import MAX_BYTES, count_within_budget, estimate_message_bytes
 
+T = TypeVar("T")
+
 OPEN_BOX = re.compile(r"\[ \][ \t]+(?=\S)")
 TRAILING_SOURCE = re.compile(rf"(?:<!--[^<>]{{0,300}}-->|{SOURCE_LINE_PATTERN})\s*\Z")
 """The last line of a merged learning, which names its report and is no part of the item."""
@@ -153,8 +155,6 @@ CACHE_CHARACTERS = 16_777_216
 """Characters of parsed texts in the cache: 16 Mi."""
 CACHE_ENTRY_OVERHEAD = 1024
 """Characters that an entry counts in addition to its text, for its result."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

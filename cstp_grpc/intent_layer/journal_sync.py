@@ -27,6 +27,8 @@ from cstp_grpc.intent_layer.project_tree import NODE_FILES, ProjectTree, Unreada
 from cstp_grpc.storage.background_work import PeriodicTask
 from cstp_grpc.storage.pagination import MAX_SIZE, PageRequest
 
+logger = logging.getLogger(__name__)
+
 ENTRY_CATEGORIES = {
     "contracts": "contract",
     "pitfalls": "pitfall",
@@ -145,8 +147,6 @@ def _unused_source(source: str, used: dict[str, int]) -> str:
     used.setdefault(unused, 1)
     return unused
 
-
-logger = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
 """Records that are embedded and stored in one transaction. Chosen: stopping the server waits for one batch at most."""

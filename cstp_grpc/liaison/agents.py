@@ -32,6 +32,8 @@ from cstp_grpc.storage.delivery import (
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
+logger = logging.getLogger(__name__)
+
 MAX_NAME_IN_ERROR = 100
 """How many characters of a name that is none are told back."""
 
@@ -160,8 +162,6 @@ def history_entry(message: ChatMessage) -> dict[str, Any]:
         entry["message_id"] = said.message_id
     return entry
 
-
-logger = logging.getLogger(__name__)
 
 UNKNOWN_AGENT_DELAY = timedelta(minutes=5)
 """Delay of shares whose agent is not configured, or no longer remote. Chosen: it takes a restart to configure it."""

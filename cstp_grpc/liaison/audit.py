@@ -15,6 +15,8 @@ from cstp_grpc.liaison.model import Event, TenantCaller
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
+T = TypeVar("T")
+
 OPERATION_TEXTS = {
     AuditEvent.SESSION_OPENED: "open {session}",
     AuditEvent.SESSION_CONTEXT_UPDATED: "update the context of {session}",
@@ -71,9 +73,6 @@ class SessionOperation:
         what = OPERATION_TEXTS[self.event].format(session=session, agent=self.agent)
         reason = f": {self.reason}" if self.reason else ""
         return what + reason + (f"; context sha256:{self.context_hash}" if self.context_hash else "")
-
-
-T = TypeVar("T")
 
 
 class EventStore(Protocol):

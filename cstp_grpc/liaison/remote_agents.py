@@ -30,6 +30,8 @@ from cstp_grpc.liaison.model import Share, liaison_agent
 if TYPE_CHECKING:
     from cstp_grpc.client.a2a_client import A2aClient
 
+logger = logging.getLogger(__name__)
+
 
 SINGLE_ATTEMPT: Final = RetryPolicy(attempts=1)
 """A single attempt: the delivery queue retries by itself."""
@@ -288,9 +290,6 @@ def public_failure_text(error: CstpError) -> str:
         return NOT_IN_TIME
     # A request id shows that a CSTP server wrote the message; texts of proxies and libraries go to the log only.
     return append_reason(f"answered {error.reason}", error.message if error.request_id else "")
-
-
-logger = logging.getLogger(__name__)
 
 
 class RemoteAgent:

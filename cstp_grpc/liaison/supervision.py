@@ -29,6 +29,8 @@ from cstp_grpc.liaison.sessions import session_event
 from cstp_grpc.storage.background_work import PeriodicTask
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class AlarmLimits:
@@ -87,8 +89,6 @@ class HeldSession:
         if self.absent_since is not None:
             yield AlarmKind.ABSENT, max(handed_over, self.absent_since), limits.absent
 
-
-logger = logging.getLogger(__name__)
 
 SWEEP_BATCH = 50
 """Sessions, or agents, checked in one transaction. Chosen: other writers wait for it some milliseconds."""

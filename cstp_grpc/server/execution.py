@@ -18,6 +18,9 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import uvloop
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
@@ -77,10 +80,6 @@ def log_uncaught_exception(loop: asyncio.AbstractEventLoop, context: dict[str, A
     """
     if not isinstance(context.get("exception"), BlockingIOError):
         loop.default_exception_handler(context)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class PoolName(StrEnum):

@@ -17,6 +17,8 @@ from typing import Generic, TypeVar
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.storage.storable_text import is_storable
 
+T = TypeVar("T")
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 INT64 = 2**63
@@ -76,8 +78,6 @@ def hash_conditions(conditions: object) -> str:
     """Return a short hash of the conditions of a listing."""
     return hashlib.sha256(repr(conditions).encode()).hexdigest()[:16]
 
-
-T = TypeVar("T")
 
 DEFAULT_SIZE = 50
 MAX_SIZE = 1000

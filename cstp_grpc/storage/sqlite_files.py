@@ -22,6 +22,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cstp_grpc.storage.background_work import PeriodicTask
 
+logger = logging.getLogger(__name__)
+
 WAL_INDEX_HEADER: Final = struct.Struct("=12xBxHI12x8s8x")
 """The wal-index header (WalIndexHdr): whether it is initialized, page size, last frame, and the salts of the log."""
 CHECKPOINT_INFO: Final = struct.Struct("=96xI28xI4x")
@@ -158,8 +160,6 @@ def file_identity(status: os.stat_result) -> FileIdentity:
     """Return the device and inode of a file status."""
     return status.st_dev, status.st_ino
 
-
-logger = logging.getLogger(__name__)
 
 MISSING_FILE_ERRNOS: Final = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 """Errors that say that a file does not exist any more."""

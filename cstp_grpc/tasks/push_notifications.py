@@ -36,6 +36,8 @@ from cstp_grpc.webhooks.delivery import (
     parse_webhook_url,
 )
 
+logger = logging.getLogger(__name__)
+
 LOCAL_NAMES: Final = ("localhost", ".localhost")
 """The names that resolve to loopback addresses, RFC 6761, section 6.3."""
 
@@ -80,8 +82,6 @@ def is_loopback(ip: str) -> bool:
     """Return True if an IP address is a loopback address."""
     return ipaddress.ip_address(ip).is_loopback
 
-
-logger = logging.getLogger(__name__)
 
 MAX_CONFIGS: Final = 10
 """Configurations of a task at most. Chosen: each change of the task queues a notification for each of them."""

@@ -19,6 +19,8 @@ from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.delivery import AttemptResult, DeliveryAttempt, DeliveryRetryPolicy
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
+logger = logging.getLogger(__name__)
+
 MAX_LENGTH: Final = 2048
 """Maximum characters of a URL. Chosen: what common servers and proxies accept."""
 URL_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?\[\]!$&'()*+,;=%-]+")
@@ -161,9 +163,6 @@ def decode_segment(text: str) -> str | None:
     # Some servers drop path parameters, after a semicolon, before they resolve dot segments.
     is_dot_segment = segment.partition(";")[0] in {".", ".."}
     return None if is_dot_segment or AMBIGUOUS_CHARACTERS.search(segment) else segment
-
-
-logger = logging.getLogger(__name__)
 
 
 class WebhookFailed(Exception):

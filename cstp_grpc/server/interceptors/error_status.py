@@ -31,6 +31,8 @@ from cstp_grpc.errors import (
 )
 from cstp_grpc.server.interceptors.admission import InboundCall
 
+logger = logging.getLogger(__name__)
+
 NO_RETRY = "-1"
 """The pushback value that forbids retries."""
 BLOCKING_GUARDRAILS_BYTES = 4_096
@@ -94,8 +96,6 @@ def blocks_within_limit(blocks: Sequence[errors.BlockingGuardrail]) -> Iterator[
             return
         yield block
 
-
-logger = logging.getLogger(__name__)
 
 REFUSAL_ERRORS = (AuthenticationRequired, PermissionDenied, InvalidArgument, RateLimited)
 """Errors that mean that a call was refused, in contrast to one that failed."""
