@@ -1,4 +1,4 @@
-"""The commands on a configuration and its database: check, document, migrate, and embed a whole journal anew."""
+"""The commands that check and document the configuration and migrate the database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
 from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.guardrails import open_rules
-from cstp_grpc.cli.output import Output, progress_bar
+from cstp_grpc.cli.output import Output
 from cstp_grpc.config import ENV_PREFIX, Settings
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.federation.peer import open_peers
@@ -286,43 +286,3 @@ def migrate_command(out: Output) -> None:
     if out.json_wanted:
         out.document({"before": before, "after": newest_revision()})
     out.line(f"The database is at {newest_revision()}; it was at {before or 'nothing'}.")
-
-
-@click.command(name="reindex")
-@config_option
-@with_output
-def reindex_command(out: Output) -> None:
-    """Embed all decisions anew with the embedder of the configuration.
-
-    A server that runs with another embedder goes on with the vectors it has. Change `embedding` in the configuration,
-    run this, then restart the server: it takes the new vectors over in one step. Without a server they are used at
-    once. An interrupted run is repeated to go on where it stopped.
-
-    \b
-    Examples:
-      cstp reindex
-      cstp reindex --config /etc/cstp/cstp.yaml --json
-    """
-    # Imported here: it loads the embedder, which the other commands do without.
-    from cstp_grpc.server.reindex import reindex_journal
-
-    settings = current_state().settings()
-    with startup_errors_as_failures(), ExitStack() as opened:
-        report = reindex_journal(settings, lambda total: opened.enter_context(progress_bar(out, "Embedding", total)))
-    if out.json_wanted:
-        out.document(
-            {
-                "model": report.model,
-                "embedded": report.embedded,
-                "decisions": report.decisions,
-                "inUse": report.in_use,
-            }
-        )
-        return
-    out.line(
-        f"{report.embedded} of {report.decisions} decisions were embedded with {report.model}; the others were before."
-    )
-    if report.in_use:
-        out.line("Searches use its vectors.")
-    else:
-        out.line("Servers use its vectors once they are restarted with this configuration.")

@@ -88,7 +88,7 @@ COMMANDS: Final = {
         "import_command:import_command", "Import the decision records in the files and folders at PATHS."
     ),
     "reindex": ListedCommand(
-        "config:reindex_command", "Embed all decisions anew with the embedder of the configuration."
+        "reindex:reindex_command", "Embed all decisions anew with the embedder of the configuration."
     ),
     "agents": ListedCommand(
         "peers:agents_group", "List the agents of federation.peers with their health, version, latency and card."
