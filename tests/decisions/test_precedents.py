@@ -56,6 +56,15 @@ def test_decisions_with_identifiers_of_their_own_are_no_series() -> None:
     assert keys(group_matches(found, vectors(1, 0.99))) == [["a"], ["b"]]
 
 
+def test_series_are_found_however_far_their_members_are_apart() -> None:
+    titles = ("Deploy billing", "Deploy search", "Rotate keys")
+    found = [match(f"m{place}", title=f"{titles[place % 3]} v{place}") for place in range(100)]
+    # Any two have a similarity of 0.9.
+    alike = np.concatenate([np.full((100, 1), np.sqrt(0.9)), np.eye(100) * np.sqrt(0.1)], axis=1, dtype=np.float32)
+    expected = [[f"m{place}" for place in range(start, 100, 3)] for start in range(3)]
+    assert keys(group_matches(found, alike)) == expected
+
+
 def test_several_of_a_group_are_listed_if_wanted() -> None:
     group = MatchGroup(0, [match(f"m{place}", 0.9 - place / 10) for place in range(5)])
     listed = choose_precedents([group, MatchGroup(5, [match("other", 0.75)])], 3, 2)

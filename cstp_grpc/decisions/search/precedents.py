@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
 
 from cstp_grpc.decisions.decision_terms import names_in_title
 from cstp_grpc.decisions.model import Match
@@ -17,6 +20,9 @@ DUPLICATE_SIMILARITY = 0.97
 
 SERIES_SIMILARITY = 0.8
 """The same for decisions whose titles differ in numbers alone; records of weekly meetings, say, stay apart."""
+
+ROWS_PER_PRODUCT = 32
+"""Matches that are compared with all before them at once. Chosen: most searches have fewer."""
 
 NUMBERS = re.compile(r"\d+(?:[.\-:/]\d+)*")
 
@@ -39,40 +45,50 @@ def group_matches(matches: Sequence[Match], vectors: Vectors) -> list[MatchGroup
 
     A decision whose title begins with an identifier of its own, such as `PEP 373`, is in no group with others.
     """
-    groups: list[MatchGroup] = []
+    groups: dict[int, MatchGroup] = {}
+    close = find_close_pairs(vectors)
     for place, match in enumerate(matches):
-        similarities: list[float] = (
-            dot_products(vectors[[each.place for each in groups]], vectors[place]).tolist() if groups else []
+        found = (
+            groups[other]
+            for other, similarity in close[place]
+            if other in groups and say_the_same(groups[other].first, match, similarity)
         )
-        # Few pairs come so close, and looking into titles takes longer than the products.
-        close = [
-            (each, similarity)
-            for each, similarity in zip(groups, similarities, strict=True)
-            if similarity >= SERIES_SIMILARITY
-        ]
-        group = next((each for each, similarity in close if say_the_same(each.first, match, similarity)), None)
+        group = next(found, None)
         if group is None:
-            groups.append(MatchGroup(place, [match]))
+            groups[place] = MatchGroup(place, [match])
         else:
             group.matches.append(match)
-    return groups
+    return list(groups.values())
+
+
+def find_close_pairs(vectors: Vectors) -> Sequence[Sequence[tuple[int, float]]]:
+    """Return for each vector the places of those before it that may be of the same series, and their similarities."""
+    close: list[list[tuple[int, float]]] = [[] for _ in vectors]
+    for begin in range(0, len(vectors), ROWS_PER_PRODUCT):
+        block = vectors[begin : begin + ROWS_PER_PRODUCT]
+        similarities = dot_products(block[:, np.newaxis], vectors[np.newaxis, : begin + len(block)])
+        # Compared as float64: as a float32, the bound would be another number.
+        rows, others = np.nonzero(similarities >= np.float64(SERIES_SIMILARITY))
+        for row, other, similarity in zip(
+            rows.tolist(), others.tolist(), similarities[rows, others].tolist(), strict=True
+        ):
+            if other < begin + row:
+                close[begin + row].append((other, similarity))
+    return close
 
 
 def say_the_same(one: Match, other: Match, similarity: float) -> bool:
     """Return True if two similar decisions are duplicates or of one series."""
-    if is_named(one) or is_named(other):
+    first, second = series_of_title(one.decision.title), series_of_title(other.decision.title)
+    if first is None or second is None:
         return False
-    return similarity >= DUPLICATE_SIMILARITY or title_without_numbers(one) == title_without_numbers(other)
+    return similarity >= DUPLICATE_SIMILARITY or first == second
 
 
-def is_named(match: Match) -> bool:
-    """Return True if the title of a decision begins with an identifier."""
-    return any(names_in_title(match.decision.title))
-
-
-def title_without_numbers(match: Match) -> str:
-    """Return a title with a placeholder for each number, version and date."""
-    return NUMBERS.sub("#", match.decision.title.casefold())
+@lru_cache(maxsize=4096)
+def series_of_title(title: str) -> str | None:
+    """Return a title with a placeholder for each number, version and date; None if it begins with an identifier."""
+    return None if any(names_in_title(title)) else NUMBERS.sub("#", title.casefold())
 
 
 def list_matches(groups: Iterable[MatchGroup], of_group: int) -> list[Match]:

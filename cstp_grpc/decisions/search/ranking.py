@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +24,21 @@ from cstp_grpc.decisions.search.relevance import (
 )
 from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, Rows, dot_products
 from cstp_grpc.decisions.search.shared_scans import SharedScans
-from cstp_grpc.decisions.search.word_index import inverse_document_frequency
+from cstp_grpc.decisions.search.word_index import Postings, inverse_document_frequency
 from cstp_grpc.enums import Outcome
 
 EVIDENCE_TOLERANCE = 1e-5
 """Maximum error of the evidence in the first pass: a float32 sum of the products of unit vectors is off by about 1e-6.
 """
+
+ROUNDED_OFF = 1e-6
+"""Maximum error of an exact evidence that is not rounded yet."""
+
+LEAST_EVIDENCE = -1000.0
+"""Less than any evidence, and more than that of rows that do not pass."""
+
+MAX_EXACT_ROWS = 100
+"""Rows that are scored exactly at once: selecting among fewer first takes as long (measured)."""
 
 MIN_ROWS_TO_ESTIMATE = 3000
 """Rows from which estimating their similarities first is faster than computing them (measured)."""
@@ -37,13 +48,24 @@ ESTIMATED_SHARE = 0.2
 
 # Plain numbers, since the operators of enumerations take microseconds and every result needs some.
 IDENTIFYING_FIELDS = int(TermField.NAME | TermField.UNIT)
-LESSON_FIELD, TITLE_FIELD = int(TermField.LESSON), int(TermField.TITLE)
+LESSON_FIELD, TITLE_FIELD, NAME_FIELD = int(TermField.LESSON), int(TermField.TITLE), int(TermField.NAME)
+FAILED = OUTCOME_BITS[Outcome.FAILURE]
+NOT_IDENTIFYING = np.uint8(~IDENTIFYING_FIELDS & 0xFF)
 
 COVERAGE_SHOWN = 0.15
 """Coverage from which a match is said to share words. Chosen: one common word of a sentence is less."""
 
 MEANING_SHOWN = 0.3
 """Similarity from which a match is said to mean something similar; unrelated texts have it in one case of twenty."""
+
+
+MATCH_REASONS = (MatchReason.IDENTIFIER, MatchReason.WORDS, MatchReason.MEANING, MatchReason.LESSON)
+REASONS: Mapping[tuple[bool, ...], tuple[MatchReason, ...]] = {
+    # What was found for no good reason was found because nothing else means more.
+    applies: tuple(compress(MATCH_REASONS, applies)) or (MatchReason.MEANING,)
+    for applies in product((False, True), repeat=len(MATCH_REASONS))
+}
+"""The reasons by whether each of MATCH_REASONS applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +82,72 @@ class ScoredDecision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordEvidence:
-    """What the words of a query say about each row: the share of the query that it covers, the evidence that this and
-    its name add, and the bits of `TermField` where they occur."""
+    """What the words of a query say about the rows that have any of them, which are in rising order: the share of the
+    query that each covers, the evidence that this and its name add, and the bits of `TermField` where they occur."""
 
+    rows: Rows
     coverage: NDArray[np.float64]
     added: NDArray[np.float64]
     fields: NDArray[np.uint8]
+
+    def added_to(self, rows: Rows) -> NDArray[np.float64]:
+        """Return the evidence for some rows in rising order, 0 for those without any of the words."""
+        added = np.zeros(len(rows))
+        if len(self.rows) < len(rows):
+            places, found = find_places(self.rows, rows)
+            added[places[found]] = self.added[found]
+        else:
+            places, found = find_places(rows, self.rows)
+            added[found] = self.added[places[found]]
+        return added
+
+
+NO_WORDS = WordEvidence(np.empty(0, np.intp), np.empty(0), np.empty(0), np.empty(0, np.uint8))
+
+
+def find_places(wanted: Rows, rows: Rows) -> tuple[Rows, Mask]:
+    """Return where each of the wanted rows is among `rows`, which are in rising order, and whether it is there."""
+    places = np.searchsorted(rows, wanted)
+    if not len(rows):
+        return places, np.zeros(len(wanted), np.bool_)
+    # Beyond the last one there is none; any other place does as well, since its row is not the wanted one.
+    places[places == len(rows)] = 0
+    return places, rows[places] == wanted
+
+
+class PassingRows:
+    """The rows of a snapshot that a caller finds under a filter, in rising order, and which of them are exemplary."""
+
+    def __init__(self, snapshot: MatrixSnapshot, rows: Rows) -> None:
+        self.rows = rows
+        self._snapshot = snapshot
+        # Written by any thread without a lock: two that miss at the same time store equal arrays.
+        self._exemplary: tuple[Rows, Rows] | None = None
+        self._excluded: Mask | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def exemplary(self) -> tuple[Rows, Rows]:
+        """Return those that failed, and those with a lesson."""
+        if self._exemplary is None:
+            failed, has_lesson = exemplary_masks(self._snapshot, self.rows)
+            self._exemplary = self.rows[failed], self.rows[has_lesson]
+        return self._exemplary
+
+    def excluded(self) -> Mask:
+        """Return a mask of all other rows."""
+        if self._excluded is None:
+            excluded = np.ones(self._snapshot.size, np.bool_)
+            excluded[self.rows] = False
+            self._excluded = excluded
+        return self._excluded
+
+
+def exemplary_masks(snapshot: MatrixSnapshot, rows: Rows) -> tuple[Mask, Mask]:
+    """Return masks of the rows that failed, and of those with a lesson."""
+    failed = (snapshot.columns.outcomes[rows] & FAILED) != 0
+    return failed, snapshot.passages.has_lesson[rows]
 
 
 class CandidateRows:
@@ -77,7 +159,7 @@ class CandidateRows:
     def __init__(
         self,
         snapshot: MatrixSnapshot,
-        rows: Rows,
+        passing: PassingRows,
         reader: int,
         readable: Mask,
         interner: StringInterner,
@@ -85,7 +167,8 @@ class CandidateRows:
         scans: SharedScans,
     ) -> None:
         self._snapshot = snapshot
-        self._rows = rows
+        self._passing = passing
+        self._rows = passing.rows
         self._reader = reader
         self._readable = readable
         self._interner = interner
@@ -102,26 +185,24 @@ class CandidateRows:
 
         With exemplars, the top failure and the top row with a lesson follow, unless they are among them.
         """
+        if not len(self._rows):
+            return []
         words = self._word_evidence(query)
         least = query.curve.evidence(min_score)
+        # Each step looks more closely at what the one before has left.
         rows = self._promising_rows(query, words, limit, least, with_exemplars=with_exemplars)
         added = self._added_evidence(query, words, rows)
-        evidence = self._snapshot.similarities(rows, query.vector, self._scorer) + added
-        near = evidence >= least - EVIDENCE_TOLERANCE
-        if not near.all():
-            rows, added, evidence = rows[near], added[near], evidence[near]
-        if len(rows) > limit:
-            # Twice the tolerance: the row that is really the last may score too low, and the least too high.
-            kept = evidence >= np.partition(evidence, -limit)[-limit] - 2 * EVIDENCE_TOLERANCE
-            for exemplary in self._exemplary_masks(rows) if with_exemplars else ():
-                if exemplary.any():
-                    kept |= exemplary & (evidence >= evidence[exemplary].max() - 2 * EVIDENCE_TOLERANCE)
-            rows, added = rows[kept], added[kept]
-        ranked = self._exact_results(query, words, rows, added)
+        if len(rows) > MAX_EXACT_ROWS:
+            evidence = self._snapshot.similarities(rows, query.vector, self._scorer) + added
+            places = self._select_places(rows, evidence, limit, least, EVIDENCE_TOLERANCE, with_exemplars)
+            rows, added = rows[places], added[places]
+        ranked = self._exact_results(query, words, rows, added, limit, least, with_exemplars=with_exemplars)
         chosen = [item for _, item in ranked[:limit]]
-        for exemplary in self._exemplary_masks(np.array([row for row, _ in ranked], np.intp)) if with_exemplars else ():
-            chosen += [ranked[place][1] for place in np.flatnonzero(exemplary)[:1] if place >= limit]
-        return [item for item in dict.fromkeys(chosen) if item.score >= min_score]
+        if with_exemplars and len(ranked) > limit:
+            for exemplary in exemplary_masks(self._snapshot, np.array([row for row, _ in ranked], np.intp)):
+                chosen += [ranked[place][1] for place in np.flatnonzero(exemplary)[:1] if place >= limit]
+            chosen = list(dict.fromkeys(chosen))
+        return [item for item in chosen if item.score >= min_score]
 
     def _promising_rows(
         self, query: RankedQuery, words: WordEvidence, limit: int, least: float, *, with_exemplars: bool
@@ -132,23 +213,45 @@ class CandidateRows:
             return rows
         passages, count = snapshot.passages, snapshot.passage_count
         estimates, error = self._scans.estimates(passages.vectors, count, query.vector)
-        estimates = passages.best_of_each(estimates, snapshot.size)
+        evidence = passages.best_of_each(estimates, snapshot.size)
+        if evidence is estimates:
+            # Searches that are made together share the estimates.
+            evidence = evidence.copy()
+        evidence[words.rows] += words.added
+        for column, number, weight in self._favoured_columns(query):
+            evidence[column[: snapshot.size] == number] += weight
         if len(rows) < snapshot.size:
-            estimates = estimates[rows]
+            evidence[self._passing.excluded()] = -np.inf
         # The evidence that counts is rounded, too.
         error += EVIDENCE_TOLERANCE
-        evidence = (estimates + self._added_evidence(query, words, rows)).astype(np.float32)
-        places = select_best(evidence, limit, least, error)
-        for exemplary in self._exemplary_masks(rows) if with_exemplars else ():
-            examples = np.flatnonzero(exemplary)
-            places = np.union1d(places, examples[select_best(evidence[examples], 1, least, error)])
-        return rows[places]
+        selected = select_best(evidence, limit, max(least, LEAST_EVIDENCE), error)
+        if not with_exemplars:
+            return selected
+        kept = np.zeros(snapshot.size, np.bool_)
+        kept[selected] = True
+        for examples in self._passing.exemplary():
+            kept[examples[select_best(evidence[examples], 1, least, error)]] = True
+        return np.flatnonzero(kept)
 
-    def _exemplary_masks(self, rows: Rows) -> tuple[Mask, Mask]:
-        """Return masks of the rows that failed, and of those with a lesson."""
-        snapshot = self._snapshot
-        failed = (snapshot.columns.outcomes[rows] & OUTCOME_BITS[Outcome.FAILURE]) != 0
-        return failed, snapshot.passages.has_lesson[rows]
+    def _select_places(
+        self,
+        rows: Rows,
+        evidence: NDArray[np.float64],
+        limit: int,
+        least: float,
+        error: float,
+        with_exemplars: bool,
+    ) -> Rows:
+        """Return the places of the rows that `best` may return by an evidence that is off by at most an error."""
+        least -= error
+        kept = evidence >= least
+        if len(rows) > limit:
+            # Twice the error: the row that is really the last may score too low, and the least too high.
+            kept &= evidence >= np.partition(evidence, -limit)[-limit] - 2 * error
+            for exemplary in exemplary_masks(self._snapshot, rows) if with_exemplars else ():
+                if exemplary.any():
+                    kept |= exemplary & (evidence >= max(least, evidence[exemplary].max() - 2 * error))
+        return np.flatnonzero(kept)
 
     def rows_with_most_words(self, query: RankedQuery, count: int) -> tuple[Rows, float]:
         """Return the `count` rows with most evidence beside their similarity, and the most that others have."""
@@ -161,14 +264,15 @@ class CandidateRows:
         return self._rows[taken], float(added[~taken].max(initial=0.0))
 
     def _word_evidence(self, query: RankedQuery) -> WordEvidence:
-        """Return the evidence of the query's words on all rows.
+        """Return the evidence of the query's words.
 
         How rare a word is, and which words of a very long query are left out, follows from what the caller may read
         alone, so that scores tell nothing about the rest.
         """
         snapshot = self._snapshot
-        coverage, fields = np.zeros(snapshot.size), np.zeros(snapshot.size, np.uint8)
         known = int(np.count_nonzero(self._readable))
+        found: list[Postings] = []
+        weights: list[NDArray[np.float64]] = []
         rarities: list[float] = []
         hashes = [term.hash for term in query.terms]
         for place, postings in snapshot.words.find(hashes, self._reader, self._readable):
@@ -178,64 +282,95 @@ class CandidateRows:
                 continue
             rarity = term.count * inverse_document_frequency(known, len(postings.rows))
             rarities.append(rarity)
-            coverage[postings.rows] += np.multiply(postings.impacts, rarity, dtype=np.float64)
-            fields[postings.rows] |= (
-                postings.fields if term.is_unit else postings.fields & ~np.uint8(IDENTIFYING_FIELDS)
-            )
-        coverage /= sum(rarities) or 1.0
-        added = evidence_of_words(coverage, rarities)
-        added[(fields & TermField.NAME) != 0] += NAME_WEIGHT
-        return WordEvidence(coverage, added, fields)
+            if len(postings.rows):
+                fields = postings.fields if term.is_unit else postings.fields & NOT_IDENTIFYING
+                found.append(Postings(postings.rows, postings.impacts, fields))
+                weights.append(np.multiply(postings.impacts, rarity, dtype=np.float64))
+        return sum_word_evidence(found, weights, rarities, snapshot.size)
+
+    def _favoured_columns(self, query: RankedQuery) -> Iterator[tuple[NDArray[np.int32], int, float]]:
+        """Yield the columns in which a value is favoured, with its number and the evidence that it adds."""
+        columns, favoured = self._snapshot.columns, query.favoured
+        if favoured.category is not None:
+            yield columns.categories, self._interner.find(favoured.category), CATEGORY_WEIGHT
+        if favoured.project is not None:
+            yield columns.projects, self._interner.find(favoured.project), PROJECT_WEIGHT
 
     def _added_evidence(self, query: RankedQuery, words: WordEvidence, rows: Rows) -> NDArray[np.float64]:
-        """Return the evidence beside the similarity; the array may be that of `words`."""
-        # All rows need no copy, which would take as long as the words themselves.
-        added = words.added if len(rows) == len(words.added) else words.added[rows]
-        for column, text, weight in (
-            (self._snapshot.columns.categories, query.favoured.category, CATEGORY_WEIGHT),
-            (self._snapshot.columns.projects, query.favoured.project, PROJECT_WEIGHT),
-        ):
-            if text is not None:
-                # Not in place: the evidence of words may be used again.
-                added = added + weight * (column[rows] == self._interner.find(text))
+        """Return the evidence beside the similarity of some rows in rising order."""
+        added = words.added_to(rows)
+        for column, number, weight in self._favoured_columns(query):
+            added += weight * (column[rows] == number)
         return added
 
     def _exact_results(
-        self, query: RankedQuery, words: WordEvidence, rows: Rows, added: NDArray[np.float64]
+        self,
+        query: RankedQuery,
+        words: WordEvidence,
+        rows: Rows,
+        added: NDArray[np.float64],
+        limit: int,
+        least: float,
+        *,
+        with_exemplars: bool,
     ) -> list[tuple[int, ScoredDecision]]:
-        """Return the rows in their order, by their exact evidence."""
-        snapshot = self._snapshot
+        """Return the rows that `best` may return in their order, by their exact evidence."""
+        snapshot, passages = self._snapshot, self._snapshot.passages
         if not len(rows):
             return []
-        vectors, firsts = snapshot.passages.take(rows, snapshot.size, snapshot.passage_count)
+        vectors, firsts = passages.take(rows, snapshot.size, snapshot.passage_count)
         # In float64 and row by row, so that a score does not depend on which path or batch computed it.
         products = dot_products(vectors.astype(np.float64), query.vector.astype(np.float64)).round(SCORE_DECIMALS)
-        similarities = np.clip(np.maximum.reduceat(products, firsts), -1.0, 1.0)
-        lasts = np.append(firsts[1:], len(products)) - 1
-        by_lesson = snapshot.passages.has_lesson[rows] & (products[lasts] >= similarities)
+        similarities = np.minimum(np.maximum(np.maximum.reduceat(products, firsts), -1.0), 1.0)
+        kept = self._select_places(rows, similarities + added, limit, least, ROUNDED_OFF, with_exemplars)
+        places, has_words = find_places(rows[kept], words.rows)
+        ends = [*firsts[1:].tolist(), len(products)]
         found = []
-        for place, row in enumerate(rows.tolist()):
-            similarity = float(similarities[place])
+        for place, at, covers in zip(kept.tolist(), places.tolist(), has_words.tolist(), strict=True):
+            row, similarity = int(rows[place]), float(similarities[place])
             evidence = round(similarity + float(added[place]), SCORE_DECIMALS)
             score = round(query.curve.score(evidence), SCORE_DECIMALS)
-            why = match_reasons(
-                similarity, float(words.coverage[row]), int(words.fields[row]), by_lesson=bool(by_lesson[place])
-            )
+            coverage, fields = (float(words.coverage[at]), int(words.fields[at])) if covers else (0.0, 0)
+            by_lesson = bool(passages.has_lesson[row]) and products[ends[place] - 1] >= similarity
+            why = match_reasons(similarity, coverage, fields, by_lesson=by_lesson)
             date = float(snapshot.columns.dates[row])
             found.append((evidence, row, ScoredDecision(snapshot.ids[row], score, date, similarity, why)))
         found.sort(key=lambda item: (-item[0], -item[2].date, item[2].decision_id))
         return [(row, item) for _, row, item in found]
 
 
+def sum_word_evidence(
+    found: Sequence[Postings], weights: Sequence[NDArray[np.float64]], rarities: Sequence[float], size: int
+) -> WordEvidence:
+    """Return the evidence of postings with their weights, for the rows of `size` in which there are any.
+
+    `rarities` are those of all terms of the query.
+    """
+    if not found:
+        return NO_WORDS
+    postings = np.concatenate([each.rows for each in found])
+    occurs = np.zeros(size, np.bool_)
+    occurs[postings] = True
+    rows = np.flatnonzero(occurs)
+    # The number of each row among those, without sorting; what is left of the array is never read.
+    numbers = np.empty(size, np.intp)
+    numbers[rows] = np.arange(len(rows))
+    places = numbers[postings]
+    coverage = np.bincount(places, np.concatenate(weights), len(rows)) / sum(rarities)
+    fields, begin = np.zeros(len(rows), np.uint8), 0
+    for each in found:
+        # Term by term, since a row has each term once, and one that were repeated here would be set only once.
+        end = begin + len(each.rows)
+        fields[places[begin:end]] |= each.fields
+        begin = end
+    added = evidence_of_words(coverage, rarities)
+    added[(fields & NAME_FIELD) != 0] += NAME_WEIGHT
+    return WordEvidence(rows, coverage, added, fields)
+
+
 def match_reasons(similarity: float, coverage: float, fields: int, *, by_lesson: bool) -> tuple[MatchReason, ...]:
     """Return why a row was found; `by_lesson` means that its lesson is the passage closest in meaning."""
     shares_words, is_similar = coverage >= COVERAGE_SHOWN, similarity >= MEANING_SHOWN
     words_of_lesson = bool(fields & LESSON_FIELD) and not fields & TITLE_FIELD
-    reasons = {
-        MatchReason.IDENTIFIER: bool(fields & IDENTIFYING_FIELDS),
-        MatchReason.WORDS: shares_words,
-        MatchReason.MEANING: is_similar,
-        MatchReason.LESSON: (by_lesson and is_similar) or (words_of_lesson and shares_words),
-    }
-    # What was found for no good reason was found because nothing else means more.
-    return tuple(reason for reason, applies in reasons.items() if applies) or (MatchReason.MEANING,)
+    of_lesson = (by_lesson and is_similar) or (words_of_lesson and shares_words)
+    return REASONS[bool(fields & IDENTIFYING_FIELDS), shares_words, is_similar, of_lesson]

@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from cstp_grpc.decisions.memory_size import estimate_memory_bytes
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 
 CACHE_BYTES = 4 * 1024 * 1024
 """Memory for results. Chosen: some hundred searches; agents repeat what they asked minutes ago, not yesterday."""
 
-OBJECT_BYTES = 1000
-"""Estimated memory of a search without its text, and of a match without its decision: the objects of Python."""
+OBJECT_BYTES = 2000
+"""Estimated memory of a search, and of a match with its decision, without the long texts: the objects of Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +79,7 @@ class RecentResults:
 
     def keep(self, parameters: SearchParameters, state: SearchState, chosen: ChosenMatches) -> None:
         """Keep the results of a search for which everything was read in a state, or later."""
-        matches = (*chosen.preferred, *chosen.others)
-        size = OBJECT_BYTES * (1 + len(matches)) + len(parameters.text)
-        kept = KeptResult(chosen, size + sum(estimate_memory_bytes(match.decision) for match in matches))
+        kept = KeptResult(chosen, estimate_result_bytes(parameters, chosen))
         with self._lock:
             # Assigning what is larger than the whole cache would raise.
             if self._enter(state) and kept.size <= self._kept.maxsize:
@@ -94,3 +91,12 @@ class RecentResults:
             self._kept.clear()
             self._state = state
         return state == self._state
+
+
+def estimate_result_bytes(parameters: SearchParameters, chosen: ChosenMatches) -> int:
+    """Return the estimated number of bytes that a search and its result take in memory."""
+    # Roughly, since every search is estimated, and most decisions are in the cache of the store as well.
+    size = OBJECT_BYTES + len(parameters.text)
+    for match in (*chosen.preferred, *chosen.others):
+        size += OBJECT_BYTES + len(match.decision.title) + len(match.decision.notes or "")
+    return size

@@ -23,9 +23,9 @@ from cstp_grpc.decisions.search.matrix_snapshot import (
     SnapshotBuilder,
     compact_snapshot,
 )
-from cstp_grpc.decisions.search.ranking import CandidateRows
+from cstp_grpc.decisions.search.ranking import CandidateRows, PassingRows
 from cstp_grpc.decisions.search.relevance import RankedQuery
-from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, Rows, SharedVectorPool
+from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, SharedVectorPool
 from cstp_grpc.decisions.search.shared_scans import SharedScans
 from cstp_grpc.decisions.store import ErasedRow, IndexRow, Vector, Vectors
 
@@ -39,8 +39,8 @@ BATCH = 512
 MAX_CACHED_FILTERS = 16
 """Cached pairs of caller and filter for each snapshot; most searches of an agent have the same filters."""
 
-MAX_CACHED_ROWS = 20_000
-"""Maximum number of rows in a cache entry: above it, scoring takes much longer than filtering, which a hit saves."""
+MAX_CACHED_ROWS = 1_000_000
+"""Maximum number of cached rows of all filters together: 8 MB. Chosen: several filters in a journal of 100 000."""
 
 UNRESTRICTED = DecisionFilter()
 
@@ -52,9 +52,15 @@ class SnapshotRowCache:
     snapshot: MatrixSnapshot
     # Written by any thread without a lock: setting an item is atomic, and two threads that miss at the same time store
     # equal rows. A few entries more than MAX_CACHED_FILTERS do no harm.
-    rows: dict[tuple[str, DecisionFilter], Rows] = field(default_factory=dict)
+    rows: dict[tuple[str, DecisionFilter], PassingRows] = field(default_factory=dict)
     readable: dict[str, Mask] = field(default_factory=dict)
     """All rows that a caller may read."""
+
+    def keep(self, caller: str, filters: DecisionFilter, passing: PassingRows) -> None:
+        """Keep the rows that passed a filter if there is room."""
+        kept = list(self.rows.values())
+        if len(kept) < MAX_CACHED_FILTERS and sum(map(len, kept)) + len(passing) <= MAX_CACHED_ROWS:
+            self.rows[caller, filters] = passing
 
 
 class VectorMatrix:
@@ -111,15 +117,14 @@ class VectorMatrix:
         # Read once: rows of one snapshot must not be combined with the columns of another.
         recent = self._recent
         snapshot = recent.snapshot
-        rows = recent.rows.get((caller, filters))
-        if rows is None:
+        passing = recent.rows.get((caller, filters))
+        if passing is None:
             mask = self._matching_mask(snapshot, slice(0, snapshot.size), caller, filters)
             if snapshot.dead:
                 mask &= snapshot.alive[: snapshot.size]
-            rows = np.flatnonzero(mask)
-            if len(recent.rows) < MAX_CACHED_FILTERS and len(rows) <= MAX_CACHED_ROWS:
-                recent.rows[caller, filters] = rows
-        return self._candidate_rows(recent, rows, caller)
+            passing = PassingRows(snapshot, np.flatnonzero(mask))
+            recent.keep(caller, filters, passing)
+        return self._candidate_rows(recent, passing, caller)
 
     def expect_queries(self, queries: Sequence[Vector]) -> AbstractContextManager[None]:
         """Scan for all of the queries when one of them needs it, until the end of the block."""
@@ -146,10 +151,11 @@ class VectorMatrix:
         newer = snapshot.columns.revisions[: snapshot.size] > after_revision
         if snapshot.dead:
             newer &= snapshot.alive[: snapshot.size]
-        every = self._candidate_rows(recent, np.flatnonzero(self._readable_mask(recent, caller)), caller)
+        readable = PassingRows(snapshot, np.flatnonzero(self._readable_mask(recent, caller)))
+        every = self._candidate_rows(recent, readable, caller)
         with_words, others = every.rows_with_most_words(query, count)
         rows = np.union1d(np.union1d(np.array(positions, np.intp), np.flatnonzero(newer)), with_words)
-        passing = rows[self._matching_mask(snapshot, rows, caller, filters)]
+        passing = PassingRows(snapshot, rows[self._matching_mask(snapshot, rows, caller, filters)])
         return self._candidate_rows(recent, passing, caller), others
 
     def similarity(self, decision_id: str, query: Vector, up_to_revision: int | None = None) -> float | None:
@@ -180,9 +186,9 @@ class VectorMatrix:
         vectors, firsts = snapshot.passages.take(chosen, snapshot.size, snapshot.passage_count)
         return list(vectors[firsts])
 
-    def _candidate_rows(self, recent: SnapshotRowCache, rows: Rows, caller: str) -> CandidateRows:
+    def _candidate_rows(self, recent: SnapshotRowCache, passing: PassingRows, caller: str) -> CandidateRows:
         reader, readable = self._interner.find(caller), self._readable_mask(recent, caller)
-        return CandidateRows(recent.snapshot, rows, reader, readable, self._interner, self._scorer, self._scans)
+        return CandidateRows(recent.snapshot, passing, reader, readable, self._interner, self._scorer, self._scans)
 
     def _readable_mask(self, recent: SnapshotRowCache, caller: str) -> Mask:
         mask = recent.readable.get(caller)
