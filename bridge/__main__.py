@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import uvloop
+
 from bridge.app import ListenAddresses, run_bridge
 from bridge.http_listener import raise_descriptor_limit
 from bridge.upstream import SECURE_SCHEME, Upstream
@@ -96,7 +98,7 @@ def run_bridge_process(
             settings = with_ports(settings, task.shared_ports)
         upstream = resolve_upstream(settings, task.target, task.announced)
         raise_descriptor_limit(settings.server.max_connections)
-        asyncio.run(serve_until_stopped(settings, upstream, ready, reuse_ports=task.shared_ports is not None))
+        uvloop.run(serve_until_stopped(settings, upstream, ready, reuse_ports=task.shared_ports is not None))
     except ConfigError as error:
         fail(str(error))
         return 1

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import uvloop
 
 from bridge.app import ListenAddresses
 from bridge.app import run_bridge as running_bridge
@@ -107,7 +108,7 @@ class Peers:
 def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
     """Run a bridge to `target` in a thread of its own and say where it is."""
     found: Future[ListenAddresses] = Future()
-    loops = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    loops = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     loop = loops.get_loop()
     stopped = asyncio.Event()
 
