@@ -154,6 +154,7 @@ class GrpcChannel:
         self._servers = [ServerConnection(address, tls) for address in addresses]
         self._authority = f"{addresses[0].host}:{addresses[0].port}"
         self._next = 0
+        self._closed = False
 
     def unary_unary(
         self,
@@ -197,11 +198,14 @@ class GrpcChannel:
         return call
 
     async def close(self) -> None:
-        """Close all connections; calls in progress fail."""
+        """Close all connections; calls in progress are cancelled, as by grpcio."""
+        self._closed = True
         await asyncio.gather(*(server.close() for server in self._servers))
 
     async def _send(self, headers: bytes, content: bytes) -> Http2Response:
-        """Send a request to the next server that can be reached. Raises RequestFailed."""
+        """Send a request to the next server that can be reached. Raises RequestFailed, and UsageError after `close`."""
+        if self._closed:
+            raise grpc.aio.UsageError("the channel is closed")
         for attempts_left in reversed(range(max(MAX_ATTEMPTS, len(self._servers)))):
             server = self._servers[self._next]
             self._next = (self._next + 1) % len(self._servers)

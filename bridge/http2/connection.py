@@ -165,11 +165,12 @@ class Http2Connection(asyncio.Protocol):
                 self._close_when_idle()
 
     async def close(self) -> None:
-        """Close the connection and wait until it is; requests without a response fail."""
+        """Close the connection and wait until it is; requests without a response are cancelled."""
+        for stream in self._streams.values():
+            stream.result.cancel()
         if self._transport is not None:
             self._write(goaway_frame(NO_ERROR))
             self._transport.close()
-        self._drop(ConnectionLost("the connection was closed", processed=True))
         try:
             # With TLS, the server has to confirm it.
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -373,7 +374,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _write(self, content: bytes) -> None:
         # What the server's windows do not allow is never written, so what the transport buffers has a bound.
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(content)
 
     def _close_when_idle(self) -> None:

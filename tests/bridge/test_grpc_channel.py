@@ -167,6 +167,27 @@ async def test_a_server_is_called_again_once_it_is_back() -> None:
             assert await eventually(channel) == b"again"
 
 
+@asynchronous
+async def test_a_closed_channel_ends_its_calls_and_takes_no_more() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def wait(request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.add_callback(ended.set)
+        begun.set()
+        ended.wait(SECONDS)
+        return b""
+
+    with answering(wait) as address:
+        async with opened(address) as channel:
+            call = asyncio.ensure_future(channel.unary_unary(PATH)(b"", timeout=SECONDS))
+            assert await asyncio.to_thread(begun.wait, SECONDS)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        with pytest.raises(grpc.aio.UsageError):
+            await channel.unary_unary(PATH)(b"", timeout=SECONDS)
+        assert await asyncio.to_thread(ended.wait, SECONDS)
+
+
 @asynccontextmanager
 async def unreachable() -> AsyncIterator[tuple[GrpcChannel, int]]:
     """Yield a channel to a port on which nobody listens."""
