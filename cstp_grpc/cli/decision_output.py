@@ -236,7 +236,8 @@ def print_related_intents(console: Console, found: Sequence[intents_pb2.RelatedI
     table = TextTable()
     for item in found:
         blocked = "blocked" if item.HasField("allowed") and not item.allowed else ""
-        details = [item.agent, format_instant(item.received_at), blocked, item.correlation_id, item.project]
+        agent = f"{item.origin}/{item.agent}" if item.HasField("origin") else item.agent
+        details = [agent, format_instant(item.received_at), blocked, item.correlation_id, item.project]
         table.add_row(f"  {item.score:.2f}", closing_text(item), entry_text(item.intent, details, item.closing.notes))
     console.print(table)
 

@@ -29,7 +29,14 @@ from cstp_grpc.federation.merge import (
     merge_search_results,
 )
 from cstp_grpc.federation.peer import CircuitBreaker, Peer, open_peer
-from cstp_grpc.federation.peer_responses import PeerResponse, read_replies, write_announcement, write_check, write_query
+from cstp_grpc.federation.peer_responses import (
+    PeerIntentFeedback,
+    PeerResponse,
+    read_replies,
+    write_announcement,
+    write_check,
+    write_query,
+)
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.gen.methods import Cstp
 from cstp_grpc.guardrails.model import Violation
@@ -153,8 +160,8 @@ class FederatedCallExecutor:
             received=bool(received), correlation_id=request.correlation_id, responding_agent=self._name
         )
         merged.received_at.FromDatetime(self._now())
-        similar = merge_search_results(NO_MATCHES, [feedback.similar for feedback in received])
-        write_announcement(merged, self._merge_verdict(request, answers), similar, answers)
+        own = PeerIntentFeedback(merged.received_at, NO_MATCHES)
+        write_announcement(merged, self._merge_verdict(request, answers), own, answers)
         return merged
 
     def _merge_query(

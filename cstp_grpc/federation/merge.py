@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any, Final, Generic, TypeVar
 
 from cstp_grpc.enums import Severity
-from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2
 from cstp_grpc.guardrails.model import Verdict, Violation, is_approval_missing
 
 UNREACHABLE_GUARDRAIL: Final = "federation-unreachable"
@@ -321,18 +321,63 @@ def top_matches(matches: MergedMatches[FoundT], limit: int) -> list[FoundT]:
 
 
 def merge_suggestions(
-    own: Iterable[str], verdict: MergedVerdict, peers: Iterable[Iterable[str]], limit: int
-) -> list[str]:
+    own: Iterable[cstp_pb2.Suggestion],
+    verdict: MergedVerdict,
+    peers: Iterable[Iterable[cstp_pb2.Suggestion]],
+    limit: int,
+) -> list[cstp_pb2.Suggestion]:
     """Merge suggestions without duplicates: own ones, remedies for violations, then those of the peers in turn."""
-    remedies = (violation.suggestion for violation in verdict.violations.values())
+    remedies = [
+        cstp_pb2.Suggestion(
+            text=violation.suggestion,
+            kind=cstp_pb2.SUGGESTION_KIND_GUARDRAIL,
+            guardrail_id=violation.guardrail_id,
+            origin=agent,
+        )
+        for (agent, _), violation in verdict.violations.items()
+        if violation.suggestion
+    ]
     # Round robin: a peer with many suggestions does not push out those of the others.
     turns = itertools.chain.from_iterable(itertools.zip_longest(*peers))
-    chosen: dict[str, str] = {}
-    for text in itertools.chain(own, remedies, turns):
-        if text and text.strip():
+    chosen: dict[str, cstp_pb2.Suggestion] = {}
+    for suggestion in itertools.chain(own, remedies, turns):
+        if suggestion is not None and suggestion.text.strip():
             # Equal but for case and spacing counts as the same; the first wording is shown.
-            chosen.setdefault(" ".join(text.split()).casefold(), text)
+            chosen.setdefault(" ".join(suggestion.text.split()).casefold(), suggestion)
     return list(chosen.values())[:limit]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedIntent:
+    """A related intent that an agent told of, as it stated it; its origin names the agent.
+
+    `weight` is its score times the trust in the agent, 0 to 1.
+    """
+
+    intent: intents_pb2.RelatedIntent
+    weight: float
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What is the same of an intent that several agents tell of."""
+        return self.intent.agent, self.intent.correlation_id, self.intent.received_at.ToNanoseconds()
+
+    @property
+    def rank(self) -> tuple[bool, float, str, bytes]:
+        """The sort key: open ones first, then by falling weight."""
+        # The bytes decide last, so that the order does not depend on that of arrival.
+        stated = self.intent.SerializeToString(deterministic=True)
+        return self.intent.HasField("closing"), -self.weight, self.intent.origin, stated
+
+
+def merge_related_intents(
+    own: Iterable[WeightedIntent], others: Iterable[WeightedIntent], limit: int
+) -> list[intents_pb2.RelatedIntent]:
+    """Merge related intents, each once: what this agent knows of one takes precedence."""
+    best: dict[tuple[str, str, int], WeightedIntent] = {}
+    for each in itertools.chain(own, sorted(others, key=lambda item: item.rank)):
+        best.setdefault(each.key, each)
+    return [each.intent for each in sorted(best.values(), key=lambda item: item.rank)][:limit]
 
 
 def merge_by_key(

@@ -24,15 +24,23 @@ from cstp_grpc.federation.merge import (
     PeerVerdict,
     QuorumVote,
     ViolationKey,
+    WeightedIntent,
     WeightedMatch,
     build_verdict,
     index_matches,
+    merge_related_intents,
+    merge_search_results,
     merge_suggestions,
     top_matches,
 )
 from cstp_grpc.federation.peer import Peer
-from cstp_grpc.federation.response_validation import MAX_AGENT_CHARACTERS, MAX_DECISIONS, MAX_SUGGESTIONS
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.federation.response_validation import (
+    MAX_AGENT_CHARACTERS,
+    MAX_DECISIONS,
+    MAX_RELATED,
+    MAX_SUGGESTIONS,
+)
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
 from cstp_grpc.guardrails.model import IgnoredInput, MissingInput, Verdict, Violation
 
 
@@ -163,7 +171,9 @@ class PeerIntentFeedback:
 
     received_at: Timestamp
     similar: MergedMatches[cstp_pb2.SimilarDecision]
-    suggestions: tuple[str, ...]
+    suggestions: tuple[cstp_pb2.Suggestion, ...] = ()
+    """The suggestions, with what they rest on if the peer says it."""
+    related: tuple[WeightedIntent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +221,7 @@ def read_reply(reply: PeerReply, *, required: bool, trust: float) -> PeerRespons
         case cstp_pb2.AnnounceIntentResponse():
             if message.HasField("guardrail_status"):
                 verdict = read_verdict(message.guardrail_status, reply.agent, message.responding_agent)
-            similar = read_similar_decisions(message, reply.agent, trust)
-            feedback = PeerIntentFeedback(message.received_at, similar, tuple(message.suggestions))
+            feedback = read_feedback(message, reply.agent, trust)
     return PeerResponse(
         reply.agent,
         required,
@@ -222,6 +231,39 @@ def read_reply(reply: PeerReply, *, required: bool, trust: float) -> PeerRespons
         matches=matches,
         feedback=feedback,
     )
+
+
+def read_feedback(message: cstp_pb2.AnnounceIntentResponse, agent: str, trust: float) -> PeerIntentFeedback:
+    """Read what a peer says of an intent besides its verdict; `trust` is 0 to 1."""
+    return PeerIntentFeedback(
+        message.received_at,
+        read_similar_decisions(message, agent, trust),
+        tuple(read_suggestions(message, agent)),
+        tuple(read_related_intents(message, agent, trust)),
+    )
+
+
+def read_suggestions(message: cstp_pb2.AnnounceIntentResponse, agent: str) -> Iterator[cstp_pb2.Suggestion]:
+    """Yield the suggestions of an agent, whose origin names it; those without details have a text alone."""
+    details = {detail.text: detail for detail in message.suggestion_details}
+    for text in message.suggestions:
+        # A copy, because the response is also shown as the peer gave it.
+        suggestion = cstp_pb2.Suggestion()
+        suggestion.CopyFrom(details.get(text, suggestion))
+        suggestion.text = text
+        suggestion.origin = qualified_agent_name(agent, suggestion.origin, message.responding_agent)
+        yield suggestion
+
+
+def read_related_intents(
+    message: cstp_pb2.AnnounceIntentResponse, agent: str, trust: float
+) -> Iterator[WeightedIntent]:
+    """Yield the related intents that an agent tells of, whose origin names it; `trust` is 0 to 1."""
+    for each in message.related_intents:
+        related = intents_pb2.RelatedIntent()
+        related.CopyFrom(each)
+        related.origin = qualified_agent_name(agent, each.origin, message.responding_agent)
+        yield WeightedIntent(related, min(max(each.score, 0.0), 1.0) * trust)
 
 
 def failed_response(reply: PeerReply, required: bool) -> PeerResponse:
@@ -240,10 +282,10 @@ def unreadable_response(answer: PeerResponse, why: str) -> PeerResponse:
 
 
 def without_decisions(peer: PeerResponse) -> PeerResponse:
-    """Return a peer's response to an intent without its decisions and the suggestions based on them."""
+    """Return a peer's response to an intent without decisions, related intents and the suggestions based on them."""
     if peer.feedback is None:
         return peer
-    return replace(peer, feedback=PeerIntentFeedback(peer.feedback.received_at, NO_MATCHES, ()))
+    return replace(peer, feedback=PeerIntentFeedback(peer.feedback.received_at, NO_MATCHES))
 
 
 MAX_SIMILAR_DECISIONS: Final = 5
@@ -276,24 +318,36 @@ def write_query(
 def write_announcement(
     answer: cstp_pb2.AnnounceIntentResponse,
     verdict: FederatedVerdict | None,
-    similar: MergedMatches[cstp_pb2.SimilarDecision],
+    own: PeerIntentFeedback,
     peers: Sequence[PeerResponse],
 ) -> None:
-    """Write the verdict, if there is one, and the peers' feedback into an announcement's response.
+    """Write the verdict, if there is one, and the feedback of this agent and its peers into an announcement's response.
 
-    Of the similar decisions of all agents, those with the greatest weights are kept.
+    Of the similar decisions and related intents of all agents, those with the greatest weights are kept.
     """
+    feedback = [peer.feedback for peer in sorted(peers, key=agent_name_of) if peer.feedback]
     if verdict is not None:
         write_verdict(answer.guardrail_status, verdict)
     del answer.similar_decisions[:]
+    similar = merge_search_results(own.similar, [each.similar for each in feedback])
     answer.similar_decisions.extend(top_matches(similar, MAX_SIMILAR_DECISIONS))
-    theirs = [peer.feedback.suggestions for peer in sorted(peers, key=agent_name_of) if peer.feedback]
+    related = merge_related_intents(own.related, [item for each in feedback for item in each.related], MAX_RELATED)
+    del answer.related_intents[:]
+    answer.related_intents.extend(related)
     merged = verdict.merged if verdict else EMPTY_VERDICT
-    answer.suggestions[:] = merge_suggestions(list(answer.suggestions), merged, theirs, MAX_SUGGESTIONS)
-    kept = [detail for detail in answer.suggestion_details if detail.text in answer.suggestions]
-    del answer.suggestion_details[:]
-    answer.suggestion_details.extend(kept)
+    suggested = merge_suggestions(own.suggestions, merged, [each.suggestions for each in feedback], MAX_SUGGESTIONS)
+    write_suggestions(answer, suggested)
     write_responses(answer, peers)
+
+
+def write_suggestions(
+    message: cstp_pb2.AnnounceIntentResponse | cstp_pb2.PeerFeedback, suggested: Iterable[cstp_pb2.Suggestion]
+) -> None:
+    """Replace the suggestions of a message, with the details of those that have any."""
+    chosen = list(suggested)
+    message.suggestions[:] = [suggestion.text for suggestion in chosen]
+    del message.suggestion_details[:]
+    message.suggestion_details.extend(suggestion for suggestion in chosen if suggestion.kind)
 
 
 def write_verdict(
@@ -377,7 +431,8 @@ def agent_response_message(peer: PeerResponse) -> cstp_pb2.AgentResponse:
     if (feedback := peer.feedback) is not None:
         response.feedback.received_at.CopyFrom(feedback.received_at)
         response.feedback.similar_decisions.extend(top_matches(feedback.similar, MAX_SIMILAR_DECISIONS))
-        response.feedback.suggestions.extend(feedback.suggestions)
+        response.feedback.related_intents.extend(item.intent for item in feedback.related)
+        write_suggestions(response.feedback, feedback.suggestions)
     return response
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, options_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, intents_pb2, options_pb2, types_pb2
 
 MAX_PEER_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 """The largest response that is read from a peer: the default of gRPC, and of the setting `grpc.max_message_bytes`."""
@@ -34,6 +34,9 @@ MAX_STATED_NAMES: Final = 500
 
 MAX_SUGGESTIONS: Final = 5
 """As many as an agent gives by itself."""
+MAX_RELATED: Final = 5
+"""As many related intents as an agent tells of by itself."""
+MAX_PATHS: Final = 100
 MAX_FORWARDED_BYTES: Final = 256 * 1024
 """How much of one peer's response is forwarded: that of 16 peers, the default of `federation.max_peers`, is as much as
 `grpc.max_message_bytes` by default."""
@@ -44,6 +47,7 @@ TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
 ALLOWED_CONTROLS: Final = "\n\t\r"
 """Non-printable characters that texts may contain."""
 
+SUGGESTION_KINDS: Final = frozenset(cstp_pb2.SuggestionKind.values())
 MATCH_REASONS: Final = frozenset(cstp_pb2.MatchReason.values())
 OUTCOMES: Final = frozenset(types_pb2.Outcome.values())
 STAKES: Final = frozenset(types_pb2.Stakes.values())
@@ -144,8 +148,57 @@ def validate_announcement(message: cstp_pb2.AnnounceIntentResponse) -> None:
     message.suggestions[:] = [
         sanitize_text(text, MAX_TEXT_CHARACTERS) for text in message.suggestions[:MAX_SUGGESTIONS]
     ]
+    del message.suggestion_details[MAX_SUGGESTIONS:]
+    for detail in message.suggestion_details:
+        validate_suggestion(detail)
+    # As the last decisions, these are advice and may be cut.
+    del message.related_intents[MAX_RELATED:]
+    del message.related_intents[count_within_limit(message.related_intents) :]
+    for related in message.related_intents:
+        validate_related_intent(related)
     if message.HasField("guardrail_status"):
         validate_verdict(message.guardrail_status)
+
+
+def validate_suggestion(message: cstp_pb2.Suggestion) -> None:
+    """Validate what a suggestion rests on."""
+    message.text = sanitize_text(message.text, MAX_TEXT_CHARACTERS)
+    if message.kind not in SUGGESTION_KINDS:
+        message.kind = cstp_pb2.SUGGESTION_KIND_UNSPECIFIED
+    check_count(message.decision_ids, MAX_DECISIONS, "decisions of a suggestion")
+    for each in (*message.decision_ids, message.guardrail_id, message.agent, message.correlation_id):
+        check_label(each)
+    check_label(message.origin, MAX_AGENT_CHARACTERS)
+    check_score(message.relevance)
+    if message.outcome not in OUTCOMES:
+        message.outcome = types_pb2.OUTCOME_UNSPECIFIED
+
+
+def validate_related_intent(message: intents_pb2.RelatedIntent) -> None:
+    """Validate an intent of another agent that a peer tells of."""
+    check_identifier(message.agent, "agent's name")
+    check_identifier(message.correlation_id, "correlation id")
+    check_label(message.origin, MAX_AGENT_CHARACTERS)
+    check_score(message.score)
+    if not message.HasField("received_at"):
+        raise InvalidPeerResponse("an intent has no date")
+    check_instant(message.received_at)
+    message.intent = sanitize_text(message.intent, MAX_TEXT_CHARACTERS)
+    if message.category:
+        message.category = sanitize_text(message.category, MAX_IDENTIFIER_CHARACTERS)
+    if message.project:
+        message.project = sanitize_text(message.project, MAX_IDENTIFIER_CHARACTERS)
+    check_count(message.paths, MAX_PATHS, "paths of an intent")
+    message.paths[:] = [sanitize_text(path, MAX_TEXT_CHARACTERS) for path in message.paths]
+    if message.stakes not in STAKES:
+        message.stakes = types_pb2.STAKES_UNSPECIFIED
+    if message.HasField("closing"):
+        check_instant(message.closing.closed_at)
+        check_label(message.closing.decision_id)
+        if message.closing.notes:
+            message.closing.notes = sanitize_text(message.closing.notes, MAX_TEXT_CHARACTERS)
+        if message.closing.outcome not in OUTCOMES:
+            message.closing.outcome = types_pb2.OUTCOME_UNSPECIFIED
 
 
 def validate_access(message: access_pb2.GetAccessResponse) -> None:
@@ -192,8 +245,7 @@ def validate_decisions(
 
 def validate_summary(message: cstp_pb2.DecisionSummary) -> None:
     """Validate the fields of a decision that only queries return."""
-    if not -ROUNDING_TOLERANCE <= message.score <= 1 + ROUNDING_TOLERANCE:
-        raise InvalidPeerResponse("a score is out of range")
+    check_score(message.score)
     if not 0 <= message.confidence <= 1:
         raise InvalidPeerResponse("a confidence is out of range")
     if len(message.tags) > MAX_TAGS or len(message.reasons) > MAX_TAGS:
@@ -214,6 +266,13 @@ def check_sender(name: str, *, present: bool = True) -> None:
     if not name or not present:
         raise InvalidPeerResponse("it is no answer to this")
     check_label(name, MAX_AGENT_CHARACTERS)
+
+
+def check_score(score: float) -> None:
+    """Raise InvalidPeerResponse if a score is not from 0 to 1."""
+    # Written so that NaN fails: every comparison with it is false.
+    if not -ROUNDING_TOLERANCE <= score <= 1 + ROUNDING_TOLERANCE:
+        raise InvalidPeerResponse("a score is out of range")
 
 
 def check_count(messages: Sized, count: int, what: str) -> None:

@@ -27,8 +27,8 @@ from cstp_grpc.federation.merge import (
 )
 from cstp_grpc.federation.peer_responses import (
     PeerResponse,
+    read_feedback,
     read_query_matches,
-    read_similar_decisions,
     read_verdict,
     without_decisions,
     write_announcement,
@@ -180,9 +180,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         verdict = (
             self._merge_verdicts(answer.guardrail_status, peers, plan) if answer.HasField("guardrail_status") else None
         )
-        own = read_similar_decisions(answer, self._name, 1.0)
-        similar = merge_search_results(own, [peer.feedback.similar for peer in peers if peer.feedback])
-        write_announcement(answer, verdict, similar, peers)
+        write_announcement(answer, verdict, read_feedback(answer, self._name, 1.0), peers)
         return verdict
 
     def _merge_verdicts(

@@ -10,7 +10,7 @@ import pytest
 from cstp_grpc.client import CstpClient
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 from tests.federation.agents import agent_settings, peer
-from tests.federation.house import PRODUCTION, House, brief, given, result_of, statuses
+from tests.federation.house import PRODUCTION, SHARED, House, brief, given, result_of, statuses
 from tests.harness import TOKENS, GrpcCaller, running
 
 
@@ -145,6 +145,26 @@ def test_peers_record_what_is_announced(house: House) -> None:
         assert (kept["agent"], kept["claimedAgent"]) == ("friend", {"id": "claimed"})
     again = result_of(house.a, "cstp.announceIntent", params)
     assert again["receivedAt"] == answer["receivedAt"]
+
+
+def test_agents_hear_of_what_is_intended_at_peers(house: House) -> None:
+    intent = f"Rebuild the search index of {house.a.name} tonight"
+    for caller, stakes in ((house.b, "low"), (house.c, "high")):
+        result_of(caller, "cstp.announceIntent", {"intent": intent, "stakes": stakes, **SHARED, **given("local")})
+    asked = {"intent": intent, "category": "architecture", **given("federated")}
+    answer = result_of(house.a, "cstp.announceIntent", asked)
+    # c is trusted less.
+    assert [(each["origin"], each["agent"], each["stakes"]) for each in answer["relatedIntents"]] == [
+        ("b", "alice", "low"),
+        ("c", "alice", "high"),
+    ]
+    assert [len(response["feedback"]["relatedIntents"]) for response in answer["responses"]] == [1, 1]
+    # Both suggest it in the same words.
+    (suggested,) = answer["suggestionDetails"]
+    assert (suggested["kind"], suggested["origin"], suggested["agent"]) == ("related_intent", "b", "alice")
+    # What they tell is of their own server: nothing of it is told as an intent of this one.
+    local = result_of(house.a, "cstp.announceIntent", {"intent": intent, **given("local")})
+    assert local["relatedIntents"] == []
 
 
 def test_what_was_merged_is_on_record(house: House) -> None:

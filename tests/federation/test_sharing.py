@@ -176,9 +176,12 @@ def test_what_other_agents_remember_is_not_passed_on_to_a_peer_that_finds_a_part
         theirs, ours = (Agent(caller) for caller in callers)
         theirs.record("Queue what is far away", outcome="failure", **SHARED)
         ours.record("Queue the covered deployment", **TITLES["Queue the covered deployment"])
+        theirs.call("cstp.announceIntent", intent="Queue the deployment far away", category="deployment", **SHARED)
         federated = {"scope": "federated"}
         assert ours.queried(TOKENS["alice"], **federated) == {"Queue what is far away", "Queue the covered deployment"}
         assert ours.queried(PEER_TOKEN, **federated) == COVERED & {"Queue the covered deployment"}
+        (related,) = ours.told(TOKENS["alice"], **federated)["relatedIntents"]
+        assert (related["origin"], related["intent"]) == ("far", "Queue the deployment far away")
         answer = ours.told(PEER_TOKEN, **federated)
     assert "far away" not in str(answer)
     assert [(response["agent"], response["status"]) for response in answer["responses"]] == [("far", "answered")]

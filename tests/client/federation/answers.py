@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -19,7 +20,7 @@ from cstp_grpc.federation.merge import (
     build_verdict,
     index_matches,
 )
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
 from cstp_grpc.guardrails.model import Violation
 
 NOON = Timestamp(seconds=1_767_268_800)
@@ -117,6 +118,8 @@ def announcement(
     *decisions: cstp_pb2.SimilarDecision,
     verdict: cstp_pb2.GuardrailStatus | None = None,
     suggestions: tuple[str, ...] = (),
+    details: Sequence[cstp_pb2.Suggestion] = (),
+    related: Sequence[intents_pb2.RelatedIntent] = (),
 ) -> cstp_pb2.AnnounceIntentResponse:
     return cstp_pb2.AnnounceIntentResponse(
         received=True,
@@ -125,5 +128,18 @@ def announcement(
         similar_decisions=decisions,
         guardrail_status=verdict,
         suggestions=suggestions,
+        suggestion_details=details,
+        related_intents=related,
         responding_agent="its own name",
     )
+
+
+def lesson(text: str = "Wait", **more: Any) -> cstp_pb2.Suggestion:
+    return cstp_pb2.Suggestion(
+        text=text, **{"kind": cstp_pb2.SUGGESTION_KIND_LESSON, "decision_ids": ["dec-1"], "relevance": 0.5, **more}
+    )
+
+
+def related_intent(agent: str = "eve", score: float = 0.5, **more: Any) -> intents_pb2.RelatedIntent:
+    stated = {"correlation_id": "c-9", "received_at": NOON, "intent": "Do the same", **more}
+    return intents_pb2.RelatedIntent(agent=agent, score=score, **stated)

@@ -16,18 +16,20 @@ from cstp_grpc.federation.merge import (
     MergedMatches,
     MergedVerdict,
     PeerVerdict,
+    WeightedIntent,
     WeightedMatch,
     build_verdict,
     decide_verdict,
     merge_matches,
+    merge_related_intents,
     merge_search_results,
     merge_suggestions,
     merge_verdicts,
     top_matches,
 )
-from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.guardrails.model import Violation
-from tests.client.federation.answers import judgements, opinions, recollections
+from tests.client.federation.answers import NOON, judgements, opinions, recollections, related_intent
 
 Join = Callable[[Any, Any], Any]
 JOINS: list[tuple[Join, st.SearchStrategy[Any], Any]] = [
@@ -210,10 +212,36 @@ def test_no_peer_replaces_what_the_agent_itself_remembers_of_a_decision() -> Non
 def test_suggestions_are_ones_own_then_remedies_then_those_of_peers_in_turns() -> None:
     verdict = blocking("ann", suggestion="Ask a colleague")
     peers = [["Wait", "Take a copy"], [" ", "Roll  back"], ["ask a  colleague", "Never told"]]
-    assert merge_suggestions(["Test it"], verdict, peers, 5) == [
+    theirs = [[cstp_pb2.Suggestion(text=text) for text in texts] for texts in peers]
+    merged = merge_suggestions([cstp_pb2.Suggestion(text="Test it")], verdict, theirs, 5)
+    assert [suggestion.text for suggestion in merged] == [
         "Test it",
         "Ask a colleague",
         "Wait",
         "Take a copy",
         "Roll  back",
     ]
+    assert (merged[1].kind, merged[1].origin) == (cstp_pb2.SUGGESTION_KIND_GUARDRAIL, "ann")
+
+
+def test_related_intents_are_open_ones_by_weight_then_closed_ones_each_once() -> None:
+    def told(agent: str, weight: float, origin: str, **more: Any) -> WeightedIntent:
+        return WeightedIntent(related_intent(agent, origin=origin, **more), weight)
+
+    done = {"closing": {"closed_at": NOON, "outcome": types_pb2.OUTCOME_FAILURE}}
+    own = [told("eve", 0.5, "self"), told("dan", 0.9, "self", **done)]
+    theirs = [
+        told("eve", 0.8, "ann"),
+        told("eve", 0.6, "ben", correlation_id="c-2"),
+        told("fay", 0.7, "ben"),
+        told("fay", 0.3, "ann"),
+    ]
+    for others in (theirs, theirs[::-1]):
+        merged = merge_related_intents(own, others, 5)
+        assert [(each.agent, each.correlation_id, each.origin) for each in merged] == [
+            ("fay", "c-9", "ben"),
+            ("eve", "c-2", "ben"),
+            ("eve", "c-9", "self"),
+            ("dan", "c-9", "self"),
+        ]
+        assert merge_related_intents(own, others, 2) == merged[:2]

@@ -20,6 +20,7 @@ from cstp_grpc.federation.fan_out import ask_peers
 from cstp_grpc.federation.merge import EMPTY_VERDICT, NO_MATCHES, MergedVerdict, decide_verdict
 from cstp_grpc.federation.peer import CircuitBreaker, Peer
 from cstp_grpc.federation.peer_responses import (
+    PeerIntentFeedback,
     PeerResponse,
     qualified_agent_name,
     read_query_matches,
@@ -39,7 +40,9 @@ from tests.client.federation.answers import (
     WARN,
     announcement,
     check,
+    lesson,
     query,
+    related_intent,
     replied,
     similar,
     summary,
@@ -193,6 +196,19 @@ NONSENSE: dict[str, Callable[[], Message]] = {
     "a score that is no number": lambda: announcement(changed(similar(), score=math.nan)),  # type: ignore[arg-type]
     "a verdict that contradicts itself": lambda: announcement(verdict=cstp_pb2.GuardrailStatus()),
     "a suggestion without end": lambda: announcement(suggestions=("x" * 20_001,)),
+    "a detail without end": lambda: announcement(details=[lesson("x" * 20_001)]),
+    "a detail beyond relevance": lambda: announcement(details=[lesson(relevance=1.1)]),
+    "a detail of too many decisions": lambda: announcement(details=[lesson(decision_ids=["d"] * 51)]),
+    "a detail of an odd agent": lambda: announcement(details=[lesson(agent="a\x1b")]),
+    "an intent of nobody": lambda: announcement(related=[related_intent("")]),
+    "an intent without an id": lambda: announcement(related=[related_intent(correlation_id="")]),
+    "an intent at no time": lambda: announcement(related=[related_intent(received_at=None)]),
+    "an intent beyond relevance": lambda: announcement(related=[related_intent(score=math.nan)]),
+    "an intent without end": lambda: announcement(related=[related_intent(intent="x" * 20_001)]),
+    "an intent of too many paths": lambda: announcement(related=[related_intent(paths=["p"] * 101)]),
+    "an intent closed before all times": lambda: announcement(
+        related=[related_intent(closing={"closed_at": Timestamp(seconds=-(10**12))})]
+    ),
 }
 
 
@@ -260,7 +276,25 @@ def test_a_peer_has_a_few_suggestions_told_on() -> None:
         announcement(suggestions=("Wait\x1b", "Roll back", "Ask", "Think", "Sleep", "x" * 20_001))
     ).feedback
     assert feedback is not None
-    assert feedback.suggestions == ("Wait ", "Roll back", "Ask", "Think", "Sleep")
+    assert [each.text for each in feedback.suggestions] == ["Wait ", "Roll back", "Ask", "Think", "Sleep"]
+
+
+def test_details_and_related_intents_are_told_on_with_the_name_of_the_peer() -> None:
+    related = [related_intent(f"eve-{number}", intent="Do\x1bit", stakes=99) for number in range(7)]
+    related[0].origin, related[1].origin = "its own name", "cleo"
+    details = [lesson("Wait\x1b", kind=99), lesson("Ask", outcome=99, origin="cleo"), lesson("Never said")]
+    feedback = heard(announcement(suggestions=("Wait\x1b", "Ask"), details=details, related=related)).feedback
+    assert feedback is not None
+    assert feedback.suggestions == (
+        lesson("Wait ", kind=cstp_pb2.SUGGESTION_KIND_UNSPECIFIED, origin="ben"),
+        lesson("Ask", origin="ben/cleo"),
+    )
+    assert [(item.intent.agent, item.intent.origin, item.weight) for item in feedback.related] == [
+        ("eve-0", "ben", 0.5),
+        ("eve-1", "ben/cleo", 0.5),
+        *((f"eve-{number}", "ben", 0.5) for number in range(2, 5)),
+    ]
+    assert {(item.intent.intent, item.intent.stakes) for item in feedback.related} == {("Do it", 0)}
 
 
 def test_words_of_a_later_contract_are_left_out() -> None:
@@ -322,7 +356,7 @@ def test_whatever_a_peer_answers_what_comes_of_it_can_be_sent(
     checked, asked, announced = check(), query(), announcement()
     write_check(checked, verdict, [answer])
     write_query(asked, answer.matches or NO_MATCHES, 10, [answer])
-    write_announcement(announced, verdict, answer.feedback.similar if answer.feedback else NO_MATCHES, [answer])
+    write_announcement(announced, verdict, PeerIntentFeedback(NOON, NO_MATCHES), [answer])
     for written in (checked, asked, announced):
         to_json(written)
         assert type(written).FromString(written.SerializeToString()) == written

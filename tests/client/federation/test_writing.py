@@ -14,9 +14,9 @@ from cstp_grpc.federation.fan_out import PeerReply
 from cstp_grpc.federation.merge import NO_MATCHES, decide_verdict, merge_matches, merge_search_results
 from cstp_grpc.federation.peer_responses import (
     PeerResponse,
+    read_feedback,
     read_query_matches,
     read_reply,
-    read_similar_decisions,
     read_verdict,
     write_announcement,
     write_check,
@@ -29,7 +29,9 @@ from tests.client.federation.answers import (
     WARN,
     announcement,
     check,
+    lesson,
     query,
+    related_intent,
     replied,
     similar,
     summary,
@@ -55,10 +57,17 @@ distances = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])
 titles = st.sampled_from(["This", "That"])
 queries = st.lists(st.builds(summary, identifiers, distances, title=titles), max_size=3).map(lambda d: query(*d))
 announcements = st.builds(
-    lambda decisions, verdict, suggestions: announcement(*decisions, verdict=verdict, suggestions=tuple(suggestions)),
+    lambda decisions, verdict, suggestions, related: announcement(
+        *decisions,
+        verdict=verdict,
+        suggestions=tuple(suggestions),
+        details=[lesson(text) for text in suggestions if text in ("Wait", "Sleep")],
+        related=related,
+    ),
     st.lists(st.builds(similar, identifiers, distances, title=titles), max_size=3),
     checks.map(lambda c: status(c)),
     st.lists(st.sampled_from(["Wait", "Roll back", "Test it", "Sleep", "Think"]), max_size=3),
+    st.lists(st.builds(related_intent, st.sampled_from(["eve", "fay"]), st.sampled_from([0.5, 0.75, 1.0])), max_size=3),
 )
 
 
@@ -102,8 +111,7 @@ def announced(own: cstp_pb2.AnnounceIntentResponse, replies: Sequence[PeerReply]
     answer, peers = cstp_pb2.AnnounceIntentResponse(), understood(replies)
     answer.CopyFrom(own)
     verdict = decide_verdict("self", read_verdict(own.guardrail_status, "self"), [peer.peer_verdict for peer in peers])
-    found = [peer.feedback.similar for peer in peers if peer.feedback]
-    write_announcement(answer, verdict, merge_search_results(read_similar_decisions(own, "self", 1.0), found), peers)
+    write_announcement(answer, verdict, read_feedback(own, "self", 1.0), peers)
     return answer
 
 
@@ -220,30 +228,45 @@ def test_a_query_tells_the_nearest_decisions_of_all_and_how_many_each_found() ->
 
 
 def test_an_announcement_merges_the_feedback_of_all() -> None:
-    own = announcement(similar("dec-1", 0.5), verdict=status(check(evaluated=2)), suggestions=("Test it", "Wait"))
+    own = announcement(
+        similar("dec-1", 0.5),
+        verdict=status(check(evaluated=2)),
+        suggestions=("Test it", "Wait"),
+        details=[lesson("Wait")],
+        related=[related_intent("eve", 0.5)],
+    )
     own.code_context.project = "shop"
     theirs = announcement(
         *[similar(f"dec-{n}", 0.25) for n in range(2, 8)],
         verdict=status(check(violation("b", suggestion="Take a copy"))),
         suggestions=("wait", "Roll back", "Ask", "Think", "Sleep"),
+        details=[lesson("wait", relevance=0.9), lesson("Ask")],
+        related=[related_intent("fay", 0.75)],
     )
     merged = announced(own, [replied("ann", theirs)])
     assert [(d.id, d.origin) for d in merged.similar_decisions] == [(f"dec-{n}", "ann") for n in range(2, 7)]
     assert [(v.agent, v.guardrail_id) for v in merged.guardrail_status.violations] == [("ann", "b")]
     assert (merged.guardrail_status.allowed, merged.guardrail_status.evaluated) == (False, 5)
     assert list(merged.suggestions) == ["Test it", "Wait", "Take a copy", "Roll back", "Ask"]
+    remedy = cstp_pb2.Suggestion(
+        text="Take a copy", kind=cstp_pb2.SUGGESTION_KIND_GUARDRAIL, guardrail_id="b", origin="ann"
+    )
+    assert list(merged.suggestion_details) == [lesson("Wait", origin="self"), remedy, lesson("Ask", origin="ann")]
+    assert [(each.agent, each.origin) for each in merged.related_intents] == [("fay", "ann"), ("eve", "self")]
     assert merged.code_context == own.code_context
     assert (merged.received_at, merged.correlation_id) == (NOON, "c-1")
     (ann,) = merged.responses
     assert ann.feedback.received_at == NOON
     assert len(ann.feedback.similar_decisions) == 5
     assert list(ann.feedback.suggestions) == ["wait", "Roll back", "Ask", "Think", "Sleep"]
+    assert [detail.text for detail in ann.feedback.suggestion_details] == ["wait", "Ask"]
+    assert [each.agent for each in ann.feedback.related_intents] == ["fay"]
     assert [v.guardrail_id for v in ann.guardrail_status.violations] == ["b"]
 
 
 def test_an_announcement_without_a_verdict_to_tell_keeps_none() -> None:
     own, peers = announcement(), understood([replied("ann", announcement(suggestions=("Wait",)))])
-    write_announcement(own, None, read_similar_decisions(own, "self", 1.0), peers)
+    write_announcement(own, None, read_feedback(own, "self", 1.0), peers)
     assert not own.HasField("guardrail_status")
     assert list(own.suggestions) == ["Wait"]
 

@@ -292,14 +292,13 @@ class AnnounceIntentResponse(_message.Message):
     @_builtins.property
     def related_intents(self) -> _containers.RepeatedCompositeFieldContainer[_intents_pb2.RelatedIntent]:
         """At most five intents of other agents that resemble this one, were announced within 24 hours and are shared: open
-        ones first, then closed ones, each group by falling score.
+        ones first, then closed ones, each group by falling score. Where the scope was federated, those of all agents, each
+        group by weight, which is the score times the trust in the agent.
         """
 
     @_builtins.property
     def suggestion_details(self) -> _containers.RepeatedCompositeFieldContainer[Global___Suggestion]:
-        """What the suggestions of this agent rest on, in their order. Where the scope was federated, suggestions of peers and
-        those that the merged verdict brought have no details.
-        """
+        """What the suggestions rest on, in their order. Those of peers that do not say it have no details."""
 
     def __init__(
         self,
@@ -339,6 +338,7 @@ class Suggestion(_message.Message):
     CORRELATION_ID_FIELD_NUMBER: _builtins.int
     RELEVANCE_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The suggestion, as it is among `suggestions`."""
     kind: Global___SuggestionKind.ValueType
@@ -353,6 +353,10 @@ class Suggestion(_message.Message):
     """The score of the most similar decision or intent that it rests on, 0 to 1; absent where it rests on neither."""
     outcome: _types_pb2.Outcome.ValueType
     """How the decisions or the intent turned out; absent where they have no outcome or different ones."""
+    origin: _builtins.str
+    """The agent that suggests it, in federated answers alone, whose decisions, guardrail or intent these are; `a/b` is the
+    peer b of the peer a.
+    """
     @_builtins.property
     def decision_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The decisions that it rests on, the one that it is about first."""
@@ -368,10 +372,11 @@ class Suggestion(_message.Message):
         correlation_id: _builtins.str | None = ...,
         relevance: _builtins.float | None = ...,
         outcome: _types_pb2.Outcome.ValueType = ...,
+        origin: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_correlation_id", b"_correlation_id", "_guardrail_id", b"_guardrail_id", "_relevance", b"_relevance", "agent", b"agent", "correlation_id", b"correlation_id", "guardrail_id", b"guardrail_id", "relevance", b"relevance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_correlation_id", b"_correlation_id", "_guardrail_id", b"_guardrail_id", "_origin", b"_origin", "_relevance", b"_relevance", "agent", b"agent", "correlation_id", b"correlation_id", "guardrail_id", b"guardrail_id", "origin", b"origin", "relevance", b"relevance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_correlation_id", b"_correlation_id", "_guardrail_id", b"_guardrail_id", "_relevance", b"_relevance", "agent", b"agent", "correlation_id", b"correlation_id", "decision_ids", b"decision_ids", "guardrail_id", b"guardrail_id", "kind", b"kind", "outcome", b"outcome", "relevance", b"relevance", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_correlation_id", b"_correlation_id", "_guardrail_id", b"_guardrail_id", "_origin", b"_origin", "_relevance", b"_relevance", "agent", b"agent", "correlation_id", b"correlation_id", "decision_ids", b"decision_ids", "guardrail_id", b"guardrail_id", "kind", b"kind", "origin", b"origin", "outcome", b"outcome", "relevance", b"relevance", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
@@ -379,6 +384,8 @@ class Suggestion(_message.Message):
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
     _WhichOneofReturnType__guardrail_id: _TypeAlias = _typing.Literal["guardrail_id"]  # noqa: Y015
     _WhichOneofArgType__guardrail_id: _TypeAlias = _typing.Literal["_guardrail_id", b"_guardrail_id"]  # noqa: Y015
+    _WhichOneofReturnType__origin: _TypeAlias = _typing.Literal["origin"]  # noqa: Y015
+    _WhichOneofArgType__origin: _TypeAlias = _typing.Literal["_origin", b"_origin"]  # noqa: Y015
     _WhichOneofReturnType__relevance: _TypeAlias = _typing.Literal["relevance"]  # noqa: Y015
     _WhichOneofArgType__relevance: _TypeAlias = _typing.Literal["_relevance", b"_relevance"]  # noqa: Y015
     @_typing.overload
@@ -387,6 +394,8 @@ class Suggestion(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__guardrail_id) -> _WhichOneofReturnType__guardrail_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__origin) -> _WhichOneofReturnType__origin | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__relevance) -> _WhichOneofReturnType__relevance | None: ...
 
@@ -728,6 +737,8 @@ class PeerFeedback(_message.Message):
     RECEIVED_AT_FIELD_NUMBER: _builtins.int
     SIMILAR_DECISIONS_FIELD_NUMBER: _builtins.int
     SUGGESTIONS_FIELD_NUMBER: _builtins.int
+    RELATED_INTENTS_FIELD_NUMBER: _builtins.int
+    SUGGESTION_DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def received_at(self) -> _timestamp_pb2.Timestamp:
         """When it received the intent, which it has recorded."""
@@ -740,16 +751,26 @@ class PeerFeedback(_message.Message):
     def suggestions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most five suggestions."""
 
+    @_builtins.property
+    def related_intents(self) -> _containers.RepeatedCompositeFieldContainer[_intents_pb2.RelatedIntent]:
+        """At most five related intents."""
+
+    @_builtins.property
+    def suggestion_details(self) -> _containers.RepeatedCompositeFieldContainer[Global___Suggestion]:
+        """What the suggestions rest on; empty from agents that do not say it."""
+
     def __init__(
         self,
         *,
         received_at: _timestamp_pb2.Timestamp | None = ...,
         similar_decisions: _abc.Iterable[Global___SimilarDecision] | None = ...,
         suggestions: _abc.Iterable[_builtins.str] | None = ...,
+        related_intents: _abc.Iterable[_intents_pb2.RelatedIntent] | None = ...,
+        suggestion_details: _abc.Iterable[Global___Suggestion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["received_at", b"received_at", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["received_at", b"received_at", "related_intents", b"related_intents", "similar_decisions", b"similar_decisions", "suggestion_details", b"suggestion_details", "suggestions", b"suggestions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

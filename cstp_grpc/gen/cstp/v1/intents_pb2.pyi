@@ -82,6 +82,7 @@ class RelatedIntent(_message.Message):
     PROJECT_FIELD_NUMBER: _builtins.int
     PATHS_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
     """The agent that announced it."""
     correlation_id: _builtins.str
@@ -100,6 +101,8 @@ class RelatedIntent(_message.Message):
     """How much it resembles the announcement, 0 to 1: the cosine similarity of the texts, raised by 0.2 where both name
     the same project and a path that is the same or contains the other, and by 0.05 where they name the project alone.
     """
+    origin: _builtins.str
+    """The agent whose server told of it, in federated answers alone; `a/b` is the peer b of the peer a."""
     @_builtins.property
     def received_at(self) -> _timestamp_pb2.Timestamp:
         """When it was first received."""
@@ -126,21 +129,26 @@ class RelatedIntent(_message.Message):
         project: _builtins.str | None = ...,
         paths: _abc.Iterable[_builtins.str] | None = ...,
         score: _builtins.float = ...,
+        origin: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_category", b"_category", "_project", b"_project", "allowed", b"allowed", "category", b"category", "closing", b"closing", "project", b"project", "received_at", b"received_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_category", b"_category", "_origin", b"_origin", "_project", b"_project", "allowed", b"allowed", "category", b"category", "closing", b"closing", "origin", b"origin", "project", b"project", "received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_category", b"_category", "_project", b"_project", "agent", b"agent", "allowed", b"allowed", "category", b"category", "closing", b"closing", "correlation_id", b"correlation_id", "intent", b"intent", "paths", b"paths", "project", b"project", "received_at", b"received_at", "score", b"score", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_category", b"_category", "_origin", b"_origin", "_project", b"_project", "agent", b"agent", "allowed", b"allowed", "category", b"category", "closing", b"closing", "correlation_id", b"correlation_id", "intent", b"intent", "origin", b"origin", "paths", b"paths", "project", b"project", "received_at", b"received_at", "score", b"score", "stakes", b"stakes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed: _TypeAlias = _typing.Literal["allowed"]  # noqa: Y015
     _WhichOneofArgType__allowed: _TypeAlias = _typing.Literal["_allowed", b"_allowed"]  # noqa: Y015
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__origin: _TypeAlias = _typing.Literal["origin"]  # noqa: Y015
+    _WhichOneofArgType__origin: _TypeAlias = _typing.Literal["_origin", b"_origin"]  # noqa: Y015
     _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
     _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed) -> _WhichOneofReturnType__allowed | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__origin) -> _WhichOneofReturnType__origin | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
 

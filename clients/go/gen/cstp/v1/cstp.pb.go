@@ -370,10 +370,10 @@ type AnnounceIntentResponse struct {
 	// gaps. 0 in the merged answer of a client that asks several agents, each of which counts its own.
 	Revision int32 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
 	// At most five intents of other agents that resemble this one, were announced within 24 hours and are shared: open
-	// ones first, then closed ones, each group by falling score.
+	// ones first, then closed ones, each group by falling score. Where the scope was federated, those of all agents, each
+	// group by weight, which is the score times the trust in the agent.
 	RelatedIntents []*RelatedIntent `protobuf:"bytes,11,rep,name=related_intents,json=relatedIntents,proto3" json:"related_intents,omitempty"`
-	// What the suggestions of this agent rest on, in their order. Where the scope was federated, suggestions of peers and
-	// those that the merged verdict brought have no details.
+	// What the suggestions rest on, in their order. Those of peers that do not say it have no details.
 	SuggestionDetails []*Suggestion `protobuf:"bytes,12,rep,name=suggestion_details,json=suggestionDetails,proto3" json:"suggestion_details,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -511,7 +511,10 @@ type Suggestion struct {
 	// The score of the most similar decision or intent that it rests on, 0 to 1; absent where it rests on neither.
 	Relevance *float64 `protobuf:"fixed64,7,opt,name=relevance,proto3,oneof" json:"relevance,omitempty"`
 	// How the decisions or the intent turned out; absent where they have no outcome or different ones.
-	Outcome       Outcome `protobuf:"varint,8,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
+	Outcome Outcome `protobuf:"varint,8,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
+	// The agent that suggests it, in federated answers alone, whose decisions, guardrail or intent these are; `a/b` is the
+	// peer b of the peer a.
+	Origin        *string `protobuf:"bytes,9,opt,name=origin,proto3,oneof" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -600,6 +603,13 @@ func (x *Suggestion) GetOutcome() Outcome {
 		return x.Outcome
 	}
 	return Outcome_OUTCOME_UNSPECIFIED
+}
+
+func (x *Suggestion) GetOrigin() string {
+	if x != nil && x.Origin != nil {
+		return *x.Origin
+	}
+	return ""
 }
 
 // A past decision that resembles the intent.
@@ -1222,9 +1232,13 @@ type PeerFeedback struct {
 	// At most five similar decisions.
 	SimilarDecisions []*SimilarDecision `protobuf:"bytes,2,rep,name=similar_decisions,json=similarDecisions,proto3" json:"similar_decisions,omitempty"`
 	// At most five suggestions.
-	Suggestions   []string `protobuf:"bytes,3,rep,name=suggestions,proto3" json:"suggestions,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Suggestions []string `protobuf:"bytes,3,rep,name=suggestions,proto3" json:"suggestions,omitempty"`
+	// At most five related intents.
+	RelatedIntents []*RelatedIntent `protobuf:"bytes,4,rep,name=related_intents,json=relatedIntents,proto3" json:"related_intents,omitempty"`
+	// What the suggestions rest on; empty from agents that do not say it.
+	SuggestionDetails []*Suggestion `protobuf:"bytes,5,rep,name=suggestion_details,json=suggestionDetails,proto3" json:"suggestion_details,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *PeerFeedback) Reset() {
@@ -1274,6 +1288,20 @@ func (x *PeerFeedback) GetSimilarDecisions() []*SimilarDecision {
 func (x *PeerFeedback) GetSuggestions() []string {
 	if x != nil {
 		return x.Suggestions
+	}
+	return nil
+}
+
+func (x *PeerFeedback) GetRelatedIntents() []*RelatedIntent {
+	if x != nil {
+		return x.RelatedIntents
+	}
+	return nil
+}
+
+func (x *PeerFeedback) GetSuggestionDetails() []*Suggestion {
+	if x != nil {
+		return x.SuggestionDetails
 	}
 	return nil
 }
@@ -2095,7 +2123,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\brevision\x18\n" +
 	" \x01(\x05R\brevision\x12?\n" +
 	"\x0frelated_intents\x18\v \x03(\v2\x16.cstp.v1.RelatedIntentR\x0erelatedIntents\x12B\n" +
-	"\x12suggestion_details\x18\f \x03(\v2\x13.cstp.v1.SuggestionR\x11suggestionDetails\"\xea\x02\n" +
+	"\x12suggestion_details\x18\f \x03(\v2\x13.cstp.v1.SuggestionR\x11suggestionDetails\"\x92\x03\n" +
 	"\n" +
 	"Suggestion\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
@@ -2105,12 +2133,14 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x05agent\x18\x05 \x01(\tH\x01R\x05agent\x88\x01\x01\x12*\n" +
 	"\x0ecorrelation_id\x18\x06 \x01(\tH\x02R\rcorrelationId\x88\x01\x01\x12!\n" +
 	"\trelevance\x18\a \x01(\x01H\x03R\trelevance\x88\x01\x01\x12*\n" +
-	"\aoutcome\x18\b \x01(\x0e2\x10.cstp.v1.OutcomeR\aoutcomeB\x0f\n" +
+	"\aoutcome\x18\b \x01(\x0e2\x10.cstp.v1.OutcomeR\aoutcome\x12\x1b\n" +
+	"\x06origin\x18\t \x01(\tH\x04R\x06origin\x88\x01\x01B\x0f\n" +
 	"\r_guardrail_idB\b\n" +
 	"\x06_agentB\x11\n" +
 	"\x0f_correlation_idB\f\n" +
 	"\n" +
-	"_relevance\"\x96\x04\n" +
+	"_relevanceB\t\n" +
+	"\a_origin\"\x96\x04\n" +
 	"\x0fSimilarDecision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12*\n" +
@@ -2165,12 +2195,14 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"G\n" +
 	"\rPeerDecisions\x126\n" +
-	"\tdecisions\x18\x01 \x03(\v2\x18.cstp.v1.DecisionSummaryR\tdecisions\"\xb4\x01\n" +
+	"\tdecisions\x18\x01 \x03(\v2\x18.cstp.v1.DecisionSummaryR\tdecisions\"\xb9\x02\n" +
 	"\fPeerFeedback\x12;\n" +
 	"\vreceived_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"receivedAt\x12E\n" +
 	"\x11similar_decisions\x18\x02 \x03(\v2\x18.cstp.v1.SimilarDecisionR\x10similarDecisions\x12 \n" +
-	"\vsuggestions\x18\x03 \x03(\tR\vsuggestions\"\x97\x03\n" +
+	"\vsuggestions\x18\x03 \x03(\tR\vsuggestions\x12?\n" +
+	"\x0frelated_intents\x18\x04 \x03(\v2\x16.cstp.v1.RelatedIntentR\x0erelatedIntents\x12B\n" +
+	"\x12suggestion_details\x18\x05 \x03(\v2\x13.cstp.v1.SuggestionR\x11suggestionDetails\"\x97\x03\n" +
 	"\x15QueryDecisionsRequest\x12\x14\n" +
 	"\x05query\x18\x01 \x01(\tR\x05query\x122\n" +
 	"\afilters\x18\x02 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x19\n" +
@@ -2372,41 +2404,43 @@ var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	15, // 30: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
 	25, // 31: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
 	5,  // 32: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	33, // 33: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	21, // 34: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 35: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
-	15, // 36: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
-	9,  // 37: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
-	19, // 38: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
-	20, // 39: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
-	29, // 40: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
-	28, // 41: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
-	25, // 42: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
-	1,  // 43: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
-	28, // 44: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
-	17, // 45: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
-	21, // 46: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 47: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
-	20, // 48: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
-	22, // 49: cstp.v1.Action.context:type_name -> google.protobuf.Struct
-	30, // 50: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
-	30, // 51: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
-	25, // 52: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
-	9,  // 53: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
-	7,  // 54: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
-	30, // 55: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
-	31, // 56: cstp.v1.CheckGuardrailsResponse.ignored_context:type_name -> cstp.v1.IgnoredInput
-	2,  // 57: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
-	13, // 58: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
-	16, // 59: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
-	3,  // 60: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
-	14, // 61: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
-	18, // 62: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
-	60, // [60:63] is the sub-list for method output_type
-	57, // [57:60] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	27, // 33: cstp.v1.PeerFeedback.related_intents:type_name -> cstp.v1.RelatedIntent
+	4,  // 34: cstp.v1.PeerFeedback.suggestion_details:type_name -> cstp.v1.Suggestion
+	33, // 35: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	21, // 36: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 37: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
+	15, // 38: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
+	9,  // 39: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
+	19, // 40: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
+	20, // 41: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
+	29, // 42: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
+	28, // 43: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
+	25, // 44: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
+	1,  // 45: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
+	28, // 46: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
+	17, // 47: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
+	21, // 48: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 49: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
+	20, // 50: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
+	22, // 51: cstp.v1.Action.context:type_name -> google.protobuf.Struct
+	30, // 52: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
+	30, // 53: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
+	25, // 54: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
+	9,  // 55: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
+	7,  // 56: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
+	30, // 57: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
+	31, // 58: cstp.v1.CheckGuardrailsResponse.ignored_context:type_name -> cstp.v1.IgnoredInput
+	2,  // 59: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
+	13, // 60: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
+	16, // 61: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
+	3,  // 62: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
+	14, // 63: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
+	18, // 64: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
+	62, // [62:65] is the sub-list for method output_type
+	59, // [59:62] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_cstp_proto_init() }

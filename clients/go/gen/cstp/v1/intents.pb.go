@@ -123,7 +123,9 @@ type RelatedIntent struct {
 	Paths []string `protobuf:"bytes,10,rep,name=paths,proto3" json:"paths,omitempty"`
 	// How much it resembles the announcement, 0 to 1: the cosine similarity of the texts, raised by 0.2 where both name
 	// the same project and a path that is the same or contains the other, and by 0.05 where they name the project alone.
-	Score         float64 `protobuf:"fixed64,11,opt,name=score,proto3" json:"score,omitempty"`
+	Score float64 `protobuf:"fixed64,11,opt,name=score,proto3" json:"score,omitempty"`
+	// The agent whose server told of it, in federated answers alone; `a/b` is the peer b of the peer a.
+	Origin        *string `protobuf:"bytes,12,opt,name=origin,proto3,oneof" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -233,6 +235,13 @@ func (x *RelatedIntent) GetScore() float64 {
 		return x.Score
 	}
 	return 0
+}
+
+func (x *RelatedIntent) GetOrigin() string {
+	if x != nil && x.Origin != nil {
+		return *x.Origin
+	}
+	return ""
 }
 
 // The intent to close.
@@ -667,7 +676,7 @@ const file_cstp_v1_intents_proto_rawDesc = "" +
 	"\vdecision_id\x18\x04 \x01(\tH\x01R\n" +
 	"decisionId\x88\x01\x01B\b\n" +
 	"\x06_notesB\x0e\n" +
-	"\f_decision_id\"\xac\x03\n" +
+	"\f_decision_id\"\xd4\x03\n" +
 	"\rRelatedIntent\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12%\n" +
 	"\x0ecorrelation_id\x18\x02 \x01(\tR\rcorrelationId\x12;\n" +
@@ -681,12 +690,14 @@ const file_cstp_v1_intents_proto_rawDesc = "" +
 	"\aproject\x18\t \x01(\tH\x02R\aproject\x88\x01\x01\x12\x14\n" +
 	"\x05paths\x18\n" +
 	" \x03(\tR\x05paths\x12\x14\n" +
-	"\x05score\x18\v \x01(\x01R\x05scoreB\v\n" +
+	"\x05score\x18\v \x01(\x01R\x05score\x12\x1b\n" +
+	"\x06origin\x18\f \x01(\tH\x03R\x06origin\x88\x01\x01B\v\n" +
 	"\t_categoryB\n" +
 	"\n" +
 	"\b_allowedB\n" +
 	"\n" +
-	"\b_project\"\xf0\x01\n" +
+	"\b_projectB\t\n" +
+	"\a_origin\"\xf0\x01\n" +
 	"\x12CloseIntentRequest\x12%\n" +
 	"\x0ecorrelation_id\x18\x01 \x01(\tR\rcorrelationId\x12*\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x10.cstp.v1.OutcomeR\aoutcome\x12\x19\n" +
