@@ -202,7 +202,9 @@ def index_violations(violations: Iterable[Violation]) -> dict[str, Violation]:
     return highest
 
 
-ViolationRank = tuple[int, str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str, str], ...]]
+ViolationRank = tuple[
+    int, str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str, str, tuple[str, ...]], ...]
+]
 
 
 def violation_rank(violation: Violation) -> ViolationRank:
@@ -210,7 +212,9 @@ def violation_rank(violation: Violation) -> ViolationRank:
     # None cannot be compared with a text; as an empty tuple it ranks below all of them.
     suggestion = () if violation.suggestion is None else (violation.suggestion,)
     code = () if violation.code is None else (violation.code,)
-    missing_inputs = tuple((each.name, each.type, each.description or "") for each in violation.missing_inputs)
+    missing_inputs = tuple(
+        (each.name, each.type, each.description or "", each.values) for each in violation.missing_inputs
+    )
     return (
         SEVERITY_RANKS[violation.severity],
         violation.message,

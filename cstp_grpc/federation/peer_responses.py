@@ -92,7 +92,8 @@ def read_violation(message: types_pb2.Violation, otherwise: Severity) -> Violati
         suggestion=message.suggestion or None,
         code=message.code or None,
         missing_inputs=tuple(
-            MissingInput(each.name, each.type, each.description or None) for each in message.missing_inputs
+            MissingInput(each.name, each.type, each.description or None, tuple(each.values))
+            for each in message.missing_inputs
         ),
     )
 
@@ -392,7 +393,7 @@ def violation_messages(violations: Mapping[ViolationKey, Violation]) -> Iterator
             code=violation.code,
             agent=agent,
             missing_inputs=[
-                types_pb2.MissingInput(name=each.name, type=each.type, description=each.description)
+                types_pb2.MissingInput(name=each.name, type=each.type, description=each.description, values=each.values)
                 for each in violation.missing_inputs
             ],
         )

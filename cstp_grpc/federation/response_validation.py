@@ -124,6 +124,8 @@ def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:
     for each in inputs:
         check_identifier(each.name, "input's name")
         check_label(each.type)
+        check_count(each.values, MAX_STATED_NAMES, "values of an input")
+        each.values[:] = [sanitize_text(value, MAX_NAME_CHARACTERS) for value in each.values]
         if each.description:
             each.description = sanitize_text(each.description, MAX_TEXT_CHARACTERS)
 

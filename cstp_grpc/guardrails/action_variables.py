@@ -5,12 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cstp_grpc.guardrails.cel_engine import STAKES_ORDER
-from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE
+from cstp_grpc.guardrails.cel_variables import (
+    INTENTS_VARIABLE,
+    MENTIONS_VARIABLE,
+    NOW_VARIABLE,
+    normalize_words,
+)
 from cstp_grpc.guardrails.input_values import InputValueError, to_number, to_string
 from cstp_grpc.guardrails.model import Action, CodeFacts
 
 ReadVariable = Callable[[Action], object]
 """Returns a variable's value, or None if it is absent. Raises InputValueError."""
+
+
+def read_now(action: Action) -> object:
+    """Return the instant of the check. Raises InputValueError if there is none, as in tests that fix none."""
+    if action.now is None:
+        raise InputValueError("is not given; tests fix it with `now`")
+    return action.now
+
+
+def read_words(action: Action) -> object:
+    """Return the words of the description and of the announced context. Raises InputValueError."""
+    return normalize_words(to_string(f"{action.description} {action.announced_context}"))
 
 
 def read_category(action: Action) -> object:
@@ -28,6 +45,10 @@ ACTION_READERS: Mapping[str, ReadVariable] = {
     "action.category": read_category,
     "action.stakes": lambda action: STAKES_ORDER[action.stakes],
     "action.confidence": read_confidence,
+    "action.project": lambda action: None if action.project is None else to_string(action.project),
+    "agent.id": lambda action: to_string(action.agent),
+    "agent.permissions": lambda action: sorted(action.permissions),
+    NOW_VARIABLE: read_now,
 }
 
 
@@ -61,6 +82,11 @@ def read_related_ages(action: Action) -> object:
     return list(action.intents.ages)
 
 
-LIST_READERS: Mapping[str, ReadVariable] = {**CODE_READERS, INTENTS_VARIABLE: read_related_ages}
-FACT_READERS: Mapping[str, ReadVariable] = {**ACTION_READERS, **LIST_READERS}
+LARGE_READERS: Mapping[str, ReadVariable] = {
+    **CODE_READERS,
+    INTENTS_VARIABLE: read_related_ages,
+    MENTIONS_VARIABLE: read_words,
+}
+"""The readers of what may be as large as a context, and counts as such."""
+FACT_READERS: Mapping[str, ReadVariable] = {**ACTION_READERS, **LARGE_READERS}
 """The readers of everything but the inputs."""

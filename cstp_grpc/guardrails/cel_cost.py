@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf import empty_pb2, unknown_fields
 
+from cstp_grpc.guardrails.cel_variables import MENTIONS_VARIABLE
+
 
 @dataclass(frozen=True, slots=True)
 class CelConstant:
@@ -164,6 +166,8 @@ COMPARED_CHARACTERS = 16
 """Characters compared per step."""
 SEARCHED_CHARACTERS = 128
 """Characters of the search term compared per step."""
+WORD_CHARACTERS = 2
+"""Characters of the action's words that are searched per step; words of one letter take 4 ns per character."""
 PATTERN_CHARACTER = 100
 """Steps per character of the text and of a pattern known only at run time; `a{1000}` has seven characters."""
 FORMATTED_VALUE = 400
@@ -309,9 +313,12 @@ def estimate_call(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     raise UnknownCost(f"the function {name}")
 
 
-def estimate_search(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
+def estimate_search(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     """Estimate searching a string for another."""
     text, sought = sizes[0].characters, sizes[1].characters
+    if call.arguments[0] == CelVariable(MENTIONS_VARIABLE) and isinstance(call.arguments[1], CelConstant):
+        # A search among words that are separated by single spaces compares at each space only.
+        return CostEstimate(SCALAR_SIZE, text // WORD_CHARACTERS + sought)
     return CostEstimate(SCALAR_SIZE, text + sought + text * sought // SEARCHED_CHARACTERS)
 
 

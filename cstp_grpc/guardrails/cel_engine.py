@@ -24,6 +24,8 @@ from cstp_grpc.guardrails.cel_cost import (
 )
 from cstp_grpc.guardrails.cel_variables import (
     INTENTS_VARIABLE,
+    MENTIONS_VARIABLE,
+    NOW_VARIABLE,
     RuleExpression,
     RuleExpressionError,
     parse_window_seconds,
@@ -43,8 +45,10 @@ ACTION_TYPES = {
     "action.category": cel.Type.STRING,
     "action.stakes": cel.Type.INT,
     "action.confidence": cel.Type.DOUBLE,
+    "action.project": cel.Type.STRING,
 }
-OPTIONAL_FIELDS = frozenset({"action.category", "action.confidence"})
+OPTIONAL_FIELDS = frozenset({"action.category", "action.confidence", "action.project"})
+AGENT_TYPES = {"agent.id": cel.Type.STRING, "agent.permissions": cel.Type.List(cel.Type.STRING)}
 CODE_NAMES = frozenset(
     {
         "code.paths",
@@ -64,7 +68,20 @@ INPUT_TYPES = {
     InputType.STRING: cel.Type.STRING,
     InputType.LIST: cel.Type.List(cel.Type.DYN),
     InputType.MAP: cel.Type.Map(cel.Type.STRING, cel.Type.DYN),
+    InputType.TIMESTAMP: cel.Type.TIMESTAMP,
+    InputType.DURATION: cel.Type.DURATION,
 }
+TEXT_TYPES = (
+    cel.Type.STRING,
+    cel.Type.BOOL,
+    cel.Type.INT,
+    cel.Type.UINT,
+    cel.Type.DOUBLE,
+    cel.Type.TIMESTAMP,
+    cel.Type.DURATION,
+    cel.Type.DYN,
+)
+"""The types of values that a message can hold."""
 
 RELATED_AGES = cel.Type.List(cel.Type.DOUBLE)
 """The type of the variable `intents`: seconds since each related intent was announced."""
@@ -95,7 +112,7 @@ class CelEvaluationError(Exception):
         self.variable = variable
 
 
-class CelPredicate:
+class CelProgram:
     """A compiled expression that reads the given variables.
 
     Raises RuleExpressionError if its cost cannot be estimated.
@@ -133,20 +150,27 @@ class CelPredicate:
         """
         return self.estimate_steps(dict.fromkeys(self._reads, ValueSize(size, 4 * size)))
 
-    def evaluate(self, bound: CelActivation) -> bool:
+    def evaluate(self, bound: CelActivation) -> object:
         """Evaluate the expression. Raises CelEvaluationError."""
         try:
-            result = self._program.eval(bound).plain_value()
+            result = self._program.eval(bound)
         except RuntimeError as error:
             raise CelEvaluationError(clean_engine_message(str(error))) from None
-        # The engine returns errors as values too, and their text is truthy. `is` accepts nothing but a bool, so that an
-        # error never counts as a match or as none.
+        # The engine returns errors as values too, whose plain value is a text.
+        if result.type() == cel.Type.ERROR:
+            message = clean_engine_message(str(result.plain_value()))
+            # The whole message, because one about a value may quote whatever the caller has sent.
+            missing = MISSING_VARIABLE.fullmatch(message)
+            raise CelEvaluationError(message, missing[1] if missing else None)
+        return result.plain_value()
+
+    def is_true(self, bound: CelActivation) -> bool:
+        """Evaluate the expression of a rule. Raises CelEvaluationError."""
+        result = self.evaluate(bound)
+        # `is` accepts nothing but a bool, so that nothing else ever counts as a match or as none.
         if result is True or result is False:
             return bool(result)
-        message = clean_engine_message(str(result))
-        # The whole message, because one about a value may quote whatever the caller has sent.
-        missing = MISSING_VARIABLE.fullmatch(message)
-        raise CelEvaluationError(message, missing[1] if missing else None)
+        raise CelEvaluationError(f"it is no bool, but {type(result).__name__}")
 
 
 class CelPredicateBatch:
@@ -173,7 +197,8 @@ class CelEnvironment:
 
     def __init__(self, inputs: Mapping[str, InputType | None]) -> None:
         self._inputs = frozenset(f"context.{name}" for name in inputs)
-        variables = dict(ACTION_TYPES) | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
+        variables = ACTION_TYPES | AGENT_TYPES | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
+        variables |= {NOW_VARIABLE: cel.Type.TIMESTAMP, MENTIONS_VARIABLE: cel.Type.STRING}
         for name, kind in inputs.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
         variables[INTENTS_VARIABLE] = RELATED_AGES
@@ -186,8 +211,8 @@ class CelEnvironment:
             functions=[related_declaration()],
         )
 
-    def parse(self, source: str) -> RuleExpression:
-        """Parse and check the expression of a rule. Raises RuleExpressionError."""
+    def _parse(self, source: str) -> tuple[RuleExpression, cel.Type]:
+        """Parse an expression and check its names, types and cost; return it with its type."""
         if len(source) > MAX_EXPRESSION_CHARACTERS:
             raise RuleExpressionError(f"is longer than {MAX_EXPRESSION_CHARACTERS} characters")
         expression = scan_expression(source)
@@ -196,20 +221,34 @@ class CelEnvironment:
         # The rest, such as the description, is never absent, and so has no variable for its presence.
         for name in sorted(expression.presences - self._inputs - OPTIONAL_FIELDS):
             raise RuleExpressionError(f"has({name}) is always true")
+        # First for the positions in the engine's messages, then what is evaluated.
+        if expression.aligned != expression.text:
+            self._compile(expression.aligned)
         program = self._compile(expression.text)
-        result = program.return_type()
+        # Only to check its cost; what evaluates it is compiled with the whole rule set.
+        CelProgram(program, expression.values)
+        return expression, program.return_type()
+
+    def parse_condition(self, source: str) -> RuleExpression:
+        """Parse and check the expression of a rule, which is a bool. Raises RuleExpressionError."""
+        expression, result = self._parse(source)
         if result != cel.Type.BOOL:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
             raise RuleExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
-        # Only to check its cost; what evaluates the rule is compiled with the whole rule set.
-        CelPredicate(program, expression.values)
         # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth.
         self.compile_batch([expression])
         return expression
 
-    def compile_one(self, expression: RuleExpression) -> CelPredicate:
+    def parse_text(self, source: str) -> RuleExpression:
+        """Parse and check an expression whose value is written into a message. Raises RuleExpressionError."""
+        expression, result = self._parse(source)
+        if result not in TEXT_TYPES:
+            raise RuleExpressionError(f"is {result.name().lower()}, which cannot be written into a text")
+        return expression
+
+    def compile_one(self, expression: RuleExpression) -> CelProgram:
         """Compile an expression."""
-        return CelPredicate(self._compile(expression.text), expression.values)
+        return CelProgram(self._compile(expression.text), expression.values)
 
     def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
         """Compile several expressions into one."""
@@ -231,11 +270,12 @@ class CelEnvironment:
             raise RuleExpressionError(explain_compile_error(str(error))) from None
 
     def _check_name(self, name: str) -> None:
-        if name == INTENTS_VARIABLE:
+        if name in (INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE):
             return
         root, _, last = name.partition(".")
         names = {
             "action": ACTION_TYPES.keys(),
+            "agent": AGENT_TYPES.keys(),
             "code": CODE_NAMES,
             "context": self._inputs,
             "stakes": STAKES_NAMES,

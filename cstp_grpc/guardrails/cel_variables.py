@@ -8,11 +8,16 @@ The price: for a dotted variable the engine's own `has` returns the value instea
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-VARIABLE_ROOTS = frozenset({"action", "context", "stakes", "code"})
+VARIABLE_ROOTS = frozenset({"action", "agent", "context", "stakes", "code"})
+NOW_VARIABLE = "now"
+"""The variable of the instant of the check."""
+MENTIONS_VARIABLE = "action.mentions"
+"""The variable of the words of the action, which expressions read as `action.mentions(["drop table"])` only."""
 INTENTS_VARIABLE = "intents"
 """The variable of the related intents, which expressions read as `intents.related("1h")` only."""
 VARIABLE_GROUPS = frozenset({"code.boundaries"})
@@ -53,11 +58,14 @@ class RuleExpressionError(Exception):
 class RuleExpression:
     """An expression: its `source`, its `text` for the engine, and the variables it reads.
 
-    `values` are those whose value it reads, `presences` those it tests with `has`.
+    `values` are those whose value it reads, `presences` those it tests with `has`. `aligned` is the text with what is
+    written for the engine replaced by something of the same length and type, so that the positions in its messages are
+    those in the source.
     """
 
     source: str
     text: str
+    aligned: str
     values: frozenset[str]
     presences: frozenset[str]
 
@@ -79,6 +87,7 @@ def scan_expression(source: str) -> RuleExpression:
     """Find the variables of an expression. Raises RuleExpressionError if one is not read by its full name."""
     tokens = tokenize_expression(source)
     text = list(source)
+    calls: list[MentionsCall] = []
     values, presences = set(), set()
     position = 0
     while position < len(tokens):
@@ -91,12 +100,97 @@ def scan_expression(source: str) -> RuleExpression:
                 text[tokens[position + 5].start] = " "
                 position += 5
             elif token.text in VARIABLE_ROOTS:
-                values.add(read_variable_name(tokens, position))
+                name = read_variable_name(tokens, position)
+                values.add(name)
+                if name == MENTIONS_VARIABLE:
+                    calls.append(read_mentions_call(tokens, position))
+            elif token.text == NOW_VARIABLE:
+                values.add(NOW_VARIABLE)
             elif token.text == INTENTS_VARIABLE:
                 check_intents_call(tokens[position + 1 : position + 6])
                 values.add(INTENTS_VARIABLE)
         position += 1
-    return RuleExpression(source, "".join(text), frozenset(values), frozenset(presences))
+    return RuleExpression(
+        source,
+        replace_mentions(text, calls, aligned=False),
+        replace_mentions(text, calls, aligned=True),
+        frozenset(values),
+        frozenset(presences),
+    )
+
+
+class MentionsCall(NamedTuple):
+    """A call of `action.mentions`: its phrases as words, its first character, and the one behind it."""
+
+    phrases: Sequence[str]
+    start: int
+    end: int
+
+
+MAX_PHRASES = 200
+"""Maximum number of phrases in a call. Chosen: each costs some steps in every check."""
+MENTIONS_HINT = 'action.mentions takes a list of texts in plain quotes: action.mentions(["drop table", "truncate"])'
+
+
+def read_mentions_call(tokens: Sequence[CelToken], position: int) -> MentionsCall:
+    """Return the call of `action.mentions` that starts at `position`. Raises RuleExpressionError."""
+    if [token.text for token in tokens[position + 3 : position + 5]] != ["(", "["]:
+        raise RuleExpressionError(MENTIONS_HINT)
+    phrases = []
+    rest = iter(tokens[position + 5 :])
+    for token in rest:
+        if phrases and token.text == "]":
+            break
+        # Without prefixes and escapes, so that what is compared is what is written.
+        if token.kind != "string" or token.text[0] not in "\"'" or "\\" in token.text or token.text[:3] in QUOTES:
+            raise RuleExpressionError(MENTIONS_HINT)
+        phrases.append(normalize_words(token.text[1:-1]))
+        separator = next(rest, None)
+        if separator is None or separator.text not in (",", "]"):
+            raise RuleExpressionError(MENTIONS_HINT)
+        if separator.text == "]":
+            break
+    end = next(rest, None)
+    if end is None or end.text != ")":
+        raise RuleExpressionError(MENTIONS_HINT)
+    if len(phrases) > MAX_PHRASES:
+        raise RuleExpressionError(f"asks action.mentions for more than {MAX_PHRASES} phrases")
+    if not all(phrase.strip() for phrase in phrases):
+        raise RuleExpressionError("asks action.mentions for a phrase without words")
+    return MentionsCall(phrases, tokens[position].start, end.start + 1)
+
+
+QUOTES = ('"""', "'''")
+NO_WORD = re.compile(r"[\W_]+")
+
+
+def normalize_words(text: str) -> str:
+    """Return the words of a text in one case, each between single spaces, also at both ends.
+
+    Everything but letters and digits separates words: `force-push` and `FORCE_PUSH` are `force push`. Compatible
+    characters, such as those of full width, are the same.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return f" {NO_WORD.sub(' ', text.casefold()).strip()} "
+
+
+def replace_mentions(text: Sequence[str], calls: Sequence[MentionsCall], *, aligned: bool) -> str:
+    """Return an expression in which calls of `action.mentions` are what the engine can evaluate.
+
+    Searching the words with the engine's own `contains` is faster than any function in Python. `aligned` puts
+    constants of the same length in their places instead.
+    """
+    characters = list(text)
+    for call in calls:
+        if aligned:
+            # Line breaks stay, as messages name lines.
+            kept = ["\n" if character == "\n" else " " for character in characters[call.start + 4 : call.end]]
+            characters[call.start : call.end] = ["t", "r", "u", "e", *kept]
+        else:
+            searches = " || ".join(f'{MENTIONS_VARIABLE}.contains("{phrase}")' for phrase in call.phrases)
+            characters[call.start : call.end] = [f"({searches})", *[""] * (call.end - call.start - 1)]
+    return "".join(characters)
 
 
 def check_intents_call(tokens: Sequence[CelToken]) -> None:

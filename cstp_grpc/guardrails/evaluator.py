@@ -5,108 +5,42 @@ A guardrail that cannot be evaluated counts as matched (fail closed).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from cstp_grpc.enums import Enforcement, Severity
-from cstp_grpc.guardrails.action_variables import CODE_READERS, FACT_READERS, LIST_READERS, ReadVariable
-from cstp_grpc.guardrails.cel_cost import MAX_STEPS, SHARED_STEPS, measure_size
-from cstp_grpc.guardrails.cel_engine import (
-    LARGEST_SIZE,
-    CelActivation,
-    CelEnvironment,
-    CelEvaluationError,
-    CelPredicate,
-    CelPredicateBatch,
+from cstp_grpc.guardrails.action_variables import CODE_READERS, FACT_READERS
+from cstp_grpc.guardrails.cel_cost import measure_size
+from cstp_grpc.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError
+from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, NOW_VARIABLE
+from cstp_grpc.guardrails.compiled_guardrails import (
+    CONTEXT_PREFIX,
+    CompiledGuardrail,
+    GuardrailCompiler,
+    MatchedRule,
+    input_names_of,
 )
-from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, presence_variable
+from cstp_grpc.guardrails.evaluation_plan import EvaluationPlan, input_converter, make_plan
 from cstp_grpc.guardrails.input_names import InputNames
-from cstp_grpc.guardrails.input_values import CONVERTERS, InputValueError, check_context_bounds
+from cstp_grpc.guardrails.input_values import InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import (
     EVALUATION_ERROR,
     Action,
     Guardrail,
     IgnoredInput,
-    MissingInput,
     RuleSet,
     Verdict,
     Violation,
 )
-from cstp_grpc.guardrails.rule_selection import GuardrailGroup, RuleSelector, group_guardrails, positions_of
+from cstp_grpc.guardrails.rule_selection import RuleSelector, group_guardrails, positions_of
 from cstp_grpc.guardrails.unknown_inputs import (
     ALLOW_UNKNOWN,
     InputFindings,
     UnknownInputPolicy,
     UnknownInputReporter,
 )
-
-CONTEXT_PREFIX = "context."
-"""Prefix of input names in expressions."""
-
-BATCH_GUARDRAILS = 50
-"""Guardrails per batch. Chosen: smaller batches need more engine calls; in a larger one, all rules are evaluated again
-if one fails. SHARED_STEPS is MAX_STEPS divided by it."""
-BATCH_CHARACTERS = 50_000
-"""Maximum length of a batch's expressions together; the engine accepts 100 000."""
-
-InputReader: TypeAlias = tuple[str, str, object, Callable[[object], object]]
-"""The variable of an input, its name in the context, its converted default, and what converts a value."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledGuardrail:
-    """A guardrail with its position in the rule set and its compiled expression.
-
-    `violation` is the result if it matches; `inputs` are the declared inputs that it reads.
-    """
-
-    position: int
-    guardrail: Guardrail
-    predicate: CelPredicate
-    violation: Violation
-    inputs: Sequence[MissingInput]
-
-    def lacks_input(self, variable: str | None, action: Action) -> bool:
-        """Return whether a variable is an input that the guardrail reads and the action lacks."""
-        return any(
-            variable == CONTEXT_PREFIX + each.name and action.context.get(each.name) is None for each in self.inputs
-        )
-
-    def with_missing_inputs(self, violation: Violation, action: Action) -> Violation:
-        """Return the violation with the inputs that the action lacks."""
-        if not self.inputs:
-            return violation
-        missing = tuple(each for each in self.inputs if action.context.get(each.name) is None)
-        return replace(violation, missing_inputs=missing) if missing else violation
-
-
-MatchedRule: TypeAlias = tuple[CompiledGuardrail, Violation]
-
-
-@dataclass(frozen=True, slots=True)
-class GuardrailBatch:
-    """Guardrails that are evaluated together."""
-
-    rules: Sequence[CompiledGuardrail]
-    selection: CelPredicateBatch
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationPlan:
-    """The guardrails that an action can concern, and what has to be read for them.
-
-    `presence_tests` are the variable, root and last part of each name that is tested for presence; `light_size` is the
-    size up to which all guardrails may be evaluated in batches.
-    """
-
-    batches: Sequence[GuardrailBatch]
-    readers: Sequence[tuple[str, ReadVariable]]
-    input_readers: Sequence[InputReader]
-    presence_tests: Sequence[tuple[str, str, str]]
-    list_names: Sequence[str]
-    light_size: int
-
 
 MAX_KEPT = 256
 """Maximum number of plans and of verdicts that are kept. Chosen: far more than there are combinations of conditions and
@@ -130,30 +64,24 @@ class GuardrailEvaluator:
         self._names = InputNames(self._inputs, server_keys)
         self._environment = CelEnvironment({name: declared.type for name, declared in self._inputs.items()})
         groups = group_guardrails(rule_set.guardrails)
+        compiler = GuardrailCompiler(self._environment, self._inputs)
         self._selector = RuleSelector(groups)
-        self._groups = [self._compile_group(group) for group in groups]
+        self._groups = [compiler.compile_group(group) for group in groups]
         self._counts = self._selector.count_in_force()
         guardrails = [guardrail for group in groups for _, guardrail in group.guardrails]
-        self._read_inputs = frozenset(
-            name.removeprefix(CONTEXT_PREFIX)
-            for guardrail in guardrails
-            for name in guardrail.when.values | guardrail.when.presences
-            if name.startswith(CONTEXT_PREFIX)
-        ).difference(server_keys)
+        self._read_inputs = input_names_of([guardrail.when for guardrail in guardrails]) - server_keys
         read_inputs = [self._inputs[name] for name in sorted(self._read_inputs)]
         self._unknowns = UnknownInputReporter(policy, read_inputs)
-        self.reads_intents = any(INTENTS_VARIABLE in guardrail.when.values for guardrail in guardrails)
+        read = {name for guardrail in guardrails for each in guardrail.expressions for name in each.values}
+        self.reads_intents = INTENTS_VARIABLE in read
         """Whether any guardrail reads the related intents of other agents."""
+        self.reads_time = NOW_VARIABLE in read or self._selector.expires
+        """Whether verdicts depend on `Action.now`."""
         # The size of all defaults, and 2 for the values that description and category are.
         self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
         # Both are only ever added to, by assignments that are atomic; made twice, they are the same.
         self._plans: dict[int, EvaluationPlan] = {}
         self._clear: dict[tuple[int, tuple[str, ...], bool], Verdict] = {}
-
-    @property
-    def reads_time(self) -> bool:
-        """Whether verdicts depend on `Action.now`."""
-        return self._selector.expires
 
     def evaluate(self, action: Action) -> Verdict:
         """Return the verdict on an action.
@@ -173,7 +101,7 @@ class GuardrailEvaluator:
         period = self._selector.period(action.now)
         selected = self._selector.select(action, period)
         plan = self._plans.get(selected) or self._make_plan(selected)
-        values, assumed = read_variables(plan, action)
+        values, assumed = plan.read_variables(action)
         matched = self._find_matches(plan, values, action, size)
         if action.is_stated_by_server:
             findings = InputFindings(assumed, (), is_informed=True)
@@ -193,47 +121,29 @@ class GuardrailEvaluator:
     def _find_matches(
         self, plan: EvaluationPlan, values: Mapping[str, object], action: Action, size: int
     ) -> list[MatchedRule]:
-        """Return the guardrails that match or cannot be evaluated; `size` is the size of the context and defaults."""
-        # Facts that the server looks up: they come on top of the context, whose size is known already.
-        for name in plan.list_names:
-            if name in values:
-                size += measure_size(values[name]).total
-        # The cheap bound first: almost all actions are smaller than what every rule takes in a batch.
-        heavy = find_heavy_rules(plan.batches, values, size) if size > plan.light_size else {}
+        """Return the guardrails that match or cannot be evaluated; `size` is that of the context and defaults."""
+        apart = plan.find_apart_rules(values, action, size)
         bound = self._environment.bind(values)
         matched: list[MatchedRule] = []
         for batch in plan.batches:
-            # The usual case, one engine call for fifty rules. A batch with a heavy rule, or in which any rule fails, is
-            # evaluated rule by rule, so that each failure is reported for its own rule.
-            is_light = not heavy or heavy.keys().isdisjoint(rule.guardrail.id for rule in batch.rules)
+            # The usual case, one engine call for fifty rules. A batch with a rule that is evaluated apart, or in which
+            # any rule fails, is evaluated rule by rule, so that each failure is reported for its own rule.
+            is_light = not apart or apart.keys().isdisjoint(rule.guardrail.id for rule in batch.rules)
             positions = batch.selection.matching_positions(bound) if is_light else None
             if positions is None:
                 for rule in batch.rules:
-                    violation = self._evaluate_alone(rule, bound, action, heavy)
+                    violation = self._evaluate_alone(rule, bound, values, action, apart.get(rule.guardrail.id))
                     if violation is not None:
                         matched.append((rule, violation))
             elif positions:
                 for position in positions:
                     rule = batch.rules[position]
-                    matched.append((rule, rule.with_missing_inputs(rule.violation, action)))
+                    matched.append((rule, self._violation_of_match(rule, bound, values, action)))
         return matched
 
     def _make_plan(self, selected: int) -> EvaluationPlan:
         """Return the plan for the groups whose bits are set."""
-        batches = [batch for group in positions_of(selected) for batch in self._groups[group]]
-        expressions = [rule.guardrail.when for batch in batches for rule in batch.rules]
-        read = sorted({name for expression in expressions for name in expression.values})
-        tested = sorted({name for expression in expressions for name in expression.presences})
-        plan = EvaluationPlan(
-            batches=batches,
-            readers=[(name, FACT_READERS[name]) for name in read if name in FACT_READERS],
-            input_readers=[self._input_reader(name) for name in read if name.startswith(CONTEXT_PREFIX)],
-            presence_tests=[(presence_variable(name), *split_variable(name)) for name in tested],
-            list_names=[name for name in read if name in LIST_READERS],
-            light_size=min(
-                (rule.predicate.light_size for batch in batches for rule in batch.rules), default=LARGEST_SIZE
-            ),
-        )
+        plan = make_plan([batch for group in positions_of(selected) for batch in self._groups[group]], self._inputs)
         if len(self._plans) < MAX_KEPT:
             self._plans[selected] = plan
         return plan
@@ -263,53 +173,49 @@ class GuardrailEvaluator:
             ignored=findings.ignored,
         )
 
-    def _compile_group(self, group: GuardrailGroup) -> Sequence[GuardrailBatch]:
-        rules = [
-            CompiledGuardrail(
-                position,
-                item,
-                self._environment.compile_one(item.when),
-                violation_of_guardrail(item),
-                self._inputs_of(item),
-            )
-            for position, item in group.guardrails
-        ]
-        return [
-            GuardrailBatch(part, self._environment.compile_batch([rule.guardrail.when for rule in part]))
-            for part in batch_rules(rules)
-        ]
-
-    def _inputs_of(self, guardrail: Guardrail) -> Sequence[MissingInput]:
-        """Return the declared inputs that a guardrail reads or tests for presence, by name."""
-        # The tested ones too: `!has(context.reviewer)` matches just because the caller has not sent it.
-        names = guardrail.when.values | guardrail.when.presences
-        read = {name.removeprefix(CONTEXT_PREFIX) for name in names if name.startswith(CONTEXT_PREFIX)}
-        declared = [self._inputs[name] for name in sorted(read)]
-        return [MissingInput(each.name, each.type, each.description) for each in declared]
-
     def _evaluate_alone(
-        self, rule: CompiledGuardrail, bound: CelActivation, action: Action, heavy: Mapping[str, int]
+        self,
+        rule: CompiledGuardrail,
+        bound: CelActivation,
+        values: Mapping[str, object],
+        action: Action,
+        error: CelEvaluationError | None,
     ) -> Violation | None:
-        """Return the violation of a guardrail that matches or cannot be evaluated."""
-        # Fail closed: a caller must not get past a guardrail by sending more than it can take.
-        if heavy.get(rule.guardrail.id, 0) > MAX_STEPS:
-            error = CelEvaluationError(f"it may take more than {MAX_STEPS} steps on what it reads")
-            return self._error_violation(rule.guardrail, error, action)
+        """Return the violation of a guardrail that matches or cannot be evaluated; `error` is known beforehand."""
         try:
-            return rule.with_missing_inputs(rule.violation, action) if rule.predicate.evaluate(bound) else None
-        except CelEvaluationError as error:
-            violation = self._error_violation(rule.guardrail, error, action)
+            if error is not None:
+                raise error
+            return self._violation_of_match(rule, bound, values, action) if rule.program.is_true(bound) else None
+        except CelEvaluationError as failure:
+            violation = self._error_violation(rule.guardrail, failure, action)
             # Missing inputs are named only if one of them caused the failure; otherwise sending them would not help.
-            return (
-                rule.with_missing_inputs(violation, action) if rule.lacks_input(error.variable, action) else violation
-            )
+            lacks_input = rule.lacks_input(failure.variable, action)
+            return rule.with_missing_inputs(violation, action) if lacks_input else violation
+
+    def _violation_of_match(
+        self, rule: CompiledGuardrail, bound: CelActivation, values: Mapping[str, object], action: Action
+    ) -> Violation:
+        """Return the violation of a guardrail that matches."""
+        violation = rule.with_missing_inputs(rule.violation, action)
+        if not rule.has_templates:
+            return violation
+        sizes = {name: measure_size(value) for name, value in values.items()}
+        explain = partial(self._explain_error, action=action)
+        return replace(
+            violation,
+            message=rule.message.render(bound, sizes, explain) if rule.message else violation.message,
+            suggestion=rule.suggestion.render(bound, sizes, explain) if rule.suggestion else violation.suggestion,
+        )
+
+    def _explain_error(self, error: CelEvaluationError, action: Action) -> str:
+        """Return why an expression cannot be evaluated."""
+        return error.message if error.variable is None else f"{error.variable} {self._fault(error.variable, action)}"
 
     def _error_violation(self, guardrail: Guardrail, error: CelEvaluationError, action: Action) -> Violation:
+        reason = self._explain_error(error, action)
         if error.variable is None:
-            reason = error.message
             suggestion = f"Check what the guardrail reads: {', '.join(sorted(guardrail.when.values))}"
         else:
-            reason = f"{error.variable} {self._fault(error.variable, action)}"
             suggestion = self._remedy(error.variable)
         return Violation(
             guardrail.id,
@@ -326,7 +232,9 @@ class GuardrailEvaluator:
             if name.startswith(CONTEXT_PREFIX):
                 declared = self._inputs[name.removeprefix(CONTEXT_PREFIX)]
                 if (value := action.context.get(declared.name)) is not None:
-                    CONVERTERS[declared.type](value)
+                    input_converter(declared)(value)
+                elif declared.is_required:
+                    return "is required, but missing"
             else:
                 FACT_READERS[name](action)
         except InputValueError as error:
@@ -342,81 +250,5 @@ class GuardrailEvaluator:
         if declared is None:
             return f"Provide {name}"
         about = f": {declared.description}" if declared.description else ""
-        return f"Provide {name} as a {declared.type}{about}"
-
-    def _input_reader(self, name: str) -> InputReader:
-        declared = self._inputs[name.removeprefix(CONTEXT_PREFIX)]
-        convert = CONVERTERS[declared.type]
-        return name, declared.name, None if declared.default is None else convert(declared.default), convert
-
-
-def read_variables(plan: EvaluationPlan, action: Action) -> tuple[Mapping[str, object], tuple[str, ...]]:
-    """Return the variables that guardrails read, and the names of the inputs that took their defaults.
-
-    Variables that are absent or of a wrong type are left out.
-    """
-    values: dict[str, object] = {}
-    for name, read in plan.readers:
-        try:
-            value = read(action)
-        except InputValueError:
-            # Left out: a rule that reads it then fails in the engine, and counts as matched.
-            continue
-        if value is not None:
-            values[name] = value
-    # Inlined: rulebooks declare many inputs, of which a call has few, and a function call for each would take most of
-    # the time of a check.
-    context = action.context
-    assumed = []
-    for name, key, default, convert in plan.input_readers:
-        value = context.get(key)
-        if value is None:
-            if default is not None:
-                assumed.append(key)
-                values[name] = default
-        else:
-            try:
-                values[name] = convert(value)
-            except InputValueError:
-                continue
-    for variable, root, last in plan.presence_tests:
-        # Present and not null, even if the value is invalid.
-        value = context.get(last) if root == "context" else getattr(action, last)
-        values[variable] = value is not None
-    return values, tuple(assumed)
-
-
-def find_heavy_rules(batches: Iterable[GuardrailBatch], values: Mapping[str, object], size: int) -> Mapping[str, int]:
-    """Return the cost of guardrails that must be evaluated alone, or not at all, by guardrail id."""
-    # The exact sizes: the bound that led here takes each variable to be as large as all of them together.
-    sizes = {name: measure_size(value) for name, value in values.items()}
-    rules = (rule for batch in batches for rule in batch.rules if size > rule.predicate.light_size)
-    steps = {rule.guardrail.id: rule.predicate.estimate_steps(sizes) for rule in rules}
-    return {identifier: count for identifier, count in steps.items() if count > SHARED_STEPS}
-
-
-def split_variable(name: str) -> tuple[str, str]:
-    """Return the root and the rest of a dotted name."""
-    root, _, rest = name.partition(".")
-    return root, rest
-
-
-def batch_rules(rules: Sequence[CompiledGuardrail]) -> Iterator[Sequence[CompiledGuardrail]]:
-    """Yield guardrails in batches."""
-    part: list[CompiledGuardrail] = []
-    characters = 0
-    for rule in rules:
-        length = len(rule.guardrail.when.text)
-        characters += length
-        # Closed before the guardrail that would be too much. One alone always fits, by MAX_EXPRESSION_CHARACTERS.
-        if part and (len(part) == BATCH_GUARDRAILS or characters > BATCH_CHARACTERS):
-            yield part
-            part, characters = [], length
-        part.append(rule)
-    if part:
-        yield part
-
-
-def violation_of_guardrail(guardrail: Guardrail) -> Violation:
-    """Return the violation that a matching guardrail causes."""
-    return Violation(guardrail.id, guardrail.name, guardrail.message, guardrail.severity, guardrail.suggestion)
+        accepted = f" of {', '.join(declared.values)}" if declared.values else ""
+        return f"Provide {name} as a {declared.type}{accepted}{about}"

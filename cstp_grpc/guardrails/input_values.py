@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -30,6 +32,8 @@ class InputType(StrEnum):
     STRING = "string"
     LIST = "list"
     MAP = "map"
+    TIMESTAMP = "timestamp"
+    DURATION = "duration"
 
 
 class InputValueError(Exception):
@@ -117,6 +121,40 @@ def to_string(value: object) -> str:
     return value
 
 
+# RFC 3339, whose instants always name their offset.
+TIMESTAMP_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE)
+DURATION_PATTERN = re.compile(r"-?(\d{1,9}(\.\d{1,9})?(d|h|ms|m|s))+", re.ASCII)
+DURATION_PART = re.compile(r"([0-9.]+)(d|h|ms|m|s)")
+SECONDS_OF_UNITS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+def to_timestamp(value: object) -> datetime:
+    """Return an instant in UTC. Raises InputValueError."""
+    if isinstance(value, str) and TIMESTAMP_PATTERN.fullmatch(value):
+        try:
+            return datetime.fromisoformat(value.upper()).astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise InputValueError("must be an instant that exists, in the years 1 to 9999") from None
+    found = "a string" if isinstance(value, str) else json_type_name(value)
+    raise InputValueError(f'must be a timestamp such as "2026-03-01T12:00:00Z", but is {found}')
+
+
+def to_duration(value: object) -> timedelta:
+    """Return a length of time. Raises InputValueError."""
+    if isinstance(value, str) and len(value) <= MAX_DURATION_CHARACTERS and DURATION_PATTERN.fullmatch(value):
+        seconds = sum(float(count) * SECONDS_OF_UNITS[unit] for count, unit in DURATION_PART.findall(value))
+        if seconds > MAX_DURATION_SECONDS:
+            raise InputValueError("must be a duration of at most 10 000 years")
+        return timedelta(seconds=-seconds if value[0] == "-" else seconds)
+    found = "a string" if isinstance(value, str) else json_type_name(value)
+    raise InputValueError(f'must be a duration such as "90s", "1h30m" or "7d", but is {found}')
+
+
+MAX_DURATION_CHARACTERS = 100
+MAX_DURATION_SECONDS = 315_576_000_000
+"""As long as the engine's durations may be (CEL language definition, section Timezones: about 10 000 years)."""
+
+
 def to_list(value: object) -> list[Any]:
     """Return a list without nulls, with converted values. Raises InputValueError."""
     if not isinstance(value, list):
@@ -145,14 +183,34 @@ def convert_nested(value: object) -> object:
     return to_number(value)
 
 
-CONVERTERS: Mapping[InputType, Callable[[object], object]] = {
+ConvertValue = Callable[[object], object]
+"""Checks and converts a value. Raises InputValueError."""
+
+CONVERTERS: Mapping[InputType, ConvertValue] = {
     InputType.BOOL: to_bool,
     InputType.NUMBER: to_number,
     InputType.STRING: to_string,
     InputType.LIST: to_list,
     InputType.MAP: to_map,
+    InputType.TIMESTAMP: to_timestamp,
+    InputType.DURATION: to_duration,
 }
 """The function that checks and converts the values of each type; each raises InputValueError."""
+
+
+def accept_values(convert: ConvertValue, values: Collection[str]) -> ConvertValue:
+    """Return a conversion that accepts only these texts, also as the items of a list."""
+    accepted = frozenset(values)
+
+    def convert_accepted(value: object) -> object:
+        converted = convert(value)
+        for item in converted if isinstance(converted, list) else [converted]:
+            # Items may be lists themselves, which cannot be looked up.
+            if not isinstance(item, str) or item not in accepted:
+                raise InputValueError(f"must be one of {', '.join(values)}")
+        return converted
+
+    return convert_accepted
 
 
 def json_type_name(value: object) -> str:

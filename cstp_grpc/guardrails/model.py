@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -81,7 +81,11 @@ class Action:
     """Whether the server itself wrote the context, whose names the caller could not choose."""
     project: str | None = None
     agent: str = ""
+    permissions: frozenset[str] = frozenset()
+    """What the agent may do, in the words of `enums.Permission`."""
     now: datetime | None = None
+    announced_context: str = ""
+    """The further text of an announcement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class MissingInput:
     name: str
     type: str
     description: str | None = None
+    values: tuple[str, ...] = ()
+    """The texts that it may be; empty for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +160,19 @@ MAX_NAMED_RULEBOOKS = 5
 
 @dataclass(frozen=True, slots=True)
 class InputDeclaration:
-    """A value that rules read from the context; `default`, a JSON value, is used if the caller gives none."""
+    """A value that rules read from the context; `default`, a JSON value, is used if the caller gives none.
+
+    Nothing that reads a `required` one is evaluated without it. `values` are the texts that it, or each item of a list,
+    may be; empty for all.
+    """
 
     name: str
     type: InputType
     default: Any
     description: str | None
     line: int
+    is_required: bool = False
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +204,14 @@ EVERYBODY = RuleScope()
 
 
 @dataclass(frozen=True, slots=True)
+class TextTemplate:
+    """A text with expressions between its parts: a part, an expression, a part, and so on, ending in a part."""
+
+    parts: tuple[str, ...]
+    expressions: tuple[RuleExpression, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Guardrail:
     """A rule: if the action matches and `when` is true, it is blocked, warned about or needs approval.
 
@@ -212,6 +232,17 @@ class Guardrail:
     expires: datetime | None = None
     owner: str | None = None
     tags: tuple[str, ...] = ()
+    message_template: TextTemplate | None = None
+    """The message where it holds expressions; likewise the suggestion."""
+    suggestion_template: TextTemplate | None = None
+
+    @property
+    def expressions(self) -> Iterator[RuleExpression]:
+        """Yield all expressions, that of the rule first."""
+        yield self.when
+        for template in (self.message_template, self.suggestion_template):
+            if template is not None:
+                yield from template.expressions
 
 
 @dataclass(frozen=True, slots=True)

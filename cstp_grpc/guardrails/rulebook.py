@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cstp_grpc.enums import Enforcement, Severity, Stakes
+from cstp_grpc.enums import Enforcement, Permission, Severity, Stakes
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment
 from cstp_grpc.guardrails.cel_variables import (
@@ -19,7 +19,13 @@ from cstp_grpc.guardrails.cel_variables import (
     parse_window_seconds,
 )
 from cstp_grpc.guardrails.input_names import find_spelling_clashes
-from cstp_grpc.guardrails.input_values import CONVERTERS, InputType, InputValueError, check_context_bounds
+from cstp_grpc.guardrails.input_values import (
+    CONVERTERS,
+    InputType,
+    InputValueError,
+    accept_values,
+    check_context_bounds,
+)
 from cstp_grpc.guardrails.model import (
     NO_CODE,
     NO_INTENTS,
@@ -33,6 +39,7 @@ from cstp_grpc.guardrails.model import (
     Rulebook,
     RulebookTest,
     RuleSet,
+    TextTemplate,
 )
 from cstp_grpc.guardrails.rule_conditions import read_expiry, read_instant, read_match, read_scope
 from cstp_grpc.guardrails.rulebook_files import (
@@ -41,6 +48,7 @@ from cstp_grpc.guardrails.rulebook_files import (
     list_rulebook_files,
     read_rulebook_file,
 )
+from cstp_grpc.guardrails.text_templates import parse_template
 from cstp_grpc.guardrails.yaml_document import YamlFields, mapping_entries, read_document
 from cstp_grpc.yaml_with_lines import YamlNode
 
@@ -48,11 +56,26 @@ API_VERSION = "cstp.guardrails/v1"
 # An identifier of CEL (language definition, section Syntax), with a bound on its length.
 INPUT_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 # In the place of an expression with problems, so that the rest of the file is still checked.
-NO_EXPRESSION = RuleExpression("", "", frozenset(), frozenset())
-ALWAYS = RuleExpression("true", "true", frozenset(), frozenset())
+NO_EXPRESSION = RuleExpression("", "", "", frozenset(), frozenset())
+ALWAYS = RuleExpression("true", "true", "true", frozenset(), frozenset())
 """The expression of a guardrail that only has `match`."""
 RESERVED_IDS = frozenset({UNDECLARED_INPUT_ID, UNKNOWN_ACTION_ID})
 """The ids under which the server itself reports what an action leaves unknown."""
+ACTION_OPTIONS = (
+    "category",
+    "stakes",
+    "confidence",
+    "context",
+    "code",
+    "related_intents",
+    "project",
+    "agent",
+    "permissions",
+    "now",
+    "announced_context",
+)
+MAX_ANNOUNCED_CONTEXT = 20_000
+"""As long as the context of an announcement may be."""
 RULE_OPTIONS = (
     "when",
     "match",
@@ -153,13 +176,18 @@ class RulebookParser:
         if not INPUT_NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
             self.report(node.line, where, "is not a name that an expression can read")
             return
-        fields = YamlFields(node, where, self.report, ["type"], ["default", "description"])
+        fields = YamlFields(node, where, self.report, ["type"], ["default", "description", "required", "values"])
         declared = fields.enum_word("type", InputType)
         default = given.plain if (given := fields.get("default")) else None
+        values = read_accepted_values(fields, declared)
+        is_required = fields.boolean("required") or False
+        if is_required and default is not None:
+            fields.report_problem("an input is required or has a default, not both", "required")
         if default is not None and len(self.parsed.problems) == before:
+            convert = CONVERTERS[declared]
             try:
                 check_context_bounds({name: default})
-                CONVERTERS[declared](default)
+                (accept_values(convert, values) if values else convert)(default)
             except (InputValueError, InvalidArgument) as error:
                 fields.report_problem(f"the default {invalid_value_reason(error)}", "default")
         description = fields.optional_text("description")
@@ -167,7 +195,9 @@ class RulebookParser:
         # None makes it known but not type-checked: rules that read it are not reported for a fault of its declaration.
         self._types[name] = declared if sound else None
         if sound:
-            self.parsed.inputs[name] = InputDeclaration(name, declared, default, description, node.line)
+            self.parsed.inputs[name] = InputDeclaration(
+                name, declared, default, description, node.line, is_required, values
+            )
 
     def _guardrail(self, node: YamlNode, where: str, environment: CelEnvironment) -> Guardrail:
         fields = YamlFields(
@@ -180,13 +210,14 @@ class RulebookParser:
             fields.report_problem(f"the id {identifier} is the server's own", "id")
         elif identifier:
             self.parsed.ids[identifier] = node.line
+        message, suggestion = fields.text("message"), fields.optional_text("suggestion")
         return Guardrail(
             id=identifier,
             name=fields.text("name"),
             when=self._expression(fields, environment),
             severity=fields.enum_word("severity", Severity),
-            message=fields.text("message"),
-            suggestion=fields.optional_text("suggestion"),
+            message=message,
+            suggestion=suggestion,
             description=fields.optional_text("description"),
             line=node.line,
             match=read_match(fields, self.report),
@@ -195,7 +226,18 @@ class RulebookParser:
             expires=read_expiry(fields),
             owner=fields.optional_text("owner"),
             tags=fields.identifiers("tags"),
+            message_template=self._template(fields, "message", message, environment),
+            suggestion_template=self._template(fields, "suggestion", suggestion, environment),
         )
+
+    def _template(
+        self, fields: YamlFields, key: str, text: str | None, environment: CelEnvironment
+    ) -> TextTemplate | None:
+        try:
+            return parse_template(text, environment)
+        except RuleExpressionError as error:
+            fields.report_problem(f"`{key}` {error}", key)
+            return None
 
     def _expression(self, fields: YamlFields, environment: CelEnvironment) -> RuleExpression:
         source = fields.text("when", MAX_EXPRESSION_CHARACTERS)
@@ -206,16 +248,15 @@ class RulebookParser:
         if not source:
             return NO_EXPRESSION
         try:
-            expression = environment.parse(source)
+            expression = environment.parse_condition(source)
         except RuleExpressionError as error:
             fields.report_problem(f"`when` {error}", "when")
             return NO_EXPRESSION
         for name in sorted(expression.presences):
             declared = self.parsed.inputs.get(name.removeprefix("context."))
-            if declared and declared.default is not None:
-                fields.report_problem(
-                    f"`when` asks has({name}), which is always true, because the input has a default", "when"
-                )
+            if declared and (declared.default is not None or declared.is_required):
+                why = "is required" if declared.is_required else "has a default"
+                fields.report_problem(f"`when` asks has({name}), which is always true, because the input {why}", "when")
         return expression
 
     def _test(self, node: YamlNode, where: str) -> RulebookTest:
@@ -248,8 +289,7 @@ class RulebookParser:
         # It is missing, which is reported already.
         if node.value is None:
             return Action("", intents=NO_INTENTS)
-        optional = ["category", "stakes", "confidence", "context", "code", "related_intents", "project", "agent", "now"]
-        fields = YamlFields(node, where, self.report, ["description"], optional)
+        fields = YamlFields(node, where, self.report, ["description"], ACTION_OPTIONS)
         confidence = fields.number("confidence")
         if confidence is not None and not 0 <= confidence <= 1:
             fields.report_problem("`confidence` must be from 0 to 1", "confidence")
@@ -263,7 +303,9 @@ class RulebookParser:
             intents=self._intents(fields),
             project=fields.optional_text("project"),
             agent=fields.optional_text("agent") or "",
+            permissions=read_permissions(fields),
             now=read_instant(fields, "now"),
+            announced_context=fields.optional_text("announced_context", MAX_ANNOUNCED_CONTEXT) or "",
         )
 
     def _code(self, fields: YamlFields) -> CodeFacts:
@@ -315,6 +357,26 @@ class RulebookParser:
         """Return the name of a guardrail or test for its problems."""
         named = node.value.get(key) if isinstance(node.value, dict) else None
         return named.value if named and isinstance(named.value, str) and named.value else otherwise
+
+
+def read_accepted_values(fields: YamlFields, declared: InputType) -> tuple[str, ...]:
+    """Return the texts that an input may be; empty for all."""
+    values = tuple(text for _, text in fields.texts("values"))
+    if (given := fields.get("values")) is None:
+        return ()
+    if declared not in (InputType.STRING, InputType.LIST):
+        fields.report_problem(f"`values` are for the types string and list, not {declared}", "values")
+    if given.value == [] or len(set(values)) < len(values):
+        fields.report_problem("`values` must hold at least one text, and each once", "values")
+    return values
+
+
+def read_permissions(fields: YamlFields) -> frozenset[str]:
+    """Return what the agent of a test may do."""
+    found = frozenset(text for _, text in fields.texts("permissions"))
+    for word in sorted(found.difference(Permission)):
+        fields.report_problem(f"`permissions` must be of {', '.join(Permission)}, not {word}", "permissions")
+    return found
 
 
 def read_texts(fields: YamlFields, key: str) -> tuple[str, ...]:
@@ -404,7 +466,9 @@ def find_input_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResu
         for name, declared in one.inputs.items():
             first_file, first = seen.setdefault(name, (file, declared))
             if input_signature(first) != input_signature(declared):
-                reason = f"differs from its declaration in {first_file}:{first.line} in type or default"
+                reason = (
+                    f"differs from its declaration in {first_file}:{first.line} in type, default, required or values"
+                )
                 yield RulebookProblem(str(file), declared.line, f"inputs.{name}", reason)
     for name, other in find_spelling_clashes(seen):
         file, declared = seen[name]
@@ -414,5 +478,5 @@ def find_input_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResu
 
 
 def input_signature(declared: InputDeclaration) -> tuple[str, str]:
-    """Return an input's type and default for comparison; as JSON text, because Python considers 1 and True equal."""
-    return declared.type, json.dumps(declared.default, sort_keys=True)
+    """Return what declarations of an input must share; as JSON text, because Python considers 1 and True equal."""
+    return declared.type, json.dumps([declared.default, declared.is_required, declared.values], sort_keys=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cstp_grpc.enums import Reaction, Severity
+from cstp_grpc.guardrails.compiled_guardrails import describe_missing_input
 from cstp_grpc.guardrails.model import (
     UNDECLARED_INPUT,
     UNDECLARED_INPUT_ID,
@@ -13,7 +14,6 @@ from cstp_grpc.guardrails.model import (
     UNKNOWN_ACTION_ID,
     IgnoredInput,
     InputDeclaration,
-    MissingInput,
     Violation,
 )
 
@@ -94,5 +94,5 @@ def unknown_action_violation(inputs: Sequence[InputDeclaration], severity: Sever
         severity,
         "State what is true of the action",
         UNKNOWN_ACTION,
-        tuple(MissingInput(each.name, each.type, each.description) for each in inputs),
+        tuple(map(describe_missing_input, inputs)),
     )

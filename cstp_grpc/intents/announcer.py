@@ -15,7 +15,7 @@ from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.relevance import Favoured
 from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
-from cstp_grpc.enums import INTENT_LAYER_AGENT, Stakes, Visibility
+from cstp_grpc.enums import INTENT_LAYER_AGENT, Permission, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, error_reason
 from cstp_grpc.guardrails.checker import GuardrailChecker, verdict_audit_fields
 from cstp_grpc.guardrails.input_values import check_context_bounds
@@ -120,6 +120,15 @@ class Feedback:
     """What suggestions need of similar decisions beyond what searches read."""
 
 
+@dataclass(frozen=True, slots=True)
+class ActingAgent:
+    """The authenticated agent that announces: whose decisions it may read, and what it may do."""
+
+    name: str
+    reader: str
+    permissions: frozenset[Permission]
+
+
 class CitationRecorder(Protocol):
     """Records which decisions an agent was given, so that it can be notified if one of them fails."""
 
@@ -195,9 +204,14 @@ class Announcer:
         self._confidences = confidences
 
     async def announce(
-        self, announcement: Announcement, caller: str, request_id: str, reader: str | None = None
+        self,
+        announcement: Announcement,
+        caller: str,
+        request_id: str,
+        reader: str | None = None,
+        permissions: frozenset[Permission] = frozenset(),
     ) -> Feedback:
-        """Record an intent and return the feedback on it.
+        """Record an intent and return the feedback on it; guardrails read the `permissions` of the caller.
 
         Similar decisions and related intents are those that `reader` may read; None means the caller. Raises
         QueryFailed, GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for
@@ -215,7 +229,8 @@ class Announcer:
         reader = caller if reader is None else reader
         vector: IntentVector | None = None
         try:
-            feedback = await self._build_feedback(announcement, code, caller, reader, received_at)
+            acting = ActingAgent(caller, reader, permissions)
+            feedback = await self._build_feedback(announcement, code, acting, received_at)
             if announcement.is_shared or (self._responds and self._related.may_exist):
                 vector = await self._related.embed(announcement.searched_text)
         except Exception as error:
@@ -242,12 +257,13 @@ class Announcer:
         return None
 
     async def _build_feedback(
-        self, announcement: Announcement, code: CodeContext | None, caller: str, reader: str, received_at: datetime
+        self, announcement: Announcement, code: CodeContext | None, acting: ActingAgent, received_at: datetime
     ) -> Feedback:
         if not self._responds:
             return Feedback(received_at)
+        caller, reader = acting.name, acting.reader
         facts = await self._read_intent_facts(announcement, caller, reader)
-        verdict = self._judge.judge(action_from_announcement(announcement, caller, code, facts))
+        verdict = self._judge.judge(action_from_announcement(announcement, acting, code, facts))
         similar = await self._find_similar(announcement, reader)
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
         background = await self._read_background(similar, reader)
@@ -417,7 +433,7 @@ def subject_of_announcement(
 
 
 def action_from_announcement(
-    announcement: Announcement, caller: str, code: CodeContext | None, intents: IntentFacts
+    announcement: Announcement, acting: ActingAgent, code: CodeContext | None, intents: IntentFacts
 ) -> Action:
     """Convert an announcement to the action that guardrails evaluate."""
     return Action(
@@ -429,5 +445,7 @@ def action_from_announcement(
         code=code.rules if code else NO_CODE,
         intents=intents,
         project=announcement.project,
-        agent=caller,
+        agent=acting.name,
+        permissions=acting.permissions,
+        announced_context=announcement.context or "",
     )

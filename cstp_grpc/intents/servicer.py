@@ -107,7 +107,9 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             reject_agents(request)
         caller = current_caller.get()
         announced = parse_announcement(request, self._sharing.default_visibility(caller))
-        feedback = await self._announcer.announce(announced, caller.agent, caller.request_id, caller.reader)
+        feedback = await self._announcer.announce(
+            announced, caller.agent, caller.request_id, caller.reader, caller.permissions
+        )
         return cstp_pb2.AnnounceIntentResponse(
             received=True,
             correlation_id=announced.correlation_id,
@@ -158,7 +160,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             reject_agents(request)
         caller = current_caller.get()
         check = await self._checks.judge_and_record(
-            parse_action(request.action, caller.agent),
+            parse_action(request.action, caller),
             caller.agent,
             claimed_agent_name(request),
             caller.request_id,
@@ -268,8 +270,8 @@ def query_limit(request: cstp_pb2.QueryDecisionsRequest, limits: QueryLimits) ->
     return min(request.limit if request.HasField("limit") else DEFAULT_LIMIT, limits.max_results)
 
 
-def parse_action(message: cstp_pb2.Action, agent: str) -> Action:
-    """Parse the action of an agent."""
+def parse_action(message: cstp_pb2.Action, caller: Caller) -> Action:
+    """Parse the action of a caller."""
     return Action(
         description=message.description,
         category=proto_values.optional_field(message, "category"),
@@ -277,7 +279,8 @@ def parse_action(message: cstp_pb2.Action, agent: str) -> Action:
         confidence=proto_values.optional_field(message, "confidence"),
         context=proto_values.struct_to_dict(message.context),
         project=proto_values.optional_field(message, "project"),
-        agent=agent,
+        agent=caller.agent,
+        permissions=caller.permissions,
     )
 
 
@@ -376,7 +379,9 @@ def violation_message(item: Violation) -> types_pb2.Violation:
         suggestion=item.suggestion,
         code=item.code,
         missing_inputs=[
-            types_pb2.MissingInput(name=each.name, type=each.type, description=each.description)
+            types_pb2.MissingInput(
+                name=each.name, type=each.type, description=each.description, values=each.values or None
+            )
             for each in item.missing_inputs
         ],
     )

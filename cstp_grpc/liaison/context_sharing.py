@@ -290,6 +290,7 @@ def handover_action(caller: TenantCaller, handover: Handover) -> Action:
         context={key: value for key, value in context.items() if value is not None},
         intents=NO_INTENTS,
         agent=caller.agent,
+        permissions=caller.permissions,
         is_stated_by_server=True,
     )
 

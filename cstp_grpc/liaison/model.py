@@ -9,6 +9,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cstp_grpc.enums import Permission
+
 if TYPE_CHECKING:
     # Only the ports name them: commands and agents that know a session load no database.
     from cstp_grpc.storage.pagination import Page, PageRequest
@@ -84,6 +86,7 @@ class TenantCaller:
     tenant: str
     request_id: str
     may_route: bool = False
+    permissions: frozenset[Permission] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,7 +287,13 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
 def current_tenant_caller() -> TenantCaller:
     """Return the current caller with its tenant."""
     caller = current_caller.get()
-    return TenantCaller(caller.agent, caller.tenant, caller.request_id, Permission.ROUTE in caller.permissions)
+    return TenantCaller(
+        caller.agent,
+        caller.tenant,
+        caller.request_id,
+        Permission.ROUTE in caller.permissions,
+        caller.permissions,
+    )
 
 
 def requested_user(request: Any, caller: TenantCaller) -> str:

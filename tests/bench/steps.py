@@ -17,6 +17,7 @@ from typing import Any
 import uvloop
 
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.caller import Caller
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.proto_values import struct_to_dict
 from cstp_grpc.guardrails.checker import GuardrailChecker
@@ -38,6 +39,7 @@ from tests.bench.processes import stop
 from tests.bench.results import Better
 from tests.bench.run import Run
 
+BENCH_CALLER = Caller("bench", "bench")
 SERVERS = {
     "threads": "an empty call, grpc.server on threads",
     "asyncio": "an empty call, grpc.aio on asyncio",
@@ -87,7 +89,7 @@ def compute_steps(run: Run) -> dict[str, Series]:
     data = cstp_method(0, method.name, lambda: CHECK).request()
     request: Any = method.request.FromString(data)
     validation = RequestValidator(max_depth=24, max_values=20_000)
-    wanted = parse_action(request.action, "bench")
+    wanted = parse_action(request.action, BENCH_CALLER)
     steps: dict[str, tuple[str, Callable[[], object]]] = {
         "parse": ("parsing a check", lambda: method.request.FromString(data)),
         "validation": ("validation of a check", lambda: validation.validate(request)),
@@ -150,7 +152,7 @@ def disk_steps(run: Run, opened: ExitStack) -> dict[str, Series]:
     trail = SqlAuditTrail(database, writer)
     checks = GuardrailChecker(evaluator, trail, lambda: datetime.now(UTC))
     request: Any = contract_methods()["cstp.checkGuardrails"].request.FromString(check_method(0).request())
-    wanted = parse_action(request.action, "bench")
+    wanted = parse_action(request.action, BENCH_CALLER)
     loop = uvloop.new_event_loop()
     opened.callback(loop.close)
     judge = f"a check of {AIMED_AT} rules with its durable entry"

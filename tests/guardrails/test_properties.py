@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cstp_grpc.enums import Stakes
 from cstp_grpc.guardrails.cel_cost import MAX_STEPS, measure_size
-from cstp_grpc.guardrails.cel_engine import CelEnvironment, CelPredicate
+from cstp_grpc.guardrails.cel_engine import CelEnvironment, CelProgram
 from cstp_grpc.guardrails.cel_variables import RuleExpressionError
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.input_values import InputType
@@ -187,10 +187,10 @@ def test_what_an_expression_makes_is_no_larger_than_estimated(
     assert predicate_of(f"size({text}) <= {most}").evaluate(TEXTS.bind(variables))
 
 
-def predicate_of(source: str) -> CelPredicate:
+def predicate_of(source: str) -> CelProgram:
     """Return an expression, compiled, unless it is one that is refused for what it multiplies."""
     try:
-        return TEXTS.compile_one(TEXTS.parse(source))
+        return TEXTS.compile_one(TEXTS.parse_condition(source))
     except RuleExpressionError as error:
         assume("steps even on inputs" not in str(error))
         raise

@@ -345,22 +345,30 @@ class MissingInput(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name: the member of the context, or of an announcement's metadata, that gives it."""
     type: _builtins.str
-    """What it must be: `bool`, `number`, `string`, `list` or `map`."""
+    """What it must be: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`) or
+    `duration` (a text such as `90s`, `1h30m` or `7d`).
+    """
     description: _builtins.str
     """What it says; absent if the rulebook does not tell."""
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The texts that it, or each item of a list, may be; empty where all are accepted."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         type: _builtins.str = ...,
         description: _builtins.str | None = ...,
+        values: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "description", b"description"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "description", b"description", "name", b"name", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "description", b"description", "name", b"name", "type", b"type", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
