@@ -613,10 +613,13 @@ type MissingInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name: the member of the context, or of an announcement's metadata, that gives it.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it must be: `bool`, `number`, `string`, `list` or `map`.
+	// What it must be: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`) or
+	// `duration` (a text such as `90s`, `1h30m` or `7d`).
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	// What it says; absent if the rulebook does not tell.
-	Description   *string `protobuf:"bytes,3,opt,name=description,proto3,oneof" json:"description,omitempty"`
+	Description *string `protobuf:"bytes,3,opt,name=description,proto3,oneof" json:"description,omitempty"`
+	// The texts that it, or each item of a list, may be; empty where all are accepted.
+	Values        []string `protobuf:"bytes,4,rep,name=values,proto3" json:"values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -670,6 +673,13 @@ func (x *MissingInput) GetDescription() string {
 		return *x.Description
 	}
 	return ""
+}
+
+func (x *MissingInput) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
 }
 
 // A key of the context that no guardrail knows.
@@ -886,11 +896,12 @@ const file_cstp_v1_types_proto_rawDesc = "" +
 	"\x0emissing_inputs\x18\b \x03(\v2\x15.cstp.v1.MissingInputR\rmissingInputsB\r\n" +
 	"\v_suggestionB\a\n" +
 	"\x05_codeB\b\n" +
-	"\x06_agent\"m\n" +
+	"\x06_agent\"\x85\x01\n" +
 	"\fMissingInput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12%\n" +
-	"\vdescription\x18\x03 \x01(\tH\x00R\vdescription\x88\x01\x01B\x0e\n" +
+	"\vdescription\x18\x03 \x01(\tH\x00R\vdescription\x88\x01\x01\x12\x16\n" +
+	"\x06values\x18\x04 \x03(\tR\x06valuesB\x0e\n" +
 	"\f_description\"M\n" +
 	"\fIgnoredInput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
