@@ -136,7 +136,7 @@ def read_mentions_call(tokens: Sequence[CelToken], position: int) -> MentionsCal
     """Return the call of `action.mentions` that starts at `position`. Raises RuleExpressionError."""
     if [token.text for token in tokens[position + 3 : position + 5]] != ["(", "["]:
         raise RuleExpressionError(MENTIONS_HINT)
-    phrases = []
+    phrases: list[str] = []
     rest = iter(tokens[position + 5 :])
     for token in rest:
         if phrases and token.text == "]":
