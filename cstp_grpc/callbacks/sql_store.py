@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import Column, Index, Integer, RowMapping, Table, Text, delete, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.callbacks.model import Citation, Notification, NotificationKind
+from cstp_grpc.callbacks.outbox import Citation, Notification, NotificationKind
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.schema import IDENTIFIER, UtcDateTime, metadata
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork

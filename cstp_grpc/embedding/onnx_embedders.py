@@ -27,8 +27,7 @@ from cstp_grpc.embedding.embedder import (
     Vectors,
     batch_by_length,
 )
-from cstp_grpc.embedding.model_files import MODEL, ModelFiles, WeightsMissing
-from cstp_grpc.embedding.onnx_conversion import prepare_onnx_model
+from cstp_grpc.embedding.model_files import MODEL, ModelFiles, WeightsMissing, prepare_onnx_model
 from cstp_grpc.errors import ConfigError, QueryFailed
 
 logger = logging.getLogger(__name__)

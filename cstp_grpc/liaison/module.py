@@ -25,8 +25,8 @@ from cstp_grpc.liaison.remote_agents import RemoteAgent, build_remote_agent
 from cstp_grpc.liaison.routing import Router
 from cstp_grpc.liaison.servicer import LiaisonComponents, LiaisonService
 from cstp_grpc.liaison.sessions import ClaimFence, SessionService
-from cstp_grpc.liaison.sql_routing import SqlErasureStore, SqlRoutingStore
-from cstp_grpc.liaison.sql_sessions import SqlPresenceStore, SqlSessionStore
+from cstp_grpc.liaison.sql_routing import SqlErasureStore, SqlPresenceStore, SqlRoutingStore
+from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionTask
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts

@@ -12,8 +12,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from cstp_grpc.audit.model import NullAuditSink
-from cstp_grpc.callbacks.model import Notification
-from cstp_grpc.callbacks.outbox import CallbackBuilder, CallbackOutbox
+from cstp_grpc.callbacks.outbox import CallbackBuilder, CallbackOutbox, Notification
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore, callbacks, citations
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_transaction import CitationNotifier

@@ -18,8 +18,8 @@ from cstp_grpc.liaison.presence import AgentDirectory, Heartbeats, LocalAgentSer
 from cstp_grpc.liaison.redaction import Redaction, RedactionRule
 from cstp_grpc.liaison.routing import Router
 from cstp_grpc.liaison.sessions import ClaimFence, SessionService
-from cstp_grpc.liaison.sql_routing import SqlRoutingStore
-from cstp_grpc.liaison.sql_sessions import SqlPresenceStore, SqlSessionStore
+from cstp_grpc.liaison.sql_routing import SqlPresenceStore, SqlRoutingStore
+from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor
 from cstp_grpc.storage.database import Database
 

@@ -25,7 +25,7 @@ from cstp_grpc.liaison.model import (
     liaison_agent,
 )
 from cstp_grpc.liaison.routing import RoutingRequest
-from cstp_grpc.liaison.sql_sessions import SqlPresenceStore
+from cstp_grpc.liaison.sql_routing import SqlPresenceStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.embedding.model_files import ModelFiles, WeightsMissing
-from cstp_grpc.embedding.onnx_conversion import RECEIPT, UNFINISHED, WEIGHTS, prepare_onnx_model, write_atomically
+from cstp_grpc.embedding.model_files import (
+    RECEIPT,
+    UNFINISHED,
+    WEIGHTS,
+    ModelFiles,
+    WeightsMissing,
+    prepare_onnx_model,
+    write_atomically,
+)
 
 
 def keep_looks(path: Path, change: bytes) -> None:

@@ -10,8 +10,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from cstp_grpc.embedding.embedder import EmbeddingThreads
-from cstp_grpc.embedding.model_files import ModelFiles, WeightsMissing
-from cstp_grpc.embedding.onnx_conversion import prepare_onnx_model
+from cstp_grpc.embedding.model_files import ModelFiles, WeightsMissing, prepare_onnx_model
 from cstp_grpc.embedding.onnx_embedders import PROBES, MiniLmEmbedder
 from cstp_grpc.errors import QueryFailed
 from tests.decisions.embedding.reference import random_tensors, sentence_vector, write_graph
