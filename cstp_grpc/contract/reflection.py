@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -33,7 +34,7 @@ class SymbolPool:
         self._default = descriptor_pool.Default()
         # Not in the default pool, where it would clash with the original file if another library registers that.
         self._reflection = descriptor_pool.DescriptorPool()
-        self._reflection.AddSerializedFile(build_v1_descriptor().SerializeToString())
+        self._reflection.AddSerializedFile(serialize_v1_descriptor())
 
     def FindFileByName(self, file_name: str) -> FileDescriptor:  # noqa: N802
         """Return a file by its path. Raises KeyError."""
@@ -79,12 +80,13 @@ def find_file_of_member(pool: descriptor_pool.DescriptorPool, symbol: str) -> Fi
     return message.file if name in message.fields_by_name or name in message.oneofs_by_name else None
 
 
-def build_v1_descriptor() -> descriptor_pb2.FileDescriptorProto:
-    """Build the file descriptor of reflection v1 from that of v1alpha."""
+@functools.cache
+def serialize_v1_descriptor() -> bytes:
+    """Build the file descriptor of reflection v1 from that of v1alpha, and return it as bytes."""
     alpha = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
     text = text_format.MessageToString(alpha)
-    return text_format.Parse(text.replace("v1alpha", "v1"), descriptor_pb2.FileDescriptorProto())
+    return text_format.Parse(text.replace("v1alpha", "v1"), descriptor_pb2.FileDescriptorProto()).SerializeToString()
 
 
 def build_reflection_handlers(servicer: ReflectionServicer) -> list[grpc.GenericRpcHandler]:

@@ -40,11 +40,17 @@ class StructBounds:
     values: int
 
 
+@functools.cache
+def contract_validator() -> protovalidate.Validator:
+    """Return the validator of the annotations; what it compiles of them, it keeps for all servers of the process."""
+    return protovalidate.Validator()
+
+
 class RequestValidator:
     """Validates requests against the annotations of the contract, and limits the depth and size of structured data."""
 
     def __init__(self, max_depth: int, max_values: int) -> None:
-        self._validator = protovalidate.Validator()
+        self._validator = contract_validator()
         self._bounds = StructBounds(max_depth, max_values)
 
     def warm_up(self, requests: Iterable[type[Message]]) -> None:
