@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -96,29 +97,36 @@ Parameters: TypeAlias = list[Any] | dict[str, Any]
 """Values as the driver takes them, by position or by name."""
 
 
+@dataclass(frozen=True, slots=True)
+class DriverStatement:
+    """The SQL of a statement, and how its values are converted to the driver's types."""
+
+    sql: str
+    positional: bool
+    names: Sequence[str]
+    """The names of its values, in the order of their positions."""
+    constants: Values
+    converters: Sequence[tuple[int, Any]]
+
+
 class CompiledStatement:
-    """A statement that is compiled once, and run by the driver within a unit of work.
+    """A statement that is compiled once, when it is first run, and run by the driver within a unit of work.
 
     SQLAlchemy's own execution takes as long as a whole durable transaction on a fast disk, so statements that run in
     every call use this class. Values, rows and errors are converted as SQLAlchemy does.
     """
 
     def __init__(self, statement: Select[Any] | Insert | Update | Delete, dialect: Dialect) -> None:
-        """Compile a statement; its `bindparam` names are the names of the values it is run with."""
+        """Set a statement; its `bindparam` names are the names of the values it is run with."""
         # A copy, because a statement that was compiled keeps its columns, and one derived from it later, such as with
         # RETURNING, would take them over.
-        statement = statement.execution_options()
-        compiled: Any = statement.compile(dialect=dialect)
-        found = {name: parameter for parameter, name in compiled.bind_names.items()}
-        self._sql: str = compiled.string
+        self._statement = statement.execution_options()
         self._dialect = dialect
         self._errors = dialect.loaded_dbapi.Error
-        self._positional: bool = compiled.positional
-        self._names: Sequence[str] = compiled.positiontup if compiled.positional else list(found)
-        self._constants = {name: known.value for name, known in found.items() if not known.required}
-        types = [found[name].type.dialect_impl(dialect) for name in self._names]
-        self._converters = indexed_converters([kind.bind_processor(dialect) for kind in types])
-        self._columns = [column.type.dialect_impl(dialect) for column in statement.exported_columns]
+        self._compiled: DriverStatement | None = None
+        """Compiled at its first use: a server has about sixty statements, which together take half of its start.
+        Threads that set it at the same time set equal ones.
+        """
         self._readers: list[tuple[int, Any]] | None = None
         """The converters of result columns; the first result tells the driver's types. Threads that set it at the same
         time set equal lists.
@@ -133,26 +141,27 @@ class CompiledStatement:
 
     def prepare(self, values: Values) -> Parameters:
         """Convert values to the driver's types; needs no connection, so any thread may call it."""
-        if self._constants:
-            values = {**self._constants, **values}
-        sent = apply_converters([values[name] for name in self._names], self._converters)
-        return sent if self._positional else dict(zip(self._names, sent, strict=True))
+        compiled = self._compiled or self._compile()
+        if compiled.constants:
+            values = {**compiled.constants, **values}
+        sent = apply_converters([values[name] for name in compiled.names], compiled.converters)
+        return sent if compiled.positional else dict(zip(compiled.names, sent, strict=True))
 
     def fill_in(self, prepared: Parameters, name: str, value: int) -> None:
         """Set a prepared value that was not known yet; it must be a number, which needs no conversion."""
         if isinstance(prepared, dict):
             prepared[name] = value
         else:
-            prepared[self._names.index(name)] = value
+            prepared[(self._compiled or self._compile()).names.index(name)] = value
 
     def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[Parameters]) -> None:
         """Run the statement once for each of the prepared `rows`. Raises DBAPIError."""
-        driver = unit_of_work.driver
+        driver, compiled = unit_of_work.driver, self._compiled or self._compile()
         try:
             if len(rows) == 1:
-                driver.execute(self._sql, rows[0])
+                driver.execute(compiled.sql, rows[0])
             else:
-                driver.cursor().executemany(self._sql, rows)
+                driver.cursor().executemany(compiled.sql, rows)
         except self._errors as error:
             raise self._to_dbapi_error(error) from error
 
@@ -178,26 +187,41 @@ class CompiledStatement:
         Raises DBAPIError.
         """
         try:
-            return self._rows(driver.execute(self._sql, self.prepare(values)))
+            prepared = self.prepare(values)
+            return self._rows(driver.execute((self._compiled or self._compile()).sql, prepared))
         except self._errors as error:
             raise self._to_dbapi_error(error) from error
 
     def _execute(self, unit_of_work: UnitOfWork, prepared: Parameters) -> DriverCursor:
-        return unit_of_work.driver.execute(self._sql, prepared)
+        return unit_of_work.driver.execute((self._compiled or self._compile()).sql, prepared)
+
+    def _compile(self) -> DriverStatement:
+        compiled: Any = self._statement.compile(dialect=self._dialect)
+        found = {name: parameter for parameter, name in compiled.bind_names.items()}
+        names: Sequence[str] = compiled.positiontup if compiled.positional else list(found)
+        types = [found[name].type.dialect_impl(self._dialect) for name in names]
+        self._compiled = DriverStatement(
+            compiled.string,
+            compiled.positional,
+            names,
+            {name: known.value for name, known in found.items() if not known.required},
+            indexed_converters([kind.bind_processor(self._dialect) for kind in types]),
+        )
+        return self._compiled
 
     def _rows(self, cursor: DriverCursor) -> list[Row]:
         """Return the rows of a cursor with their values converted to Python types."""
         rows = cursor.fetchall()
         if self._readers is None:
             codes = [column[1] for column in cursor.description]
-            readers = [
-                kind.result_processor(self._dialect, code) for kind, code in zip(self._columns, codes, strict=True)
-            ]
+            types = [column.type.dialect_impl(self._dialect) for column in self._statement.exported_columns]
+            readers = [kind.result_processor(self._dialect, code) for kind, code in zip(types, codes, strict=True)]
             self._readers = indexed_converters(readers)
         return [apply_converters(row, self._readers) for row in rows] if self._readers else rows
 
     def _to_dbapi_error(self, error: Exception) -> BaseException:
-        return DBAPIError.instance(self._sql, None, error, self._errors, hide_parameters=True, dialect=self._dialect)
+        sql = (self._compiled or self._compile()).sql
+        return DBAPIError.instance(sql, None, error, self._errors, hide_parameters=True, dialect=self._dialect)
 
 
 def bind_parameters(names: Iterable[str]) -> dict[str, BindParameter[Any]]:
