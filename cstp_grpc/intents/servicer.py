@@ -16,7 +16,7 @@ from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
 from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.model import Match
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
 from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.enums import Stakes, Visibility
 from cstp_grpc.gen.cstp.v1 import (
@@ -134,7 +134,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             # A peer that reads only a part of what is shared gets the answer of this agent alone, whomever it names.
             reject_agents(request, ignored=self._read_policy.is_restricted_peer(current_caller.get().agent))
         started = time.perf_counter()
-        filters = messages.parse_decision_filter(request.filters)
+        filters = messages.parse_decision_filter(request.filters) if request.HasField("filters") else UNRESTRICTED
         limit = query_limit(request, self._limits)
         matches = await self._searches.search(
             request.query,

@@ -98,22 +98,26 @@ def filters_of(size: int) -> Filters:
 def measure_filters(run: Run, port: int, pid: int, size: int) -> None:
     """Measure each kind of query beside an empty call."""
     for in_flight in IN_FLIGHT:
-        with ExitStack() as opened:
+        # One after the other, since new searches displace the results that repeated ones are answered from.
+        for suffix, is_new in (("", False), ("-new", True)):
+            with ExitStack() as opened:
 
-            def series(what: str, method: GrpcMethod, opened: ExitStack = opened, n: int = in_flight) -> Series:
-                return Series(f"{what}, {size} decisions", n, opened.enter_context(calling(method, n)), [pid])
+                def series(what: str, method: GrpcMethod, opened: ExitStack = opened, n: int = in_flight) -> Series:
+                    return Series(f"{what}, {size} decisions", n, opened.enter_context(calling(method, n)), [pid])
 
-            empty = series("GetAccess", cstp_method(port, "cstp.getAccess", dict))
-            measured = {
-                f"{name}{suffix}": series(f"QueryDecisions, {name}{suffix}", query_method(port, token, filters, is_new))
-                for name, (token, filters) in filters_of(size).items()
-                for suffix, is_new in (("", False), ("-new", True))
-            }
-            run.measure([empty, *measured.values()])
-        for name, each in measured.items():
-            # As times as long: with one in flight the latency, with more what a call takes of the whole.
-            run.add(f"{size}.{name}.latency-{in_flight}", "x", Better.LOWER, ratios(each, empty, lambda s: s.p50_ms))
-            run.add(f"{size}.{name}.cpu-{in_flight}", "x", Better.LOWER, ratios(each, empty, lambda s: s.server_cpu_us))
+                empty = series("GetAccess", cstp_method(port, "cstp.getAccess", dict))
+                measured = {
+                    f"{name}{suffix}": series(
+                        f"QueryDecisions, {name}{suffix}", query_method(port, token, filters, is_new)
+                    )
+                    for name, (token, filters) in filters_of(size).items()
+                }
+                run.measure([empty, *measured.values()])
+            for name, each in measured.items():
+                # As times as long: with one in flight the latency, with more what a call takes of the whole.
+                latency, cpu = ratios(each, empty, lambda s: s.p50_ms), ratios(each, empty, lambda s: s.server_cpu_us)
+                run.add(f"{size}.{name}.latency-{in_flight}", "x", Better.LOWER, latency)
+                run.add(f"{size}.{name}.cpu-{in_flight}", "x", Better.LOWER, cpu)
 
 
 def query_method(port: int, token: str, filters: Mapping[str, Any], is_new: bool) -> GrpcMethod:

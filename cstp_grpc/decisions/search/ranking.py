@@ -40,10 +40,10 @@ LEAST_EVIDENCE = -1000.0
 MAX_EXACT_ROWS = 100
 """Rows that are scored exactly at once: selecting among fewer first takes as long (measured)."""
 
-MIN_ROWS_TO_ESTIMATE = 3000
+MIN_ROWS_TO_ESTIMATE = 1200
 """Rows from which estimating their similarities first is faster than computing them (measured)."""
 
-ESTIMATED_SHARE = 0.2
+ESTIMATED_SHARE = 0.06
 """The share of passing rows from which estimating all rows is faster than gathering those that pass (measured)."""
 
 # Plain numbers, since the operators of enumerations take microseconds and every result needs some.
@@ -221,7 +221,7 @@ class CandidateRows:
         for column, number, weight in self._favoured_columns(query):
             evidence[column[: snapshot.size] == number] += weight
         if len(rows) < snapshot.size:
-            evidence[self._passing.excluded()] = -np.inf
+            np.copyto(evidence, -np.inf, where=self._passing.excluded())
         # The evidence that counts is rounded, too.
         error += EVIDENCE_TOLERANCE
         selected = select_best(evidence, limit, max(least, LEAST_EVIDENCE), error)
@@ -348,6 +348,10 @@ def sum_word_evidence(
     """
     if not found:
         return NO_WORDS
+    if len(found) == 1:
+        # Parts of several segments or readers may be in another order.
+        order = np.argsort(found[0].rows, kind="stable")
+        return word_evidence(found[0].rows[order].astype(np.intp), weights[0][order], found[0].fields[order], rarities)
     postings = np.concatenate([each.rows for each in found])
     occurs = np.zeros(size, np.bool_)
     occurs[postings] = True
@@ -356,13 +360,21 @@ def sum_word_evidence(
     numbers = np.empty(size, np.intp)
     numbers[rows] = np.arange(len(rows))
     places = numbers[postings]
-    coverage = np.bincount(places, np.concatenate(weights), len(rows)) / sum(rarities)
+    covered = np.bincount(places, np.concatenate(weights), len(rows)).astype(np.float64, copy=False)
     fields, begin = np.zeros(len(rows), np.uint8), 0
     for each in found:
         # Term by term, since a row has each term once, and one that were repeated here would be set only once.
         end = begin + len(each.rows)
         fields[places[begin:end]] |= each.fields
         begin = end
+    return word_evidence(rows, covered, fields, rarities)
+
+
+def word_evidence(
+    rows: Rows, covered: NDArray[np.float64], fields: NDArray[np.uint8], rarities: Sequence[float]
+) -> WordEvidence:
+    """Return the evidence of rows, given the sum of the weights of the terms that each has."""
+    coverage = covered / sum(rarities)
     added = evidence_of_words(coverage, rarities)
     added[(fields & NAME_FIELD) != 0] += NAME_WEIGHT
     return WordEvidence(rows, coverage, added, fields)

@@ -12,10 +12,10 @@ from cachetools import LRUCache
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 
-CACHE_BYTES = 4 * 1024 * 1024
+CACHE_BYTES = 8 * 1024 * 1024
 """Memory for results. Chosen: some hundred searches; agents repeat what they asked minutes ago, not yesterday."""
 
-OBJECT_BYTES = 2000
+OBJECT_BYTES = 1000
 """Estimated memory of a search, and of a match with its decision, without the long texts: the objects of Python."""
 
 

@@ -67,12 +67,14 @@ class Segment:
         """Return the key of each posting."""
         return np.repeat(self.keys, np.diff(self.starts))
 
-    def spans(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where the postings of each key begin and end; both are equal for one that has none."""
+    def find(self, keys: Keys) -> Iterator[tuple[int, int, int]]:
+        """Yield the place of each of `keys` that occurs, and where its postings begin and end."""
         # A place behind the last key, where there is no key, is compared with the last one, which is smaller.
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        starts = self.starts[places]
-        return starts, np.where(self.keys[places] == keys, self.starts[places + 1], starts)
+        found = np.flatnonzero(self.keys[places] == keys)
+        if len(found):
+            places = places[found]
+            yield from zip(found.tolist(), self.starts[places].tolist(), self.starts[places + 1].tolist(), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +124,20 @@ class WordIndex:
         """
         readers = np.array([SHARED, reader] if reader > SHARED else [SHARED])
         # By reader, then by term.
-        wanted = term_keys(np.array(hashes, np.uint32), readers[:, None])
-        spans = [(segment, *segment.spans(wanted)) for segment in self.segments]
-        totals = sum(((ends - starts).sum(axis=0) for _, starts, ends in spans), np.zeros(len(hashes), np.int64))
+        wanted = term_keys(np.array(hashes, np.uint32), readers[:, None]).ravel()
+        found: list[list[Postings]] = [[] for _ in hashes]
+        totals = [0] * len(hashes)
+        for segment in self.segments:
+            for key, start, end in segment.find(wanted):
+                place = key % len(hashes)
+                totals[place] += end - start
+                found[place].append(slice_postings(segment.postings, start, end))
         read = 0
-        for place in np.argsort(totals, kind="stable").tolist():
-            read += int(totals[place])
+        for place in sorted(range(len(hashes)), key=totals.__getitem__):
+            read += totals[place]
             if read > MAX_POSTINGS:
                 return
-            found = [
-                slice_postings(segment.postings, start, end)
-                for segment, starts, ends in spans
-                for start, end in zip(starts[:, place].tolist(), ends[:, place].tolist(), strict=True)
-                if start < end
-            ]
-            yield place, keep_readable(join_postings(found), readable) if found else NO_POSTINGS
+            yield place, keep_readable(join_postings(found[place]), readable) if found[place] else NO_POSTINGS
 
 
 NO_POSTINGS = Postings(np.empty(0, np.int32), np.empty(0, np.float16), np.empty(0, np.uint8))
