@@ -149,7 +149,7 @@ class QuerySettings(SettingsSection):
 
     max_results: int = Field(default=50, ge=1, le=50)
     """Caps the limit of every query."""
-    min_score: float = Field(default=0.15, ge=0, le=1)
+    min_score: float = Field(default=0.1, ge=0, le=1)
     """The least score of an answer where the query gives none. A score is a calibrated relevance, not a similarity."""
 
 
@@ -183,9 +183,9 @@ class IntentSettings(SettingsSection):
     shared_by: list[str] = []
     """Agents whose announcements other agents are told of unless they state `visibility: private`; `*` for all. Others
     state `visibility: shared`, or nobody is told."""
-    min_score: float | None = Field(default=None, ge=0, le=1)
-    """The least score of a similar decision in feedback; when absent, five thirds of `cstp.query.min_score`, since who
-    announces has asked for nothing."""
+    min_score: float = Field(default=0.35, ge=0, le=1)
+    """The least score of a similar decision in feedback, unless `cstp.query.min_score` is greater: who announces has
+    asked for nothing."""
     related_min_score: float = Field(default=0.45, ge=0, le=1)
     """How alike intents must be at the least for agents to be told of each other's."""
 
@@ -210,8 +210,7 @@ class CstpSettings(SettingsSection):
     @property
     def least_feedback_score(self) -> float:
         """The least score of a similar decision in the feedback on an announcement."""
-        stated = self.intent.min_score
-        return min(1.0, self.query.min_score * 5 / 3) if stated is None else stated
+        return max(self.intent.min_score, self.query.min_score)
 
 
 class StorageSettings(SettingsSection):

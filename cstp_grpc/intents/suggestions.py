@@ -21,6 +21,7 @@ from cstp_grpc.guardrails.model import UNKNOWN_ACTION, Verdict, Violation
 from cstp_grpc.intents.conditions import can_compare, distinguishing_conditions
 from cstp_grpc.intents.model import IntentKey
 from cstp_grpc.intents.related_intents import RelatedIntent
+from cstp_grpc.intents.series_outcomes import TROUBLED, describe_outcome
 
 MAX_SUGGESTIONS = 5
 MAX_QUOTED = 400
@@ -32,13 +33,6 @@ MAX_READ_PRECEDENTS = 2
 MAX_INTENTS = 2
 """How many related intents are suggested to be looked at; the answer lists them all."""
 
-TROUBLED = frozenset({Outcome.FAILURE, Outcome.PARTIAL, Outcome.ABANDONED})
-OUTCOME_SENTENCES = {
-    Outcome.FAILURE: "A similar decision failed",
-    Outcome.PARTIAL: "A similar decision succeeded only in part",
-    Outcome.ABANDONED: "A similar decision was abandoned",
-    Outcome.SUCCESS: "A similar decision succeeded",
-}
 CLOSING_VERBS = {
     Outcome.FAILURE: "failed with",
     Outcome.PARTIAL: "succeeded only in part with",
@@ -111,10 +105,10 @@ def raise_bar(score: float, share: float) -> float:
     return score + share * (1 - score)
 
 
-TEACHING_SHARE = 1 / 3
-"""How far the bar for lessons is from the least score that is listed to 1. Chosen: with the default of 0.25 it is 0.5,
+TEACHING_SHARE = 0.25
+"""How far the bar for lessons is from the least score that is listed to 1. Chosen: with the default of 0.35 it is 0.51,
 from which on a decision is more likely relevant than not, as scores are calibrated."""
-BARE_SHARE = 0.9
+BARE_SHARE = 0.8
 """Chosen: what only shares some words with the intent stays below."""
 RELATED_SHARE = 0.1
 """Likewise for intents of others, whose scores are similarities."""
@@ -191,14 +185,14 @@ def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
         yield Suggestion(sources.warning, SuggestionKind.CONFIDENCE)
     yield from checks[:FIRST_CHECKS]
     yield from suggest_successors(teaching, sources)
-    yield from suggest_lessons(troubled)
+    yield from suggest_lessons(troubled, sources.similar)
     yield from suggest_conditions(sources, teaching)
     # That nothing was stated is no reason to act differently, and would stand in the place of what is.
     yield from suggest_remedies(each for each in sources.verdict.warnings if each.code != UNKNOWN_ACTION)
     yield from suggest_failed_intents(related, sources.now)
     yield from suggest_bare_failures(troubled, sources.bars.bare)
     yield from checks[FIRST_CHECKS:]
-    yield from suggest_lessons(succeeded)
+    yield from suggest_lessons(succeeded, sources.similar)
     yield from suggest_precedents(teaching, sources.reader)
 
 
@@ -272,12 +266,12 @@ def suggest_successors(matches: Iterable[Match], sources: SuggestionSources) -> 
         )
 
 
-def suggest_lessons(matches: Iterable[Match]) -> Iterator[Suggestion]:
-    """Yield the lessons of decisions with an outcome."""
+def suggest_lessons(matches: Iterable[Match], listed: Sequence[Match]) -> Iterator[Suggestion]:
+    """Yield the lessons of decisions with an outcome; `listed` are all similar ones."""
     for match in matches:
         decision = match.decision
         if decision.outcome is not None and (lesson := lesson_text(decision)):
-            sentence = f"{OUTCOME_SENTENCES[decision.outcome]}: {plain_title(decision)}"
+            sentence = f"{describe_outcome(match, decision.outcome, listed)}: {plain_title(decision)}"
             yield Suggestion(
                 add_lesson(sentence, lesson),
                 SuggestionKind.LESSON,

@@ -83,7 +83,7 @@ queries = st.builds(
     terms=st.dictionaries(
         st.sampled_from([*HASHES, 12]), st.sampled_from([(False, False), (True, False), (False, True)]), max_size=4
     ).map(lambda kinds: tuple(QueryTerm(key, 1 + key % 2, *kind) for key, kind in kinds.items())),
-    curve=st.just(RelevanceCurve(slope=3, midpoint=0.4)),
+    curve=st.sampled_from([RelevanceCurve(3, 0.4), RelevanceCurve(3, 0.4, spread=0.6)]),
     favoured=st.builds(Favoured, st.none() | strategies.categories, st.none() | strategies.projects),
 )
 
@@ -156,7 +156,10 @@ class SlowMatrix:
             evidence = round(similarity + self.added(item, query, corpus), 6)
             scored.append((evidence, item.date, item.decision_id, similarity))
         scored.sort(key=lambda one: (-one[0], -one[1], one[2]))
-        results = [(key, round(query.curve.score(evidence), 6), similarity) for evidence, _, key, similarity in scored]
+        curve = query.curve.for_query(
+            np.array([round(float(np.vecdot(each.passages.vectors[0], query.vector)), 6) for each in corpus])
+        )
+        results = [(key, round(curve.score(evidence), 6), similarity) for evidence, _, key, similarity in scored]
         return [one for one in results if one[1] >= min_score][:limit]
 
     def added(self, item: IndexRow, query: RankedQuery, corpus: list[IndexRow]) -> float:

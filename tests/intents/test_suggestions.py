@@ -99,6 +99,39 @@ def test_a_blocking_guardrail_comes_first_and_lessons_of_trouble_before_success(
     ]
 
 
+def deploy(
+    number: int, outcome: Outcome | None = None, hidden: int = 0, outcomes: tuple[Outcome, ...] = (), lesson: str = ""
+) -> Match:
+    found = match(f"Deploy billing v3.{number}", outcome, lesson or None)
+    return replace(found, similar_count=hidden, similar_outcomes=outcomes)
+
+
+FAILED_DEPLOY = deploy(4, Outcome.FAILURE, lesson="Drain the queue")
+
+
+@pytest.mark.parametrize(
+    ("listed", "sentence"),
+    [
+        ([deploy(1, Outcome.SUCCESS, 5, (Outcome.SUCCESS,))], "One of 7 similar decisions failed"),
+        ([deploy(1, Outcome.SUCCESS), deploy(2)], "One of 3 similar decisions failed"),
+        ([deploy(1, Outcome.SUCCESS)], "A similar decision failed"),
+        (
+            [deploy(1, Outcome.SUCCESS, 5, (Outcome.SUCCESS, Outcome.FAILURE))],
+            "At least one of 7 similar decisions failed",
+        ),
+        ([deploy(1, Outcome.PARTIAL), deploy(2)], "At least one of 3 similar decisions failed"),
+        ([match("Deploy shipping v3.1", Outcome.SUCCESS)] * 2, "A similar decision failed"),
+    ],
+)
+def test_a_failure_in_a_series_says_of_how_many(listed: list[Match], sentence: str) -> None:
+    assert said(*listed, FAILED_DEPLOY) == [f"{sentence}: Deploy billing v3.4. Lesson: Drain the queue"]
+
+
+def test_a_failure_that_stands_for_others_is_one_of_them_at_least() -> None:
+    series = replace(FAILED_DEPLOY, similar_count=4, similar_outcomes=(Outcome.FAILURE, Outcome.SUCCESS))
+    assert said(series) == ["At least one of 5 similar decisions failed: Deploy billing v3.4. Lesson: Drain the queue"]
+
+
 def test_a_suggestion_says_what_it_rests_on() -> None:
     found = suggest(
         match("Red", Outcome.FAILURE, "never on Friday"),

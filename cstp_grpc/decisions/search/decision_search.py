@@ -328,7 +328,7 @@ class DecisionSearch:
         if last is None:
             return None
         least = ranked[-1].score if len(ranked) == limit else inquiry.min_score
-        bound = query.curve.score(last + others + EVIDENCE_TOLERANCE)
+        bound = known.curve(query).score(last + others + EVIDENCE_TOLERANCE)
         return ranked if bound < least else None
 
 

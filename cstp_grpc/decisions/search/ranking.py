@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, product
@@ -20,6 +21,7 @@ from cstp_grpc.decisions.search.relevance import (
     PROJECT_WEIGHT,
     SCORE_DECIMALS,
     RankedQuery,
+    RelevanceCurve,
     evidence_of_words,
 )
 from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, Rows, dot_products
@@ -45,6 +47,10 @@ MIN_ROWS_TO_ESTIMATE = 1200
 
 ESTIMATED_SHARE = 0.06
 """The share of passing rows from which estimating all rows is faster than gathering those that pass (measured)."""
+
+SAMPLED_ROWS = 128
+"""Maximum number of rows that tell how far a query's similarities spread, in 25 us. Chosen: with all rows of the
+benchmark as many right and irrelevant results reach each score."""
 
 # Plain numbers, since the operators of enumerations take microseconds and every result needs some.
 IDENTIFYING_FIELDS = int(TermField.NAME | TermField.UNIT)
@@ -188,7 +194,8 @@ class CandidateRows:
         if not len(self._rows):
             return []
         words = self._word_evidence(query)
-        least = query.curve.evidence(min_score)
+        curve = self.curve(query)
+        least = curve.evidence(min_score)
         # Each step looks more closely at what the one before has left.
         rows = self._promising_rows(query, words, limit, least, with_exemplars=with_exemplars)
         added = self._added_evidence(query, words, rows)
@@ -196,13 +203,27 @@ class CandidateRows:
             evidence = self._snapshot.similarities(rows, query.vector, self._scorer) + added
             places = self._select_places(rows, evidence, limit, least, EVIDENCE_TOLERANCE, with_exemplars)
             rows, added = rows[places], added[places]
-        ranked = self._exact_results(query, words, rows, added, limit, least, with_exemplars=with_exemplars)
+        ranked = self._exact_results(query, curve, words, rows, added, limit, least, with_exemplars=with_exemplars)
         chosen = [item for _, item in ranked[:limit]]
         if with_exemplars and len(ranked) > limit:
             for exemplary in exemplary_masks(self._snapshot, np.array([row for row, _ in ranked], np.intp)):
                 chosen += [ranked[place][1] for place in np.flatnonzero(exemplary)[:1] if place >= limit]
             chosen = list(dict.fromkeys(chosen))
         return [item for item in chosen if item.score >= min_score]
+
+    def curve(self, query: RankedQuery) -> RelevanceCurve:
+        """Return the curve for a query, by its similarities to a sample of what the caller may read.
+
+        The sample does not depend on the filter, so that a decision has the same score under any.
+        """
+        if query.curve.spread is None:
+            return query.curve
+        readable = np.flatnonzero(self._readable)
+        # Powers of two, so that most of the sample stays the same while a journal grows.
+        sample = readable[:: 2 ** max(math.ceil(math.log2(max(len(readable), 1) / SAMPLED_ROWS)), 0)]
+        passages = self._snapshot.passages
+        vectors = passages.vectors.take(passages.starts[sample])
+        return query.curve.for_query(dot_products(vectors, query.vector).astype(np.float64).round(SCORE_DECIMALS))
 
     def _promising_rows(
         self, query: RankedQuery, words: WordEvidence, limit: int, least: float, *, with_exemplars: bool
@@ -306,6 +327,7 @@ class CandidateRows:
     def _exact_results(
         self,
         query: RankedQuery,
+        curve: RelevanceCurve,
         words: WordEvidence,
         rows: Rows,
         added: NDArray[np.float64],
@@ -329,7 +351,7 @@ class CandidateRows:
         for place, at, covers in zip(kept.tolist(), places.tolist(), has_words.tolist(), strict=True):
             row, similarity = int(rows[place]), float(similarities[place])
             evidence = round(similarity + float(added[place]), SCORE_DECIMALS)
-            score = round(query.curve.score(evidence), SCORE_DECIMALS)
+            score = round(curve.score(evidence), SCORE_DECIMALS)
             coverage, fields = (float(words.coverage[at]), int(words.fields[at])) if covers else (0.0, 0)
             by_lesson = bool(passages.has_lesson[row]) and products[ends[place] - 1] >= similarity
             why = match_reasons(similarity, coverage, fields, by_lesson=by_lesson)

@@ -13,6 +13,8 @@ import yaml
 
 QUESTIONS = Path(__file__).with_name("questions.yaml")
 
+IRRELEVANT = Path(__file__).with_name("irrelevant.yaml")
+
 SHORT_WORDS = 60
 """Words of the short form of an architecture record: about as much as an agent writes by hand."""
 
@@ -87,6 +89,12 @@ def read_query_sets(folder: Path) -> Sequence[QuerySet]:
         QuerySet("questions held out", "records", questions[1::2]),
         QuerySet("questions held out, long", "long records", questions[1::2]),
     ]
+
+
+def read_irrelevant_intents() -> Sequence[str]:
+    """Return intents about which no corpus knows anything."""
+    intents: Sequence[str] = yaml.safe_load(IRRELEVANT.read_text(encoding="utf-8"))
+    return intents
 
 
 def read_proposals(folder: Path) -> Sequence[Mapping[str, Any]]:

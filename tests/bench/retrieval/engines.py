@@ -92,9 +92,20 @@ class ServedEngine:
         ranked = [self._sources[each.id] for each in answer.decisions]
         return [source for source in ranked if source != query.asking]
 
+    def best_query_score(self, text: str) -> float:
+        """Return the score of the first result of a query; 0 if there is none."""
+        request = cstp_pb2.QueryDecisionsRequest(query=text, limit=1, min_score=self._min_score)
+        answer = self._stub.QueryDecisions(request, metadata=METADATA)
+        return max((each.score for each in answer.decisions), default=0.0)
+
+    def best_feedback_score(self, intent: str) -> float:
+        """Return the score of the most relevant decision in the feedback on an announcement; 0 if there is none."""
+        answer = self._stub.AnnounceIntent(cstp_pb2.AnnounceIntentRequest(intent=intent), metadata=METADATA)
+        return max((each.score for each in answer.similar_decisions), default=0.0)
+
 
 @contextmanager
-def served_engines(records: Sequence[Record], folder: Path, provider: str) -> Iterator[Mapping[str, Engine]]:
+def served_engines(records: Sequence[Record], folder: Path, provider: str) -> Iterator[Mapping[str, ServedEngine]]:
     """Run a server with the records, and yield it without a threshold and with its default one."""
     with server(folder, "--provider", provider) as served, dialled(served.grpc) as channel:
         stub = journal_pb2_grpc.JournalServiceStub(channel)
