@@ -213,7 +213,11 @@ class AdrDocument:
         self.title = title.text
         self.number = self.number or title.written
         self.date = self._read_date()
-        summary = next(iter(self.front.texts(*FRONT_FIELDS["summary"])), None)
+        unread = self.front.structured(*FRONT_FIELDS["summary"], *FRONT_FIELDS["tags"])
+        self.remarks += [
+            f"front matter, {name}: what is neither a text nor a list of texts is left out" for name in unread
+        ]
+        summary = "\n".join(self.front.texts(*FRONT_FIELDS["summary"])) or None
         self.context = _read_context(lines[self.front.end :], self._sections, self._preamble, self._people(), summary)
         self.notes = _read_notes(self._sections)
         self.reasons = _read_reasons(self._sections)

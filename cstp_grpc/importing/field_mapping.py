@@ -48,6 +48,10 @@ class FieldError(Exception):
     """A value does not fit its field; the message names the field."""
 
 
+FIELD_LABELS = {"review_by": "reviewBy"}
+"""How fields are spelled in files, where our names of them are other ones."""
+
+
 class FieldReader:
     """Reads the fields of one decision; `remarks` lists what was cut or is not used."""
 
@@ -110,7 +114,7 @@ class FieldReader:
             return None if text is None else parse_date(text)
         except DateError as error:
             # Only remarked: such a record is worth more than the day it was made, and its file has a date too.
-            self.remarks.append(f"{name}: {error}; it is not used")
+            self.remarks.append(f"{FIELD_LABELS.get(name, name)}: {error}; it is not used")
             return None
 
     def _truncated_text(self, name: str, kind: str | None = None) -> str | None:

@@ -38,6 +38,12 @@ class FrontMatter:
                 return texts
         return []
 
+    def structured(self, *names: str) -> list[str]:
+        """Return the named fields that are objects, or lists with objects or lists, which `texts` leaves out."""
+        values = {name: self.fields.get(name) for name in names}
+        items = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
+        return [name for name in names if any(isinstance(item, (dict, list)) for item in items[name])]
+
 
 def parse_front_matter(lines: list[str]) -> FrontMatter:
     """Return the front matter of a file by its lines. Raises RecordError if its YAML is broken."""

@@ -13,7 +13,7 @@ import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -214,7 +214,17 @@ def _to_instant(match: re.Match[str]) -> datetime:
             day = int(parts["day"])
         return datetime(int(parts["year"]), month, day, tzinfo=UTC)
     except (ValueError, OverflowError):
-        raise DateError(f"there is no day {quote_start(match[0])}") from None
+        what = "time" if "iso" in parts and is_day(parts["iso"]) else "day"
+        raise DateError(f"there is no {what} {quote_start(match[0])}") from None
+
+
+def is_day(text: str) -> bool:
+    """Return whether a text such as `2026-02-29` names a day that exists."""
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _month_and_day(match: re.Match[str]) -> tuple[int, int]:

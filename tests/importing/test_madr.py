@@ -145,6 +145,18 @@ def test_a_summary_begins_the_context(folder: Folder) -> None:
     repeated = folder.content(f"---\nsummary: We use X, as it is faster.\n---\n{body}")
     assert repeated.context is not None
     assert repeated.context.count("as it is faster") == 1
+    lines = folder.content(f"---\nsummary: [Mail goes through X., No queue is lost.]\n---\n{body}")
+    assert lines.context is not None
+    assert lines.context.startswith("Mail goes through X.\nNo queue is lost.\n\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("tags", "{a: b}"), ("labels", "[mail, [queue]]"), ("summary", "{text: X}")]
+)
+def test_front_matter_that_is_no_text_is_reported(folder: Folder, key: str, value: str) -> None:
+    folder.write("0007-a.md", f"---\n{key}: {value}\n---\n# Use X\n\n## Status\n\nAccepted\n")
+    notes = folder.parsed("0007-a.md").notes
+    assert f"front matter, {key}: what is neither a text nor a list of texts is left out" in notes
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,8 @@ def test_what_only_the_server_sets_is_reported(folder: Folder) -> None:
     ("date", "remark"),
     [
         ("2023-02-30", "date: there is no day '2023-02-30'; it is not used"),
+        ("2023-02-30T10:00:00Z", "date: there is no day '2023-02-30T10:00:00Z'; it is not used"),
+        ("2023-02-28T25:00:00Z", "date: there is no time '2023-02-28T25:00:00Z'; it is not used"),
         ("04/09/2017", "date: '04/09/2017' could be two days; it is not used"),
         ("soon", "date: 'soon' is not a date; it is not used"),
         (1504483200, "date: '1504483200' is not a date; it is not used"),
@@ -272,3 +274,8 @@ def test_a_date_that_cannot_be_is_remarked_and_that_of_the_file_is_used(
     assert parsed.record.content.date is not None
     assert parsed.date_from is DateOrigin.MODIFIED
     assert parsed.notes == (remark,)
+
+
+def test_a_field_is_called_in_remarks_as_in_the_file(folder: Folder) -> None:
+    folder.write("a.jsonl", '{"title": "A", "date": "2024-01-01", "reviewBy": "2024-02-30"}\n')
+    assert folder.parsed("a.jsonl").notes == ("reviewBy: there is no day '2024-02-30'; it is not used",)
