@@ -359,10 +359,11 @@ class Journal:
             known, deleted = transaction.load(ids), transaction.find_deleted(ids)
             merged = plan_import(candidates, known, deleted, caller, change.at)
             entries = merged.entries
-            transaction.remove_deleted(deleted.keys() & entries.keys())
             for key in known.keys() & entries.keys():
                 transaction.keep_former(known[key], entries[key])
-            transaction.insert([entry for key, entry in entries.items() if key not in known])
+            new = {key: entry for key, entry in entries.items() if key not in known}
+            transaction.restore([entry for key, entry in new.items() if key in deleted])
+            transaction.insert([entry for key, entry in new.items() if key not in deleted])
             transaction.update([entry for key, entry in entries.items() if key in known])
             embedded = [
                 entry.decision

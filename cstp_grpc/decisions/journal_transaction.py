@@ -173,9 +173,12 @@ class JournalTransaction:
         """Return True if a decision that the caller recorded under a key is deleted."""
         return self._history.was_deleted(self._unit_of_work, self._change.caller, idempotency_key)
 
-    def remove_deleted(self, ids: Iterable[str]) -> None:
-        """Forget that decisions were deleted."""
-        self._history.remove_deleted(self._unit_of_work, list(ids))
+    def restore(self, entries: Sequence[JournalEntry]) -> None:
+        """Insert decisions that were deleted, with the links that other decisions declare from and to them."""
+        ids = [entry.decision.id for entry in entries]
+        self._history.remove_deleted(self._unit_of_work, ids)
+        self.insert(entries)
+        self.update_status(self._store.restore_links(self._unit_of_work, ids))
 
     def record_event(self, event: AuditEvent, decision: Decision) -> None:
         """Write a change of a decision to the audit trail."""

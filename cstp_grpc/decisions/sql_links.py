@@ -9,7 +9,7 @@ from sqlalchemy import BindParameter, Integer, and_, bindparam, delete, insert, 
 
 from cstp_grpc.decisions.model import DecisionLink, Links
 from cstp_grpc.decisions.sql_mapping import split_into_chunks
-from cstp_grpc.decisions.sql_tables import decision_links, decisions
+from cstp_grpc.decisions.sql_tables import decision_links, decisions, suspended_links
 from cstp_grpc.decisions.store import DeclaredLinks
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
@@ -82,7 +82,8 @@ def replace_links(unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks
     targets: set[str] = set()
     for chunk in split_into_chunks([item.decision_id for item in declarations]):
         targets.update(unit_of_work.execute(DECLARED_TARGETS, {"ids": chunk}).scalars())
-        unit_of_work.execute(delete(decision_links).where(decision_links.c.declared_by.in_(chunk)))
+        for table in (decision_links, suspended_links):
+            unit_of_work.execute(delete(table).where(table.c.declared_by.in_(chunk)))
     rows = [row for item in declarations for row in link_rows(item)]
     if rows:
         unit_of_work.execute(insert(decision_links), rows)
@@ -100,6 +101,44 @@ def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
     yield from rows(SUPERSEDES, ((other, item.decision_id) for other in item.superseded_by))
     yield from rows(DEPENDS_ON, ((item.decision_id, other) for other in item.links.depends_on))
     yield from rows(RELATES_TO, ((item.decision_id, other) for other in item.links.relates_to))
+
+
+def suspend_links(unit_of_work: UnitOfWork, decision_id: str) -> None:
+    """Keep the links from and to a decision that is being deleted, if an import can restore it.
+
+    These are those that other decisions of its agent declare.
+    """
+    deleted = decisions.alias("deleted")
+    kept = (
+        select(*decision_links.c, deleted.c.id)
+        .join(DECLARING, DECLARING.c.id == decision_links.c.declared_by)
+        .join(deleted, deleted.c.agent == DECLARING.c.agent)
+        .where(
+            deleted.c.id == decision_id,
+            deleted.c.source.is_not(None),
+            decision_links.c.declared_by != decision_id,
+            or_(decision_links.c.from_id == decision_id, decision_links.c.to_id == decision_id),
+        )
+    )
+    names = [*(column.name for column in decision_links.c), "deleted_id"]
+    unit_of_work.execute(insert(suspended_links).from_select(names, kept))
+
+
+def restore_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
+    """Bring back the links that the deletion of decisions took away, and return the ids that are superseded by them."""
+    targets: set[str] = set()
+    links = [suspended_links.c[column.name] for column in decision_links.c]
+    known = select(decision_links.c.declared_by).where(
+        *(column == suspended_links.c[column.name] for column in decision_links.c)
+    )
+    for chunk in split_into_chunks(ids):
+        restored = suspended_links.c.deleted_id.in_(chunk)
+        superseding = select(suspended_links.c.to_id).where(restored, suspended_links.c.type == SUPERSEDES)
+        targets.update(unit_of_work.execute(superseding).scalars())
+        names = [column.name for column in decision_links.c]
+        unit_of_work.execute(insert(decision_links).from_select(names, select(*links).where(restored, ~known.exists())))
+        unit_of_work.execute(delete(suspended_links).where(restored))
+    return targets
 
 
 def find_successor_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, list[str]]:

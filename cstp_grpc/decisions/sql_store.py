@@ -23,6 +23,8 @@ from cstp_grpc.decisions.sql_links import (
     link_parameters,
     read_links,
     replace_links,
+    restore_links,
+    suspend_links,
 )
 from cstp_grpc.decisions.sql_mapping import (
     INDEXED,
@@ -53,6 +55,7 @@ from cstp_grpc.decisions.sql_tables import (
     journal_identity,
     prepared_vectors,
     review_deadlines,
+    suspended_links,
 )
 from cstp_grpc.decisions.store import DeclaredLinks, ErasedRow, IndexRow, JournalEntry, PassageVectors
 from cstp_grpc.decisions.term_analysis import ANALYSIS_VERSION
@@ -302,12 +305,18 @@ class SqlDecisionStore:
         )
         targets = set(unit_of_work.execute(superseded_by_it).scalars())
         touching = or_(link.declared_by == decision_id, link.from_id == decision_id, link.to_id == decision_id)
+        suspend_links(unit_of_work, decision_id)
         unit_of_work.execute(delete(decision_links).where(touching))
+        unit_of_work.execute(delete(suspended_links).where(suspended_links.c.declared_by == decision_id))
         for table in (decision_tags, decision_terms, decision_vectors, prepared_vectors, review_deadlines):
             unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
         self._note_change(unit_of_work)
         unit_of_work.execute(delete(decisions).where(decisions.c.id == decision_id))
         return targets
+
+    def restore_links(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
+        """Bring back the links that the deletion of decisions took away, and return the ids they supersede."""
+        return restore_links(unit_of_work, ids)
 
     def touching_links(self, ids: Sequence[str], limit: int) -> list[DecisionLink]:
         """Return links from or to decisions, at most `limit`, each once and in order."""

@@ -145,6 +145,18 @@ decision_links = Table(
 )
 """How decisions relate; either end may name a decision that is not there yet."""
 
+suspended_links = Table(
+    "suspended_links",
+    metadata,
+    Column("declared_by", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("from_id", IDENTIFIER, primary_key=True),
+    Column("type", Text, primary_key=True),
+    Column("to_id", IDENTIFIER, primary_key=True),
+    Column("deleted_id", IDENTIFIER, nullable=False),
+    Index(None, "deleted_id"),
+)
+"""Links from and to deleted decisions, for the case that an import restores these."""
+
 decision_vectors = Table(
     "decision_vectors",
     metadata,

@@ -195,6 +195,12 @@ class DecisionStore(Protocol):
         Returns the ids that were superseded by it, or by a link that it declared.
         """
 
+    def restore_links(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
+        """Bring back the links that the deletion of decisions took away, and return the ids that they supersede.
+
+        These are links that other decisions of the same agent declare and that were imported.
+        """
+
     def touching_links(self, ids: Sequence[str], limit: int) -> list[DecisionLink]:
         """Return links from or to decisions, at most `limit`, each once and in order."""
 

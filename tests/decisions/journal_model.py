@@ -20,6 +20,8 @@ from cstp_grpc.decisions.model import (
 )
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 
+LINK_KINDS = ("supersedes", "depends_on", "relates_to")
+
 
 @dataclass
 class Review:
@@ -45,6 +47,8 @@ class Known:
     superseded_by: tuple[str, ...] = ()
     said: tuple[DecisionContent, SourceLinks] | None = None
     former: list[FormerContent] = field(default_factory=list)
+    lost: dict[str, list[str]] = field(default_factory=dict)
+    """The kinds of the links that deletions took away and an import may bring back, by the deleted id."""
 
     def effective(self) -> DecisionContent:
         """The content with what a review made of it, whoever may read it."""
@@ -167,9 +171,13 @@ class JournalModel:
 
     def delete(self, key: str) -> None:
         """Remove a decision and all links from and to it."""
-        self.deleted[key] = self.known.pop(key).agent
+        deleted = self.known.pop(key)
+        self.deleted[key] = deleted.agent
         for item in self.known.values():
             links = item.links
+            if item.agent == deleted.agent and deleted.source is not None:
+                kinds = [kind for kind in LINK_KINDS if key in getattr(links, kind)]
+                item.lost[key] = kinds + (["superseded_by"] if key in item.superseded_by else [])
             item.links = Links(
                 *(
                     tuple(other for other in targets if other != key)
@@ -177,6 +185,15 @@ class JournalModel:
                 )
             )
             item.superseded_by = tuple(other for other in item.superseded_by if other != key)
+
+    def restore_links(self, key: str) -> None:
+        """Bring back the links that the deletion of a decision took away."""
+        for item in self.known.values():
+            for kind in item.lost.pop(key, []):
+                if kind == "superseded_by":
+                    item.superseded_by = (*item.superseded_by, key)
+                else:
+                    item.links = replace(item.links, **{kind: (*getattr(item.links, kind), key)})
 
     def is_due(self, key: str, at: datetime) -> bool:
         """Whether the review of a decision is due."""
@@ -194,6 +211,7 @@ class JournalModel:
             if not record.restore_deleted:
                 return ImportAction.DELETED
             del self.deleted[key]
+            self.restore_links(key)
         item = self.known.get(key)
         if item is not None and item.said == said:
             return ImportAction.UNCHANGED
@@ -204,6 +222,7 @@ class JournalModel:
         item.content = content
         item.date = content.date or item.date
         item.said = said
+        item.lost.clear()
         if content.outcome is not None:
             item.review = None
         links = record.links

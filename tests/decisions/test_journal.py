@@ -429,6 +429,52 @@ class TestDeleting:
         assert (shown.title, history.revision, history.review_count) == ("changed", 1, 0)
         assert kit.heard.rows[key].revision > kit.heard.erased[key]
 
+    @pytest.mark.parametrize("order", [["old", "new", "other"], ["new", "other", "old"]])
+    def test_an_import_that_brings_it_back_brings_back_the_links_of_unchanged_records(
+        self, kit: JournalKit, order: list[str]
+    ) -> None:
+        """Also those of records in other batches, before or after."""
+        records = {
+            "old": ImportRecord("old", WHOLE, restore_deleted=True),
+            "new": ImportRecord("new", WHOLE, SourceLinks(supersedes=("old",)), restore_deleted=True),
+            "other": ImportRecord("other", WHOLE, SourceLinks(relates_to=("old", "new")), restore_deleted=True),
+        }
+        ids = {}
+        for name in order:
+            (result,) = kit.journal.import_batch([records[name]], "alice", "request-1")
+            ids[name] = result.decision_id
+
+        def linked() -> dict[str, tuple[Links, DecisionStatus]]:
+            found = {name: kit.journal.get(key, "alice") for name, key in ids.items()}
+            return {name: (item.links, item.status) for name, item in found.items()}
+
+        before = linked()
+        assert before["old"] == (Links(), DecisionStatus.SUPERSEDED)
+        foreign = kit.journal.record(WHOLE, Links(), "bob", "request-2").id
+        kit.journal.share(ids["old"], "alice", "request-2")
+        kit.journal.link(foreign, Links(depends_on=(ids["old"],)), Links(), "bob", "request-2")
+
+        kit.journal.delete(ids["old"], "alice", "request-3")
+        assert kit.journal.get(ids["new"], "alice").links == Links()
+        for name in order:
+            kit.journal.import_batch([records[name]], "alice", "request-4")
+
+        assert linked() == before
+        assert kit.heard.rows[ids["old"]].status is DecisionStatus.SUPERSEDED
+        # Another agent's link is gone for good, as everything that was said of what was deleted.
+        assert kit.journal.get(foreign, "bob").links == Links()
+
+    def test_links_that_a_record_no_longer_has_do_not_come_back(self, kit: JournalKit) -> None:
+        bring(kit, "old")
+        new = ImportRecord("new", WHOLE, SourceLinks(supersedes=("old",)))
+        (result,) = kit.journal.import_batch([new], "alice", "request-1")
+        old = kit.journal.get(result.decision_id, "alice").links.supersedes[0]
+        kit.journal.delete(old, "alice", "request-2")
+        kit.journal.import_batch([replace(new, links=SourceLinks())], "alice", "request-3")
+        kit.journal.import_batch([ImportRecord("old", WHOLE, restore_deleted=True)], "alice", "request-4")
+        assert kit.journal.get(result.decision_id, "alice").links == Links()
+        assert status(kit, old) is DecisionStatus.DECIDED
+
 
 class TestImporting:
     def test_the_same_source_and_content_change_nothing(self, kit: JournalKit) -> None:

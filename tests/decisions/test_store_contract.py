@@ -610,6 +610,30 @@ def test_former_contents_come_back_with_their_numbers(
     assert history.read_history(key, 50, 50) == DecisionHistory()
 
 
+@pytest.mark.contract("SqlDecisionStore.restore_links")
+def test_links_to_what_was_imported_and_deleted_are_restored(shelf: Shelf, writer: GroupCommitWriter) -> None:
+    new, recorded, later = entry(), entry(), entry()
+    imported = replace(new, decision=replace(new.decision, source="adr/1"))
+    shelf.add(imported, recorded, later)
+    first, second, third = (item.decision.id for item in (imported, recorded, later))
+    links = Links(supersedes=(first,), depends_on=(second,))
+    shelf.declare(DeclaredLinks(third, links, superseded_by=(first,)))
+
+    def delete_and_restore(key: str) -> set[str]:
+        writer.run(lambda unit_of_work: shelf.store.delete(unit_of_work, key))
+        return writer.run(lambda unit_of_work: shelf.store.restore_links(unit_of_work, [key]))
+
+    assert delete_and_restore(second) == set()
+    assert shelf.load([third])[third].decision.links == Links(supersedes=(first,))
+    assert delete_and_restore(first) == {first, third}
+    assert shelf.load([third])[third].decision.links == Links(supersedes=(first,))
+    shelf.add(imported)
+    assert shelf.load([first])[first].decision.links == Links(supersedes=(third,))
+    # Links of what is deleted itself do not come back: its import declares them.
+    assert delete_and_restore(third) == set()
+    assert shelf.load([first])[first].decision.links == Links()
+
+
 @pytest.mark.contract("SqlDecisionStore.delete", "SqlDecisionStore.erased_rows")
 def test_what_is_deleted_is_gone_with_its_links(shelf: Shelf, database: Database, writer: GroupCommitWriter) -> None:
     old, middle, new = entry(tags=("api",), review_by=NOW), entry(tags=("api",), review_by=NOW), entry()
