@@ -23,7 +23,7 @@ from cstp_grpc.cli.process_supervision import (
     stop_all,
 )
 from cstp_grpc.config import Settings, count_bridges, count_workers, dial_host, join_host_port
-from cstp_grpc.guardrails.rulebook_files import RulebookFile, read_rulebook_files
+from cstp_grpc.guardrails.rulebook_files import RulebookFile
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment, WorkerTask, rulebook_path
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
 from cstp_grpc.storage.locks import DataDirLock
@@ -241,8 +241,11 @@ class WorkerProcesses:
 
 def read_rulebooks(settings: Settings) -> Sequence[RulebookFile] | None:
     """Read the configured rulebooks; return None if that fails, which the first worker reports."""
+    # Imported here, because it reads YAML and knows the engine, neither of which a supervisor needs later.
+    from cstp_grpc.guardrails.rulebook_extension import collect_rulebook_files
+
     try:
-        return read_rulebook_files(rulebook_path(settings))
+        return collect_rulebook_files(rulebook_path(settings))
     except OSError:
         return None
 

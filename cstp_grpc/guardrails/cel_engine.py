@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import cache, cached_property
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
@@ -26,6 +28,7 @@ from cstp_grpc.guardrails.cel_variables import (
     INTENTS_VARIABLE,
     MENTIONS_VARIABLE,
     NOW_VARIABLE,
+    PARAMETER_PREFIX,
     RuleExpression,
     RuleExpressionError,
     parse_window_seconds,
@@ -101,6 +104,13 @@ MAX_ENGINE_MESSAGE_CHARACTERS = 300
 
 CelActivation: TypeAlias = cel.Activation
 """Variable values in the engine's form."""
+
+
+class ParameterValue(NamedTuple):
+    """A parameter of a rulebook: its type and its converted value."""
+
+    type: InputType
+    value: object
 
 
 class CelEvaluationError(Exception):
@@ -195,13 +205,17 @@ class CelEnvironment:
     The type of an input is None if its declaration is invalid; it is not type-checked then.
     """
 
-    def __init__(self, inputs: Mapping[str, InputType | None]) -> None:
+    def __init__(
+        self, inputs: Mapping[str, InputType | None], parameters: Mapping[str, ParameterValue] = MappingProxyType({})
+    ) -> None:
+        self._constants = {PARAMETER_PREFIX + name: value_literal(each.value) for name, each in parameters.items()}
         self._inputs = frozenset(f"context.{name}" for name in inputs)
         variables = ACTION_TYPES | AGENT_TYPES | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
         variables |= {NOW_VARIABLE: cel.Type.TIMESTAMP, MENTIONS_VARIABLE: cel.Type.STRING}
         for name, kind in inputs.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
         variables[INTENTS_VARIABLE] = RELATED_AGES
+        variables |= {PARAMETER_PREFIX + name: INPUT_TYPES[each.type] for name, each in parameters.items()}
         for name in self._inputs | OPTIONAL_FIELDS:
             variables[presence_variable(name)] = cel.Type.BOOL
         self._env = cel.NewEnv(
@@ -215,7 +229,7 @@ class CelEnvironment:
         """Parse an expression and check its names, types and cost; return it with its type."""
         if len(source) > MAX_EXPRESSION_CHARACTERS:
             raise RuleExpressionError(f"is longer than {MAX_EXPRESSION_CHARACTERS} characters")
-        expression = scan_expression(source)
+        expression = scan_expression(source, self._constants)
         for name in sorted(expression.values | expression.presences):
             self._check_name(name)
         # The rest, such as the description, is never absent, and so has no variable for its presence.
@@ -278,6 +292,7 @@ class CelEnvironment:
             "agent": AGENT_TYPES.keys(),
             "code": CODE_NAMES,
             "context": self._inputs,
+            "parameters": self._constants.keys(),
             "stakes": STAKES_NAMES,
         }[root]
         if name in names:
@@ -286,7 +301,27 @@ class CelEnvironment:
         hint = f"; did you mean {root}.{close[0]}?" if close else ""
         if root == "context":
             raise RuleExpressionError(f"{name} is not declared in inputs{hint}")
-        raise RuleExpressionError(f"there is no {name}{hint or '; there are ' + ', '.join(sorted(names))}")
+        raise RuleExpressionError(f"there is no {name}{hint or list_names(names)}")
+
+
+def list_names(names: Collection[str]) -> str:
+    """Return names as the end of a message, or nothing if there are none."""
+    return f"; there are {', '.join(sorted(names))}" if names else ""
+
+
+def value_literal(value: object) -> str:
+    """Return a converted value as an expression."""
+    if isinstance(value, float):
+        # In parentheses, so that a negative one can follow a minus.
+        return f"({value!r})"
+    if isinstance(value, datetime):
+        return f"timestamp({json.dumps(value.isoformat())})"
+    if isinstance(value, timedelta):
+        return f'duration("{value.total_seconds():.6f}s")'
+    if isinstance(value, list):
+        return f"[{', '.join(map(value_literal, value))}]"
+    # Texts and bools are written as in JSON.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def count_recent(ages: Sequence[float], window: str) -> int:

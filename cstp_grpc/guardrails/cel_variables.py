@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-VARIABLE_ROOTS = frozenset({"action", "agent", "context", "stakes", "code"})
+VARIABLE_ROOTS = frozenset({"action", "agent", "context", "parameters", "stakes", "code"})
+PARAMETER_PREFIX = "parameters."
+"""Prefix of the names of a rulebook's parameters, whose values replace them before anything is evaluated."""
 NOW_VARIABLE = "now"
 """The variable of the instant of the check."""
 MENTIONS_VARIABLE = "action.mentions"
@@ -83,11 +85,15 @@ def presence_variable(name: str) -> str:
     return f"has.{name}"
 
 
-def scan_expression(source: str) -> RuleExpression:
-    """Find the variables of an expression. Raises RuleExpressionError if one is not read by its full name."""
+def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression:
+    """Find the variables of an expression.
+
+    `constants` are the literals that replace parameters, by their full names. Raises RuleExpressionError if a variable
+    is not read by its full name.
+    """
     tokens = tokenize_expression(source)
     text = list(source)
-    calls: list[MentionsCall] = []
+    replaced: list[ReplacedPart] = []
     values, presences = set(), set()
     position = 0
     while position < len(tokens):
@@ -103,7 +109,12 @@ def scan_expression(source: str) -> RuleExpression:
                 name = read_variable_name(tokens, position)
                 values.add(name)
                 if name == MENTIONS_VARIABLE:
-                    calls.append(read_mentions_call(tokens, position))
+                    replaced.append(read_mentions_call(tokens, position))
+                elif name in constants:
+                    values.remove(name)
+                    last = tokens[position + 2]
+                    # A parameter is a variable of its type in the aligned text.
+                    replaced.append(ReplacedPart(constants[name], None, token.start, last.start + len(last.text)))
             elif token.text == NOW_VARIABLE:
                 values.add(NOW_VARIABLE)
             elif token.text == INTENTS_VARIABLE:
@@ -112,17 +123,21 @@ def scan_expression(source: str) -> RuleExpression:
         position += 1
     return RuleExpression(
         source,
-        replace_mentions(text, calls, aligned=False),
-        replace_mentions(text, calls, aligned=True),
+        replace_parts(text, replaced, aligned=False),
+        replace_parts(text, replaced, aligned=True),
         frozenset(values),
         frozenset(presences),
     )
 
 
-class MentionsCall(NamedTuple):
-    """A call of `action.mentions`: its phrases as words, its first character, and the one behind it."""
+class ReplacedPart(NamedTuple):
+    """A part of an expression that the engine gets in other words: these, its first character, and the one behind it.
 
-    phrases: Sequence[str]
+    `aligned` is what stands in its place in the aligned text; None for the part itself.
+    """
+
+    text: str
+    aligned: str | None
     start: int
     end: int
 
@@ -132,8 +147,11 @@ MAX_PHRASES = 200
 MENTIONS_HINT = 'action.mentions takes a list of texts in plain quotes: action.mentions(["drop table", "truncate"])'
 
 
-def read_mentions_call(tokens: Sequence[CelToken], position: int) -> MentionsCall:
-    """Return the call of `action.mentions` that starts at `position`. Raises RuleExpressionError."""
+def read_mentions_call(tokens: Sequence[CelToken], position: int) -> ReplacedPart:
+    """Return the call of `action.mentions` that starts at `position` as searches. Raises RuleExpressionError.
+
+    Searching the words with the engine's own `contains` is faster than any function in Python.
+    """
     if [token.text for token in tokens[position + 3 : position + 5]] != ["(", "["]:
         raise RuleExpressionError(MENTIONS_HINT)
     phrases: list[str] = []
@@ -157,7 +175,8 @@ def read_mentions_call(tokens: Sequence[CelToken], position: int) -> MentionsCal
         raise RuleExpressionError(f"asks action.mentions for more than {MAX_PHRASES} phrases")
     if not all(phrase.strip() for phrase in phrases):
         raise RuleExpressionError("asks action.mentions for a phrase without words")
-    return MentionsCall(phrases, tokens[position].start, end.start + 1)
+    searches = " || ".join(f'{MENTIONS_VARIABLE}.contains("{phrase}")' for phrase in phrases)
+    return ReplacedPart(f"({searches})", "true", tokens[position].start, end.start + 1)
 
 
 QUOTES = ('"""', "'''")
@@ -175,21 +194,16 @@ def normalize_words(text: str) -> str:
     return f" {NO_WORD.sub(' ', text.casefold()).strip()} "
 
 
-def replace_mentions(text: Sequence[str], calls: Sequence[MentionsCall], *, aligned: bool) -> str:
-    """Return an expression in which calls of `action.mentions` are what the engine can evaluate.
-
-    Searching the words with the engine's own `contains` is faster than any function in Python. `aligned` puts
-    constants of the same length in their places instead.
-    """
+def replace_parts(text: Sequence[str], replaced: Sequence[ReplacedPart], *, aligned: bool) -> str:
+    """Return an expression as the engine gets it, or aligned with its source."""
     characters = list(text)
-    for call in calls:
-        if aligned:
+    for part in replaced:
+        if not aligned:
+            characters[part.start : part.end] = [part.text, *[""] * (part.end - part.start - 1)]
+        elif part.aligned is not None:
             # Line breaks stay, as messages name lines.
-            kept = ["\n" if character == "\n" else " " for character in characters[call.start + 4 : call.end]]
-            characters[call.start : call.end] = ["t", "r", "u", "e", *kept]
-        else:
-            searches = " || ".join(f'{MENTIONS_VARIABLE}.contains("{phrase}")' for phrase in call.phrases)
-            characters[call.start : call.end] = [f"({searches})", *[""] * (call.end - call.start - 1)]
+            kept = ["\n" if each == "\n" else " " for each in characters[part.start + len(part.aligned) : part.end]]
+            characters[part.start : part.end] = [*part.aligned, *kept]
     return "".join(characters)
 
 

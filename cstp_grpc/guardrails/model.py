@@ -274,6 +274,8 @@ class Rulebook:
     guardrails: tuple[Guardrail, ...]
     tests: tuple[RulebookTest, ...]
     digest: str
+    extended: tuple[Rulebook, ...] = ()
+    """The rulebooks that it extends, and those that they extend, each once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ class RulebookTestResult:
 
 
 def run_rulebook_tests(rule_set: RuleSet) -> list[RulebookTestResult]:
-    """Run all tests, each against the guardrails of its own rulebook only."""
+    """Run all tests, each against the guardrails of its own rulebook and of those that it extends."""
     results = []
     for rulebook in rule_set.rulebooks:
-        evaluator = GuardrailEvaluator(RuleSet((rulebook,)))
+        evaluator = GuardrailEvaluator(RuleSet((*rulebook.extended, rulebook)))
         for test in rulebook.tests:
             failures = tuple(find_test_failures(test, evaluator.evaluate(test.action)))
             results.append(RulebookTestResult(rulebook.file, test.line, rulebook.name, test.name, failures))

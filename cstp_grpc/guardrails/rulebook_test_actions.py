@@ -1,0 +1,125 @@
+"""Read the actions of tests in rulebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cstp_grpc.enums import Permission, Stakes
+from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.guardrails.cel_variables import parse_window_seconds
+from cstp_grpc.guardrails.input_values import InputValueError, check_context_bounds
+from cstp_grpc.guardrails.model import NO_CODE, NO_INTENTS, Action, CodeFacts, IntentFacts
+from cstp_grpc.guardrails.rule_conditions import read_instant
+from cstp_grpc.guardrails.yaml_document import ReportProblem, YamlFields, mapping_entries
+from cstp_grpc.yaml_with_lines import YamlNode
+
+ACTION_OPTIONS = (
+    "category",
+    "stakes",
+    "confidence",
+    "context",
+    "code",
+    "related_intents",
+    "project",
+    "agent",
+    "permissions",
+    "now",
+    "announced_context",
+)
+MAX_ANNOUNCED_CONTEXT = 20_000
+"""As long as the context of an announcement may be."""
+
+
+class TestActionReader:
+    """Reads the action of a test and reports what is wrong with it."""
+
+    __test__ = False
+
+    def __init__(self, report: ReportProblem) -> None:
+        self._report = report
+
+    def read(self, node: YamlNode, where: str) -> Action:
+        """Return the action; a missing one is reported already."""
+        if node.value is None:
+            return Action("", intents=NO_INTENTS)
+        fields = YamlFields(node, where, self._report, ["description"], ACTION_OPTIONS)
+        confidence = fields.number("confidence")
+        if confidence is not None and not 0 <= confidence <= 1:
+            fields.report_problem("`confidence` must be from 0 to 1", "confidence")
+        return Action(
+            description=fields.text("description"),
+            category=fields.optional_text("category"),
+            stakes=fields.enum_word("stakes", Stakes, Stakes.MEDIUM),
+            confidence=confidence,
+            context=self._context(fields),
+            code=self._code(fields),
+            intents=self._intents(fields),
+            project=fields.optional_text("project"),
+            agent=fields.optional_text("agent") or "",
+            permissions=read_permissions(fields),
+            now=read_instant(fields, "now"),
+            announced_context=fields.optional_text("announced_context", MAX_ANNOUNCED_CONTEXT) or "",
+        )
+
+    def _code(self, fields: YamlFields) -> CodeFacts:
+        node = fields.get("code")
+        if node is None:
+            return NO_CODE
+        code = YamlFields(
+            node, fields.where, self._report, [], ["paths", "boundaries", "checks", "pitfalls", "unreadable"]
+        )
+        boundaries = YamlFields(
+            code.get("boundaries") or YamlNode(node.line, {}),
+            fields.where,
+            self._report,
+            [],
+            ["never", "ask_first", "always"],
+        )
+        return CodeFacts(
+            paths=read_texts(code, "paths"),
+            never=read_texts(boundaries, "never"),
+            ask_first=read_texts(boundaries, "ask_first"),
+            always=read_texts(boundaries, "always"),
+            checks=read_texts(code, "checks"),
+            pitfalls=read_texts(code, "pitfalls"),
+            unreadable=code.optional_text("unreadable"),
+        )
+
+    def _intents(self, fields: YamlFields) -> IntentFacts:
+        ages = []
+        for line, text in fields.texts("related_intents"):
+            try:
+                ages.append(float(parse_window_seconds(text)))
+            except ValueError as error:
+                self._report(line, fields.where, f"`related_intents` holds {text}, but a time {error}")
+        return IntentFacts(tuple(ages))
+
+    def _context(self, fields: YamlFields) -> Mapping[str, object]:
+        node = fields.get("context")
+        if node is None:
+            return {}
+        found = mapping_entries(node, fields.where, self._report)
+        context: dict[str, object] = {key: item.plain for key, item in found.items()}
+        try:
+            check_context_bounds(context)
+        except InvalidArgument as error:
+            fields.report_problem(f"`context` {invalid_value_reason(error)}", "context")
+        return context
+
+
+def read_permissions(fields: YamlFields) -> frozenset[str]:
+    """Return what the agent of a test may do."""
+    found = frozenset(text for _, text in fields.texts("permissions"))
+    for word in sorted(found.difference(Permission)):
+        fields.report_problem(f"`permissions` must be of {', '.join(Permission)}, not {word}", "permissions")
+    return found
+
+
+def read_texts(fields: YamlFields, key: str) -> tuple[str, ...]:
+    """Return the strings of a list."""
+    return tuple(text for _, text in fields.texts(key))
+
+
+def invalid_value_reason(error: InputValueError | InvalidArgument) -> str:
+    """Return the reason of an error without the field's name."""
+    return error.violations[0].description if isinstance(error, InvalidArgument) else str(error)
