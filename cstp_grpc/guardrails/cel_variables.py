@@ -181,6 +181,7 @@ def read_mentions_call(tokens: Sequence[CelToken], position: int) -> ReplacedPar
 
 QUOTES = ('"""', "'''")
 NO_WORD = re.compile(r"[\W_]+")
+ASCII_WORDS = "".join(character if character.isalnum() else " " for character in map(chr, range(128)))
 
 
 def normalize_words(text: str) -> str:
@@ -189,8 +190,10 @@ def normalize_words(text: str) -> str:
     Everything but letters and digits separates words: `force-push` and `FORCE_PUSH` are `force push`. Compatible
     characters, such as those of full width, are the same.
     """
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
+    if text.isascii():
+        # The usual case, in a third of the time.
+        return f" {' '.join(text.lower().translate(ASCII_WORDS).split())} "
+    text = unicodedata.normalize("NFKC", text)
     return f" {NO_WORD.sub(' ', text.casefold()).strip()} "
 
 

@@ -46,11 +46,6 @@ class CompiledGuardrail:
     message: CompiledTemplate | None
     suggestion: CompiledTemplate | None
 
-    @property
-    def has_templates(self) -> bool:
-        """Whether a text holds expressions."""
-        return self.message is not None or self.suggestion is not None
-
     def lacks_input(self, variable: str | None, action: Action) -> bool:
         """Return whether a variable is an input that the guardrail reads and the action lacks."""
         return any(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 from cstp_grpc.guardrails.action_variables import FACT_READERS, LARGE_READERS, ReadVariable
@@ -19,6 +20,9 @@ InputReader: TypeAlias = tuple[str, str, object, ConvertValue]
 
 ApartRules: TypeAlias = Mapping[str, CelEvaluationError | None]
 """The guardrails that are not evaluated in a batch, by id; with the reason, those that are not evaluated at all."""
+
+
+NOTHING_APART: ApartRules = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,10 @@ class EvaluationPlan:
             value = context.get(last) if root == "context" else getattr(action, last)
             values[variable] = value is not None
         return values, tuple(assumed)
+
+    def may_need_apart(self, size: int) -> bool:
+        """Return whether any guardrail may not be evaluated in its batch, for a context and defaults of this size."""
+        return size > self.light_size or bool(self.large_names) or bool(self.demanding)
 
     def find_apart_rules(self, values: Mapping[str, object], action: Action, size: int) -> ApartRules:
         """Return the guardrails that cannot be evaluated in a batch; `size` is that of the context and defaults."""

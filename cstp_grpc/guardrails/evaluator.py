@@ -22,7 +22,7 @@ from cstp_grpc.guardrails.compiled_guardrails import (
     MatchedRule,
     input_names_of,
 )
-from cstp_grpc.guardrails.evaluation_plan import EvaluationPlan, input_converter, make_plan
+from cstp_grpc.guardrails.evaluation_plan import NOTHING_APART, EvaluationPlan, input_converter, make_plan
 from cstp_grpc.guardrails.input_names import InputNames
 from cstp_grpc.guardrails.input_values import InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import (
@@ -37,10 +37,15 @@ from cstp_grpc.guardrails.model import (
 from cstp_grpc.guardrails.rule_selection import RuleSelector, group_guardrails, positions_of
 from cstp_grpc.guardrails.unknown_inputs import (
     ALLOW_UNKNOWN,
-    InputFindings,
     UnknownInputPolicy,
     UnknownInputReporter,
 )
+
+
+def position_of_match(matched: MatchedRule) -> int:
+    """Return the position of a guardrail in the rule set."""
+    return matched[0].position
+
 
 MAX_KEPT = 256
 """Maximum number of plans and of verdicts that are kept. Chosen: far more than there are combinations of conditions and
@@ -103,26 +108,20 @@ class GuardrailEvaluator:
         plan = self._plans.get(selected) or self._make_plan(selected)
         values, assumed = plan.read_variables(action)
         matched = self._find_matches(plan, values, action, size)
+        is_informed = self._is_informed(action.context)
         if action.is_stated_by_server:
-            findings = InputFindings(assumed, (), is_informed=True)
-        else:
-            findings = InputFindings(assumed, ignored, self._is_informed(action.context))
-        if matched or findings.ignored:
-            return self._build_verdict(matched, period, findings)
-        # Nothing matches in almost all checks, and verdicts are immutable.
-        key = period, assumed, findings.is_informed
-        clear = self._clear.get(key)
-        if clear is None:
-            clear = self._build_verdict([], period, findings)
-            if len(self._clear) < MAX_KEPT:
-                self._clear[key] = clear
-        return clear
+            ignored, is_informed = (), True
+        # Verdicts are immutable, and nothing matches in almost all checks.
+        clear = self._clear.get((period, assumed, is_informed)) or self._make_clear(period, assumed, is_informed)
+        if not matched and not ignored:
+            return clear
+        return self._add_matches(clear, matched, ignored, is_informed)
 
     def _find_matches(
         self, plan: EvaluationPlan, values: Mapping[str, object], action: Action, size: int
     ) -> list[MatchedRule]:
         """Return the guardrails that match or cannot be evaluated; `size` is that of the context and defaults."""
-        apart = plan.find_apart_rules(values, action, size)
+        apart = plan.find_apart_rules(values, action, size) if plan.may_need_apart(size) else NOTHING_APART
         bound = self._environment.bind(values)
         matched: list[MatchedRule] = []
         for batch in plan.batches:
@@ -151,26 +150,47 @@ class GuardrailEvaluator:
     def _is_informed(self, context: Mapping[str, Any]) -> bool:
         """Return whether any input is given that any guardrail reads, or none of them reads any."""
         read = self._read_inputs
-        return not read or any(value is not None for key, value in context.items() if key in read)
+        # A loop, since any() of a generator takes three times as long.
+        for key in context:
+            if key in read and context[key] is not None:
+                return True
+        return not read
 
-    def _build_verdict(self, matched: list[MatchedRule], period: int, findings: InputFindings) -> Verdict:
-        """Return the verdict for the guardrails that fired, and for what the action leaves unknown."""
+    def _make_clear(self, period: int, assumed: tuple[str, ...], is_informed: bool) -> Verdict:
+        """Return the verdict on an action that no guardrail matches."""
+        violations, warnings = self._unknowns.find_violations((), is_informed, is_allowed=True)
+        clear = Verdict(
+            violations, warnings, self._counts[period], self._version, allowed=not violations, assumed=assumed
+        )
+        if len(self._clear) < MAX_KEPT:
+            self._clear[period, assumed, is_informed] = clear
+        return clear
+
+    def _add_matches(
+        self, clear: Verdict, matched: list[MatchedRule], ignored: tuple[IgnoredInput, ...], is_informed: bool
+    ) -> Verdict:
+        """Return a verdict with the guardrails that fired, and with what the action leaves unknown."""
         # Groups are evaluated one after another; answers keep the order of the rule set.
-        matched.sort(key=lambda item: item[0].position)
-        found = [(violation, rule.guardrail.enforcement) for rule, violation in matched]
-        dryrun = tuple(each for each, enforcement in found if enforcement is Enforcement.DRYRUN)
-        enforced = [each for each, enforcement in found if enforcement is not Enforcement.DRYRUN]
-        enforced += self._unknowns.find_violations(findings, enforced)
-        violations = tuple(each for each in enforced if each.severity is not Severity.WARN)
+        if len(matched) > 1:
+            matched.sort(key=position_of_match)
+        violations: list[Violation] = []
+        warnings: list[Violation] = []
+        dryrun: list[Violation] = []
+        for rule, violation in matched:
+            if rule.guardrail.enforcement is Enforcement.DRYRUN:
+                dryrun.append(violation)
+            else:
+                (warnings if violation.severity is Severity.WARN else violations).append(violation)
+        unknown = self._unknowns.find_violations(ignored, is_informed, is_allowed=not violations)
         return Verdict(
-            violations,
-            tuple(each for each in enforced if each.severity is Severity.WARN),
-            self._counts[period],
-            self._version,
-            allowed=not violations,
-            dryrun=dryrun,
-            assumed=findings.assumed,
-            ignored=findings.ignored,
+            (*violations, *unknown[0]),
+            (*warnings, *unknown[1]),
+            clear.evaluated,
+            clear.rule_set_version,
+            not violations and not unknown[0],
+            tuple(dryrun),
+            clear.assumed,
+            ignored,
         )
 
     def _evaluate_alone(
@@ -197,7 +217,7 @@ class GuardrailEvaluator:
     ) -> Violation:
         """Return the violation of a guardrail that matches."""
         violation = rule.with_missing_inputs(rule.violation, action)
-        if not rule.has_templates:
+        if rule.message is None and rule.suggestion is None:
             return violation
         sizes = {name: measure_size(value) for name, value in values.items()}
         explain = partial(self._explain_error, action=action)

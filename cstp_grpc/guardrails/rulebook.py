@@ -38,6 +38,7 @@ __all__ = [
     "RulebookProblem",
     "default_rulebook_path",
     "load_rule_set",
+    "parse_rulebook",
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from cstp_grpc.enums import Reaction, Severity
 from cstp_grpc.guardrails.compiled_guardrails import describe_missing_input
@@ -24,15 +25,6 @@ class UnknownInputPolicy:
 
     undeclared: Reaction = Reaction.ALLOW
     unknown_action: Reaction = Reaction.ALLOW
-
-
-@dataclass(frozen=True, slots=True)
-class InputFindings:
-    """How an action gives its inputs: which took their defaults, which keys nobody knows, whether any is given."""
-
-    assumed: tuple[str, ...]
-    ignored: tuple[IgnoredInput, ...]
-    is_informed: bool
 
 
 ALLOW_UNKNOWN = UnknownInputPolicy()
@@ -56,16 +48,23 @@ class UnknownInputReporter:
         severity = REACTION_SEVERITIES[policy.unknown_action]
         self._unknown_action = None if severity is None else unknown_action_violation(inputs, severity)
 
-    def find_violations(self, findings: InputFindings, found: Sequence[Violation]) -> list[Violation]:
-        """Return the violations for an action besides those that were found."""
-        added = []
-        if findings.ignored and self._undeclared is not None:
-            added.append(undeclared_input_violation(findings.ignored, self._undeclared))
+    def find_violations(self, ignored: Sequence[IgnoredInput], is_informed: bool, *, is_allowed: bool) -> Unknowns:
+        """Return the violations and warnings for an action that guardrails allow, or do not."""
+        if is_informed and not ignored:
+            return NOTHING_UNKNOWN
+        found = []
+        if ignored and self._undeclared is not None:
+            found.append(undeclared_input_violation(ignored, self._undeclared))
         # What is not allowed anyway is not taken to be harmless because nothing is said of it.
-        is_allowed = all(each.severity is Severity.WARN for each in found)
-        if not findings.is_informed and is_allowed and self._unknown_action is not None:
-            added.append(self._unknown_action)
-        return added
+        if not is_informed and is_allowed and self._unknown_action is not None:
+            found.append(self._unknown_action)
+        violations = tuple(each for each in found if each.severity is Severity.BLOCK)
+        return violations, tuple(each for each in found if each.severity is Severity.WARN)
+
+
+Unknowns: TypeAlias = tuple[tuple[Violation, ...], tuple[Violation, ...]]
+"""Violations and warnings."""
+NOTHING_UNKNOWN: Unknowns = ((), ())
 
 
 def undeclared_input_violation(ignored: Sequence[IgnoredInput], severity: Severity) -> Violation:
