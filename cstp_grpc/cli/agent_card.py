@@ -146,7 +146,7 @@ def fetch_card(url: str, ca_file: Path | None) -> dict[str, Any]:
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise click.UsageError(f"{url!r} is not of the form http://HOST:PORT.")
     address = urlsplit(card_url(url))
-    tls = tls_context(None if ca_file is None else read_ca_file(ca_file))
+    tls = tls_context(None if ca_file is None else read_ca_file(ca_file), address.scheme)
     client = HttpClient(tls, max_bytes=MAX_RESPONSE_BYTES)
     # Without a token: cards are public, and the URL may be anybody's.
     answer = send_http_request(client, "GET", address, {"accept": "application/json"}, None, CARD_TIMEOUT)

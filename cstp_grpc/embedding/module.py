@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cstp_grpc.config import EmbeddingSettings
 from cstp_grpc.embedding.embedder import CachedEmbedder, Embedder, EmbeddingThreads
@@ -105,6 +106,6 @@ def build_http_embedder(settings: EmbeddingSettings) -> Embedder:
         batch=settings.batch,
         api_key=None if settings.api_key is None else settings.api_key.get_secret_value(),
     )
-    http = HttpClient(tls_context(None), max_bytes=endpoint.max_response_bytes)
+    http = HttpClient(tls_context(None, urlsplit(settings.url).scheme), max_bytes=endpoint.max_response_bytes)
     policy = RetryPolicy(attempts=settings.retries + 1)
     return HttpEmbedder(endpoint, http, Retrier(policy, time.sleep, random.random, time.monotonic))

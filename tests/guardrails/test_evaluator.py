@@ -239,11 +239,11 @@ def test_an_error_leaves_the_other_rules_of_a_large_set_as_they_are(position: in
 
 def test_long_expressions_fit_whatever_their_number() -> None:
     long = " || ".join(["context.name == 'abcdefghijklmnopqrstuvwxyz'"] * 180)
-    rules = [rule(f"r{n}", f"{long} || context.name == '{n}'") for n in range(60)]
+    rules = [rule(f"r{n}", f"{long} || context.name == '{n}'") for n in range(24)]
 
-    verdict = GuardrailEvaluator(rule_set(rules, STRING)).evaluate(Action("do it", context={"name": "59"}))
+    verdict = GuardrailEvaluator(rule_set(rules, STRING)).evaluate(Action("do it", context={"name": "23"}))
 
-    assert [v.guardrail_id for v in verdict.violations] == ["r59"]
+    assert [v.guardrail_id for v in verdict.violations] == ["r23"]
 
 
 def nest(depth: int) -> Any:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,19 @@ def copied(published: ModelFiles, folder: Path) -> ModelFiles:
         Path(shutil.copy(published.model, source)),
         Path(shutil.copy(published.tokenizer, source)),
     )
+
+
+@pytest.fixture(scope="module")
+def damaged_cache() -> Iterator[Path]:
+    """A folder of converted weights that tests damage, one after the other: each leaves them whole again."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def converted(published: ModelFiles, damaged_cache: Path) -> Path:
+    """The model of a conversion in `damaged_cache`; it is converted once, which takes half a second."""
+    return prepare_onnx_model(published, damaged_cache)
 
 
 def test_onnx_is_used_as_it_is(folder: Path) -> None:
@@ -79,33 +94,35 @@ def test_other_weights_do_not_profit_from_an_earlier_conversion(
 
 
 @pytest.mark.parametrize("name", ["model.onnx", WEIGHTS])
-def test_a_damaged_conversion_is_replaced(name: str, published: ModelFiles, folder: Path) -> None:
-    damaged = prepare_onnx_model(published, folder).with_name(name)
+def test_a_damaged_conversion_is_replaced(
+    name: str, converted: Path, published: ModelFiles, damaged_cache: Path
+) -> None:
+    damaged = converted.with_name(name)
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[: len(whole) // 2])
-    prepare_onnx_model(published, folder)
+    prepare_onnx_model(published, damaged_cache)
     assert damaged.read_bytes() == whole
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", None])
 def test_a_conversion_without_a_good_receipt_is_replaced(
-    content: bytes | None, published: ModelFiles, folder: Path
+    content: bytes | None, converted: Path, published: ModelFiles, damaged_cache: Path
 ) -> None:
-    model = prepare_onnx_model(published, folder)
-    whole = model.read_bytes()
-    keep_looks(model, b"half written")
-    receipt = model.parent / RECEIPT
+    whole = converted.read_bytes()
+    keep_looks(converted, b"half written")
+    receipt = converted.parent / RECEIPT
     receipt.unlink()
     if content is not None:
         receipt.write_bytes(content)
-    assert prepare_onnx_model(published, folder).read_bytes() == whole
+    assert prepare_onnx_model(published, damaged_cache).read_bytes() == whole
 
 
-def test_what_an_interrupted_conversion_left_is_removed(published: ModelFiles, folder: Path) -> None:
-    model = prepare_onnx_model(published, folder)
-    model.rename(model.parent / f"{UNFINISHED}x")
-    assert prepare_onnx_model(published, folder) == model
-    assert {path.name for path in model.parent.iterdir()} == {"model.onnx", WEIGHTS, RECEIPT}
+def test_what_an_interrupted_conversion_left_is_removed(
+    converted: Path, published: ModelFiles, damaged_cache: Path
+) -> None:
+    converted.rename(converted.parent / f"{UNFINISHED}x")
+    assert prepare_onnx_model(published, damaged_cache) == converted
+    assert {path.name for path in converted.parent.iterdir()} == {"model.onnx", WEIGHTS, RECEIPT}
 
 
 def test_a_folder_that_cannot_be_written_is_named(published: ModelFiles, folder: Path) -> None:

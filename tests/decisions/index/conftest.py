@@ -25,7 +25,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def open_journal(tmp_path: Path) -> Iterator[OpenJournal]:
-    """Opens journals by their names, each with the same index folder beside them.
+    """Opens journals by their names, which exist or are made, each with the same index folder beside them.
 
     The kind of the database makes no difference to the index.
     """
@@ -33,7 +33,8 @@ def open_journal(tmp_path: Path) -> Iterator[OpenJournal]:
 
         def open_named(name: str) -> IndexedJournal:
             path = tmp_path / f"{name}.db"
-            write_journal(path)
+            if not path.exists():
+                write_journal(path)
             database = open_database(f"sqlite:///{path}", POOL_SIZE)
             opened.callback(database.close)
             writer = GroupCommitWriter(database, timeout=10.0)

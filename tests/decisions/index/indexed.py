@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -48,9 +49,14 @@ class SpreadEmbedder:
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
             for word in text.split():
-                vector += np.random.default_rng(zlib.crc32(word.encode())).standard_normal(self.dimensions)
+                vector += direction_of(word, self.dimensions)
             vector /= np.linalg.norm(vector)
         return vectors
+
+
+@functools.cache
+def direction_of(word: str, dimensions: int) -> Vectors:
+    return np.random.default_rng(zlib.crc32(word.encode())).standard_normal(dimensions)
 
 
 class IndexedJournal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -136,23 +137,33 @@ MANY = [f"{title} on {day}" for title in TITLES for day in range(100)]
 
 
 @pytest.fixture(scope="module")
-def full_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def full_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a journal and its index are kept once made."""
     return tmp_path_factory.mktemp("full")
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES)
-def test_a_broken_folder_is_built_anew(
-    journal: IndexedJournal, tmp_path: Path, full_index: Path, breakage: str
-) -> None:
-    journal.record(*MANY)
-    if not (full_index / "index").exists():
+def copy_full_journal(full_journal: Path, open_journal: OpenJournal, folder: Path) -> None:
+    """Put a journal with its whole index into a folder. The first test that needs them makes them."""
+    kept = full_journal / "journal.db"
+    if not kept.exists():
+        journal = open_journal("full")
+        journal.record(*MANY)
         journal.start()
         journal.wait_until_complete()
         journal.supervisor.stop()
-        shutil.copytree(journal.folder, full_index / "index")
-    shutil.rmtree(journal.folder, ignore_errors=True)
-    shutil.copytree(full_index / "index", journal.folder)
+        journal.folder.rename(full_journal / "index")
+        with closing(sqlite3.connect(folder / "full.db")) as made, closing(sqlite3.connect(kept)) as copy:
+            made.backup(copy)
+    shutil.copy(kept, folder)
+    shutil.copytree(full_journal / "index", folder / "index")
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_broken_folder_is_built_anew(
+    open_journal: OpenJournal, tmp_path: Path, full_journal: Path, breakage: str
+) -> None:
+    copy_full_journal(full_journal, open_journal, tmp_path)
+    journal = open_journal("journal")
 
     BREAKAGES[breakage](journal.folder)
     journal.start()
