@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `make test COVER=yes` measures the branches that the tests enter, which takes twice as long, and fails if they are too few.
 COVER ?=
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients check check-types check-others generate docs format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients run-tests check check-types check-others generate docs format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -36,8 +36,11 @@ bench-check: $(VENV)/.installed-dev ## Measure, and fail where a figure is worse
 bench-accept: $(VENV)/.installed-dev ## Keep the figures of the newest run as the accepted ones.
 	@$(BIN)/python -m tests.bench --from newest --accept
 
+test: $(VENV)/.installed-dev ## Check and test everything; COVER=yes measures branch coverage too.
+	@$(MAKE) --no-print-directory --jobs 2 check-types run-tests
+
 # Tests wait for much of their time, and each worker collects all of them: twice as many workers as the two cores.
-test: $(VENV)/.installed-dev check ## Check and test everything; COVER=yes measures branch coverage too.
+run-tests: check-others
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),--cov --cov-report=term:skip-covered)
 
 test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and properties on all examples.
@@ -50,7 +53,7 @@ test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and 
 check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
 	@$(MAKE) --no-print-directory --jobs 2 check-types check-others
 
-# The types take as long as everything else, on one processor.
+# The types take longer than the other checks, on one processor; tests begin when the others are done.
 check-types:
 	$(BIN)/mypy
 
