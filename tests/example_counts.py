@@ -9,6 +9,8 @@ FULL = "full"
 QUICK = "quick"
 SHARE = 5
 """Which part of the examples is tried where time is short: one in so many."""
+MOST = 200
+"""The most examples of one property where time is short."""
 DEFAULT_EXAMPLES = 100
 
 
@@ -22,4 +24,6 @@ def register_profiles() -> None:
 
 def examples(number: int, least: int = 5) -> int:
     """Return how many examples to try of a number, at least `least`, which is for those that take a second each."""
-    return number if settings.get_current_profile_name() == FULL else max(number // SHARE, least)
+    if settings.get_current_profile_name() == FULL:
+        return number
+    return max(min(number // SHARE, MOST), least)

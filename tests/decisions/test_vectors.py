@@ -10,17 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from cstp_grpc.decisions.search.row_vectors import FIRST_SLOTS, SharedVectorPool
-from cstp_grpc.decisions.store import Vector
+from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
-
-DIMENSIONS = 8
-NUMBERS = FIRST_SLOTS + 500
+from tests.decisions.numbered_vectors import DIMENSIONS, NUMBERS, vector_of
 
 ADD = """
 import random, sys
 from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
-from tests.decisions.test_vectors import DIMENSIONS, NUMBERS, vector_of
+from tests.decisions.numbered_vectors import DIMENSIONS, NUMBERS, vector_of
 
 pool = SharedVectorPool(int(sys.argv[1]), DIMENSIONS)
 numbers = list(range(NUMBERS))
@@ -31,11 +28,6 @@ for number in numbers:
     slot = pool.slot_of(vector_of(number))
     assert (pool.vectors[slot] == vector_of(number)).all(), number
 """
-
-
-def vector_of(number: int) -> Vector:
-    """Return a vector that no other number has, and that tells whether it is whole."""
-    return np.full(DIMENSIONS, number + 1, np.float32)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportRecord
@@ -55,7 +56,7 @@ class SpreadEmbedder:
 
 
 @functools.cache
-def direction_of(word: str, dimensions: int) -> Vectors:
+def direction_of(word: str, dimensions: int) -> NDArray[np.float64]:
     return np.random.default_rng(zlib.crc32(word.encode())).standard_normal(dimensions)
 
 
