@@ -91,4 +91,4 @@ def write_plot(path: Path, image: str) -> None:
     try:
         path.write_text(image, encoding="utf-8")
     except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror}") from error
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from error

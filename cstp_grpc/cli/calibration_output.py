@@ -231,6 +231,8 @@ def print_recurring_failures(console: Console, groups: Sequence[pb2.RecurringFai
                 text.append(f"\nLesson: {to_printable(' '.join(decision.notes.split()))}")
             table.add_row(f"  {format_date(decision.date)}", text)
         console.print(table)
+        if hidden := item.count - len(item.decisions):
+            console.print(Text(f"  and {hidden} more", style="dim"))
 
 
 SIDE: Final = 400

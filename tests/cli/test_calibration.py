@@ -71,6 +71,7 @@ def test_patterns_are_shown_with_a_plot(server: Server) -> None:
     (similar,) = [line for line in shown.splitlines() if line.startswith("12 similar failures: ")]
     assert "friday" in similar
     assert "Lesson: Nobody was there to roll back" in shown
+    assert "and 7 more" in shown
 
 
 @pytest.mark.parametrize("command", ["calibration", "patterns"])
