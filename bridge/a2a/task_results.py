@@ -52,7 +52,8 @@ def related_intent_lines(item: Result) -> list[str]:
     """Return the lines on a recent intent of another agent."""
     closing = item.get("closing")
     state = f"closed with {closing['outcome']}" if closing else "open"
-    lines = [f"{escape_line(item['agent'])} at {item['receivedAt']}, {state}: {escape_line(item['intent'])}"]
+    agent = "/".join(item[name] for name in ("origin", "agent") if name in item)
+    lines = [f"{escape_line(agent)} at {item['receivedAt']}, {state}: {escape_line(item['intent'])}"]
     return [*lines, f"Notes: {escape_line(closing['notes'])}"] if closing and "notes" in closing else lines
 
 
@@ -144,7 +145,10 @@ def decision_lines(decision: Result) -> list[str]:
     facts = [escape_line(decision[name]) for name in ("category", "status", "outcome") if decision.get(name)]
     if "date" in decision:
         facts.append(decision["date"][:10])
-    facts.append(f"score {1 - decision['distance']:.2f}")
+    # Agents of older versions state no score.
+    facts.append(f"score {decision.get('score', 1 - decision['distance']):.2f}")
+    if origin := decision.get("origin"):
+        facts.append(f"from {escape_line(origin)}")
     lines = [f"{escape_line(decision['title'])} ({', '.join(facts)})"]
     if notes := decision.get("notes"):
         lines.append(f"Notes: {escape_line(notes)}")

@@ -32,7 +32,7 @@ DECISION = {
     "outcome": "failure",
     "date": "2026-01-02T03:04:05Z",
     "distance": 0.25,
-    "score": 0.75,
+    "score": 0.91,
     "notes": "Automate it",
 }
 
@@ -101,7 +101,7 @@ def test_a_blocked_intent_is_rejected_and_told_why() -> None:
         "- Staged Rollout: Consider stages",
         "",
         "Similar decisions:",
-        "- Deploy by hand (failure, 2026-01-02, score 0.75)",
+        "- Deploy by hand (failure, 2026-01-02, score 0.91)",
         "  Notes: Automate it",
         "",
         "Suggestions:",
@@ -218,6 +218,8 @@ def test_related_intents_are_told_with_their_closing() -> None:
         "- bob at 2026-01-02T03:04:05Z, closed with failure: Rebuild \\`it\\`",
         "  Notes: The disk was full",
     ]
+    federated = announcement(relatedIntents=[{**related, "origin": "house"}])
+    assert "- house/bob at " in text_of(result_of_call("cstp.announceIntent", federated, MEDIA_TYPES))
 
 
 def test_wrong_params_of_an_announcement_are_named_by_their_places() -> None:
