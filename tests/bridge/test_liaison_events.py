@@ -101,6 +101,13 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A server where nothing has happened."""
+    with serving(tmp_path_factory.mktemp("idle")) as found:
+        yield found
+
+
 @contextmanager
 def serving(data: Path, **overrides: Any) -> Iterator[Browser]:
     """Serve for the length of a block."""
@@ -182,9 +189,9 @@ def test_a_tenant_hears_of_its_own_sessions_only(browser: Browser) -> None:
     ],
 )
 def test_the_permission_is_that_of_watching(
-    browser: Browser, agent: str | None, query: dict[str, Any], status: int, reason: str
+    idle: Browser, agent: str | None, query: dict[str, Any], status: int, reason: str
 ) -> None:
-    with browser.open(agent, **query) as stream:
+    with idle.open(agent, **query) as stream:
         assert stream.status == status
         assert stream.headers.get("WWW-Authenticate") == ('Bearer realm="cstp"' if status == 401 else None)
         assert stream.body()["error"]["details"][0]["reason"] == reason
@@ -207,9 +214,9 @@ def test_the_permission_is_that_of_watching(
     ],
 )
 def test_a_parameter_that_cannot_be_used_is_named(
-    browser: Browser, query: dict[str, Any], headers: dict[str, str], field: str
+    idle: Browser, query: dict[str, Any], headers: dict[str, str], field: str
 ) -> None:
-    with browser.open("alice", headers, **query) as stream:
+    with idle.open("alice", headers, **query) as stream:
         assert stream.status == 400
         assert field in stream.body()["error"]["message"]
 

@@ -29,9 +29,10 @@ ONCE = RetryPolicy(attempts=1)
 CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
 
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    with running(settings(tmp_path / "data")) as app:
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """A server without TLS."""
+    with running(settings(tmp_path_factory.mktemp("plain"))) as app:
         yield app
 
 

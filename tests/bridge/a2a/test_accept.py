@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.bridge.a2a.raw import Raw, saying
@@ -38,19 +40,30 @@ ASKED = [
 @pytest.mark.parametrize(("accept", "expected"), ASKED)
 def test_results_and_errors_have_the_type_that_is_asked_for(raw: Raw, accept: str | None, expected: str) -> None:
     headers = {} if accept is None else {"Accept": accept}
-    for method, path, body, status in (
+    for path, status in (("/tasks", 200), ("/tasks/none", 404)):
+        answer = raw.send("GET", BASE + path, headers=headers)
+        assert (answer.status, answer.headers["Content-Type"]) == (status, expected)
+        assert "Accept" in answer.headers["Vary"]
+
+
+@pytest.mark.parametrize("accept", [JSON, A2A_JSON])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
         ("POST", "/message:send", saying("Deploy"), 200),
-        ("GET", "/tasks", None, 200),
-        ("GET", "/tasks/none", None, 404),
         ("GET", "/nowhere", None, 404),
         ("PUT", "/tasks", None, 405),
         ("POST", "/message:stream", {}, 400),
         ("POST", "/tasks/none:subscribe", None, 404),
         ("POST", "/message:send", b"{", 400),
-    ):
-        answer = raw.send(method, BASE + path, body, headers=headers)
-        assert (answer.status, answer.headers["Content-Type"]) == (status, expected), path
-        assert "Accept" in answer.headers["Vary"]
+    ],
+)
+def test_everything_has_the_type_that_is_asked_for(
+    raw: Raw, method: str, path: str, body: Any, status: int, accept: str
+) -> None:
+    answer = raw.send(method, BASE + path, body, headers={"Accept": accept})
+    assert (answer.status, answer.headers["Content-Type"]) == (status, accept)
+    assert "Accept" in answer.headers["Vary"]
 
 
 @pytest.mark.parametrize("accept", [JSON, A2A_JSON])

@@ -11,7 +11,7 @@ from tests.bridge.a2a.products import Product
 from tests.bridge.a2a.talking import calling
 from tests.waiting import wait_until
 
-ATTEMPTS = 10
+ATTEMPTS = 5
 
 
 @pytest.mark.parametrize("bridge", [0, 1], ids=["same", "other"])

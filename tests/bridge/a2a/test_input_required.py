@@ -46,7 +46,7 @@ def test_a_task_that_waits_can_be_canceled(binding: Binding) -> None:
 
 
 def test_a_task_that_comes_to_wait_while_it_is_canceled_is_canceled(binding: Binding) -> None:
-    for _ in range(10):
+    for _ in range(5):
         task_id = binding.send("Deploy", {"affectsProduction": True}, at_once=True).task["id"]
         answer = binding.cancel(task_id)
         assert (answer.reason, binding.get(task_id).state) == ("", "canceled")

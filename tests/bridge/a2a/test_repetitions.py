@@ -14,7 +14,7 @@ from tests.bridge.a2a.bindings import BINDINGS, Binding, JsonRpc, sending
 from tests.bridge.a2a.products import Product, serving
 from tests.bridge.a2a.talking import calling
 
-SENDERS = 16
+SENDERS = 8
 
 
 def test_the_same_message_is_the_same_task(product: Product, binding: Binding) -> None:
