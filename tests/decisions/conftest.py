@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import JournalKit
+from tests.decisions.shelves import Shelf
 
 
 @pytest.fixture
 def kit(database: Database, writer: GroupCommitWriter) -> JournalKit:
     """A journal on each kind of database."""
     return JournalKit(database, writer)
+
+
+@pytest.fixture
+def shelf(database: Database, writer: GroupCommitWriter) -> Shelf:
+    """A store on each kind of database."""
+    outbox = SqlChangeLog(database, writer)
+    return Shelf(lambda sharing: SqlDecisionStore(database, sharing), writer, outbox)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from cstp_grpc.audit.model import AuditEntry, NullAuditSink
 from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.decisions.model import Decision, DecisionContent, ImportRecord, Links, Reason, SourceLinks
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_history import SqlHistoryStore
@@ -14,9 +17,18 @@ from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import ErasedRow, IndexRow
 from cstp_grpc.embedding.embedder import Vectors
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
+from cstp_grpc.enums import DecisionStatus
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
+
+WHOLE = DecisionContent(
+    title="put jobs on a queue",
+    context="the nightly run takes too long",
+    notes="measure first",
+    reasons=(Reason("analysis", "it scales", 0.5),),
+    tags=("ops", "data"),
+)
 
 
 class Clock:
@@ -98,3 +110,26 @@ def plain(row: IndexRow) -> tuple[object, ...]:
     """A row that can be compared."""
     values = [getattr(row, name) for name in IndexRow.__slots__ if name not in ("passages", "terms")]
     return (*values, row.passages.vectors.tobytes(), row.passages.has_lesson, row.terms.tobytes())
+
+
+def record(kit: JournalKit, caller: str = "alice", key: str | None = None, **fields: Any) -> Decision:
+    """Record a decision; `fields` are those of its content."""
+    content = replace(WHOLE, **fields)
+    return kit.journal.record(content, Links(), caller, "request-1", key)
+
+
+def bring(kit: JournalKit, source: str, links: SourceLinks | None = None, caller: str = "alice", **fields: Any) -> str:
+    """Import one decision and return its id."""
+    content = replace(WHOLE, **fields)
+    (result,) = kit.journal.import_batch([ImportRecord(source, content, links or SourceLinks())], caller, "request-1")
+    return result.decision_id
+
+
+def decision_status(kit: JournalKit, decision_id: str) -> DecisionStatus:
+    return kit.journal.get(decision_id, "alice").status
+
+
+def update(kit: JournalKit, key: str, *names: str, revision: int | None = None, **fields: Any) -> Decision:
+    """Update a decision of alice's; `fields` are those of its content, which are set, and `names` others."""
+    content = replace(DecisionContent(title=""), **fields)
+    return kit.journal.update(key, content, [*fields, *names], revision, "alice", "request-2")[0]
