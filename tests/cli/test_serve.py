@@ -17,24 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 import yaml
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cstp_grpc import config
-from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
-from cstp_grpc.cli.server_stack import BridgeProcesses
 from tests.cli.conftest import Invoke, Server, enter_home
+from tests.cli.serving import BOUND, answers, get
 from tests.cli.test_configuration import DESIGN, DESIGN_TOKENS
 from tests.databases import journal_template
 from tests.waiting import wait_until
 from tests.webhooks.receiver import receiving
 
-BOUND = 60.0
-"""Seconds after which something that should have happened has not."""
 ENVIRONMENT = {
     "CSTP_GRPC__PORT": "0",
     "CSTP_SERVER__PORT": "0",
@@ -42,6 +35,8 @@ ENVIRONMENT = {
     "CSTP_EMBEDDING__PROVIDER": "lexical",
     "CSTP_INDEX__MODE": "off",
 }
+
+
 READY = "Ctrl-C stops everything."
 
 
@@ -118,18 +113,6 @@ def developer(developer_server: tuple[Process, Path], home: Path, monkeypatch: p
     process, folder = developer_server
     enter_home(monkeypatch, folder)
     return process
-
-
-def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=BOUND) as answer:
-        return json.load(answer)
-
-
-def answers(target: str) -> bool:
-    """Whether a gRPC server says that it is well."""
-    with grpc.insecure_channel(target) as channel:
-        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=BOUND)
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 def mode(path: Path) -> int:
@@ -344,50 +327,6 @@ def test_a_data_folder_that_cannot_be_made_is_named(invoke: Invoke, home: Path) 
     assert result.stderr.startswith("Error: var")
 
 
-def free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let bridges that are started here choose their ports."""
-    for name in ("CSTP_SERVER__PORT", "CSTP_A2A__GRPC_PORT"):
-        monkeypatch.setenv(name, "0")
-
-
-def bridges(config_file: Path | None = None, number: int = 1) -> BridgeProcesses:
-    return BridgeProcesses(config.load_settings(config_file), config_file, number)
-
-
-def test_a_bridge_that_listens_everywhere_is_named_by_a_reachable_address(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free_ports(monkeypatch)
-    monkeypatch.setenv("CSTP_SERVER__HOST", "0.0.0.0")
-    monkeypatch.setenv("CSTP_A2A__GRPC_HOST", "0.0.0.0")
-    # What lies in the working folder is not run.
-    for name in ("bridge.py", "yaml.py"):
-        (home / name).write_text("raise SystemExit(9)")
-    bridge = bridges()
-    try:
-        address = bridge.start("127.0.0.1:1", "")
-        assert address.url.startswith("http://127.0.0.1:")
-        assert address.a2a_target is not None
-        assert address.a2a_target.startswith("127.0.0.1:")
-        assert answers(address.a2a_target)
-    finally:
-        bridge.stop()
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_bridges_without_a2a_have_one_address(home: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    free_ports(monkeypatch)
-    monkeypatch.setenv("CSTP_A2A__ENABLED", "false")
-    bridge = bridges(number=number)
-    try:
-        address = bridge.start("127.0.0.1:1", "")
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            get(f"{address.url}/.well-known/agent-card.json")
-        assert address.a2a_target is None
-    finally:
-        bridge.stop()
-
-
 def test_a_taken_port_is_named(server: Server, invoke: Invoke) -> None:
     environment = {**ENVIRONMENT, "CSTP_GRPC__PORT": str(server.app.port)}
     result = invoke("serve", "--dev", env=environment)
@@ -433,59 +372,6 @@ def test_the_bridge_runs_alone_too_whatever_lies_in_the_working_folder(server: S
         process.popen.send_signal(signal.SIGHUP)
         process.wait_for("SIGHUP is ignored")
         assert process.end() == 0
-
-
-def test_a_bridge_loads_before_it_is_told_its_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free_ports(monkeypatch)
-    bridge = bridges()
-    bridge.prepare()
-    child = bridge.processes[0].child
-    assert child
-    try:
-        assert get(f"{bridge.start('127.0.0.1:1', '').url}/.well-known/agent-card.json")
-        assert bridge.processes[0].child is child
-    finally:
-        bridge.stop()
-
-
-def test_a_bridge_without_a_server_ends(home: Path) -> None:
-    bridge = bridges()
-    bridge.prepare()
-    child = bridge.processes[0].child
-    bridge.stop()
-    assert child
-    assert child.exit_code() is not None
-
-
-def test_a_bridge_that_cannot_start_fails_at_once(home: Path) -> None:
-    (home / "broken.yaml").write_text("nonsense: true")
-    bridge = BridgeProcesses(config.load_settings(None), home / "broken.yaml")
-    with pytest.raises(ChildProcessFailed, match="nonsense: is not a known setting"):
-        bridge.start("127.0.0.1:1", "")
-    bridge.stop()
-
-
-def test_a_bridge_that_dies_is_replaced_on_the_addresses_that_are_told(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free_ports(monkeypatch)
-    bridge = bridges()
-    events: queue.Queue[ChildRestarted | ChildProcessFailed] = queue.Queue()
-    bridge.start("127.0.0.1:1", "")
-    try:
-        bridge.keep_alive(events.put)
-        kill(bridge)
-        event = events.get(timeout=BOUND)
-        assert isinstance(event, ChildRestarted)
-        assert get(f"{bridge.address(event.report).url}/.well-known/agent-card.json")
-    finally:
-        bridge.stop()
-
-
-def kill(bridge: BridgeProcesses) -> None:
-    child = bridge.processes[0].child
-    assert child is not None
-    os.kill(child.pid, signal.SIGKILL)
 
 
 def test_the_demonstration_leaves_nothing_and_keeps_to_itself_whatever_the_environment_says(

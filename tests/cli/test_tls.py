@@ -17,7 +17,8 @@ import yaml
 
 from tests.certificates import Authority, Certificate, make_certificate
 from tests.cli.conftest import Invoke
-from tests.cli.test_serve import BOUND, READY, Process, bridge_of, started
+from tests.cli.serving import BOUND
+from tests.cli.test_serve import READY, Process, bridge_of, started
 from tests.harness import TOKENS, bridging, running, settings
 
 ALICE = TOKENS["alice"]
