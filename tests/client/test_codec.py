@@ -173,27 +173,15 @@ def test_null_is_no_item_of_a_list(field: str, kind: str) -> None:
 
 
 def test_fields_without_presence_are_printed_and_others_only_where_they_are_set() -> None:
-    assert to_json(cstp_pb2.CheckGuardrailsResponse()) == {
-        "allowed": False,
-        "violations": [],
-        "warnings": [],
-        "evaluated": 0,
-        "agent": "",
-        "responses": [],
+    texts = dict.fromkeys(("text", "raw", "target_pillar"), "")
+    numbers = {"flag": False, "ratio": 0.0, "count": 0, "natural": 0, "long": "0", "longNatural": "0"}
+    lists: dict[str, object] = {
+        name: [] for name in ("colours", "texts", "ratios", "raws", "children", "instants", "lengths")
     }
-    assert to_json(cstp_pb2.DecisionSummary(category="", confidence=0.0)) == {
-        "id": "",
-        "title": "",
-        "category": "",
-        "confidence": 0.0,
-        "distance": 0.0,
-        "reasons": [],
-        "tags": [],
-        "agent": "",
-        "matchedBy": [],
-        "similarCount": 0,
-        "similarOutcomes": [],
-    }
+    maps: dict[str, object] = {name: {} for name in ("counts", "named", "labels", "packets", "timers")}
+    printed = {**texts, **numbers, **lists, **maps}
+    assert to_json(Everything()) == printed
+    assert to_json(Everything(maybe_text="", maybe_ratio=0.0)) == {**printed, "maybeText": "", "maybeRatio": 0.0}
 
 
 def test_field_masks_are_json_names_in_one_text() -> None:
