@@ -14,7 +14,7 @@ import grpc
 import pytest
 import yaml
 
-from tests.cli.test_serve import BOUND, ENVIRONMENT, READY, Process, started
+from tests.cli.serving import BOUND, ENVIRONMENT, READY, Process, started
 from tests.cli.test_workers import WORKER, children
 from tests.test_kill import TOKENS, Acknowledged, verify, write
 

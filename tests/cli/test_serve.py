@@ -4,95 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import shlex
 import signal
 import stat
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.cli.conftest import Invoke, Server, enter_home
-from tests.cli.serving import BOUND, answers, get
+from tests.cli.serving import BOUND, ENVIRONMENT, READY, Process, answers, bridge_of, get, started
 from tests.cli.test_configuration import DESIGN, DESIGN_TOKENS
 from tests.databases import journal_template
 from tests.waiting import wait_until
 from tests.webhooks.receiver import receiving
-
-ENVIRONMENT = {
-    "CSTP_GRPC__PORT": "0",
-    "CSTP_SERVER__PORT": "0",
-    "CSTP_A2A__GRPC_PORT": "0",
-    "CSTP_EMBEDDING__PROVIDER": "lexical",
-    "CSTP_INDEX__MODE": "off",
-}
-
-
-READY = "Ctrl-C stops everything."
-
-
-@dataclass
-class Process:
-    """A running command whose output can be waited for."""
-
-    popen: subprocess.Popen[str]
-    lines: queue.Queue[str] = field(default_factory=queue.Queue)
-    printed: list[str] = field(default_factory=list)
-
-    def wait_for(self, text: str) -> str:
-        """Return the next line that holds a text."""
-        while True:
-            try:
-                line = self.lines.get(timeout=BOUND)
-            except queue.Empty:
-                pytest.fail(f"{text!r} was not printed, but: {self.printed}")
-            assert line, f"it ended before it printed {text!r}: {self.printed}"
-            self.printed.append(line)
-            if text in line:
-                return line
-
-    def value(self, name: str) -> str:
-        """Return what was printed behind a name."""
-        return next(line.split(maxsplit=1)[1].strip() for line in self.printed if line.strip().startswith(name))
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and return the exit code."""
-        self.popen.send_signal(number)
-        return self.popen.wait(BOUND)
-
-
-@contextmanager
-def started(*arguments: str, environment: Mapping[str, str] = ENVIRONMENT) -> Iterator[Process]:
-    """Run the command for the length of a block."""
-    command = [sys.executable, "-m", "cstp_grpc", *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment}
-    ) as popen:
-        process = Process(popen)
-
-        def read() -> None:
-            assert popen.stdout
-            for line in popen.stdout:
-                process.lines.put(line)
-            process.lines.put("")
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        try:
-            yield process
-        finally:
-            popen.kill()
-            popen.wait()
-            reader.join()
 
 
 @pytest.fixture(scope="module")
@@ -192,15 +122,6 @@ def test_a2a_is_found_where_the_server_says(developer: Process) -> None:
     interfaces = get(card_url)["supportedInterfaces"]
     assert [one["protocolVersion"] for one in interfaces if one["url"] == target] == ["1.0", "0.3"]
     assert answers(target)
-
-
-def bridge_of(pid: int) -> int:
-    """Return the process id of a server's bridge."""
-    found = subprocess.run(
-        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-    ).stdout
-    rows = [line.split(maxsplit=2) for line in found.splitlines()]
-    return next(int(child) for child, parent, command in rows if int(parent) == pid and " bridge " in command)
 
 
 def children_of(pid: int) -> dict[str, int]:

@@ -17,8 +17,7 @@ import yaml
 
 from tests.certificates import Authority, Certificate, make_certificate
 from tests.cli.conftest import Invoke
-from tests.cli.serving import BOUND
-from tests.cli.test_serve import READY, Process, bridge_of, started
+from tests.cli.serving import BOUND, READY, Process, bridge_of, started
 from tests.harness import TOKENS, bridging, running, settings
 
 ALICE = TOKENS["alice"]

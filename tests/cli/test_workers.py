@@ -24,8 +24,7 @@ from cstp_grpc.client import CstpClient
 from cstp_grpc.enums import Permission
 from cstp_grpc.guardrails.rulebook import default_rulebook_path
 from tests.cli.conftest import Invoke, Server
-from tests.cli.serving import BOUND, answers, get
-from tests.cli.test_serve import ENVIRONMENT, READY, Process, started
+from tests.cli.serving import BOUND, ENVIRONMENT, READY, Process, answers, get, started
 from tests.databases import PostgresServer, unique_name
 from tests.harness import GrpcCaller, JsonRpcCaller, Outcome, running, settings
 from tests.waiting import wait_until
