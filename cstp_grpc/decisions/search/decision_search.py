@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.decisions.revision_tokens import REJECT_REVISIONS, RevisionGate
 from cstp_grpc.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
-from cstp_grpc.decisions.search.precedents import choose_precedents, group_matches, list_matches, put_successors_first
+from cstp_grpc.decisions.search.precedents import (
+    MatchGroup,
+    choose_precedents,
+    group_matches,
+    list_matches,
+    put_successors_first,
+)
 from cstp_grpc.decisions.search.ranking import EVIDENCE_TOLERANCE, CandidateRows, ScoredDecision
 from cstp_grpc.decisions.search.recent_results import (
     ChosenMatches,
@@ -30,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 UNRESTRICTED = DecisionFilter()
 
-MAX_SHORT_WORK = 12_000
-"""Maximum work of a short search, in rows of the matrix: about 0.5 ms on a small machine. The event loop serves no
+MAX_SHORT_WORK = 24_000
+"""Maximum work of a short search, in rows of the matrix: about 0.7 ms on a small machine. The event loop serves no
 other call meanwhile."""
 
 LISTED_OF_SERIES = 3
@@ -168,33 +174,32 @@ class DecisionSearch:
         return SearchState(self._matrix.version, self._store.read_state())
 
     def _choose_matches(self, search: SearchParameters, *, may_grow: bool) -> ChosenMatches:
+        run = self._begin_run(search.text, search.caller, search.min_score, search.favoured)
+        with self._matrix.expect_queries([run.query.vector]):
+            groups = self._find_groups(run, search, may_grow=may_grow)
         limit, of_series = search.limit, search.of_series
-        wanted = limit
-        while True:
-            pool = self.search_by_preference(
-                search.text,
-                search.preferences,
-                search.caller,
-                wanted,
-                search.min_score,
-                search.favoured,
-                with_exemplars=search.with_exemplars,
-            )
-            groups = group_matches(pool, self._matrix.first_vectors([match.decision.id for match in pool]))
-            # Without exemplars, which may be less relevant than what a larger pool would have.
-            regular = {match.decision.id for match in pool[:wanted]}
-            listed = sum(match.decision.id in regular for match in list_matches(groups, of_series))
-            if listed >= limit or len(pool) < wanted or wanted >= MAX_POOL:
-                break
-            if not may_grow:
-                raise MoreResultsNeeded
-            # Series fill the pool; what they hide comes after them.
-            wanted = pool_size(limit) if wanted == limit else min(wanted * POOL_GROWTH, MAX_POOL)
         is_preferred = build_predicate(search.preferences[0])
         preferred = [group for group in groups if is_preferred(group.first.decision)]
         others = [group for group in groups if not is_preferred(group.first.decision)]
         chosen = choose_precedents(preferred, limit, of_series, with_exemplars=search.with_exemplars)
         return ChosenMatches(chosen, choose_precedents(others, limit, of_series)[: limit - len(chosen)])
+
+    def _find_groups(self, run: SearchRun, search: SearchParameters, *, may_grow: bool) -> list[MatchGroup]:
+        """Return groups of matches from which `limit` can be listed, if there are so many."""
+        limit, of_series = search.limit, search.of_series
+        wanted = limit
+        while True:
+            pool = self._find_matches(run, search.preferences, wanted, with_exemplars=search.with_exemplars)
+            groups = group_matches(pool, self._matrix.first_vectors([match.decision.id for match in pool]))
+            # Without exemplars, which may be less relevant than what a larger pool would have.
+            regular = {match.decision.id for match in pool[:wanted]}
+            listed = sum(match.decision.id in regular for match in list_matches(groups, of_series))
+            if listed >= limit or len(pool) < wanted or wanted >= MAX_POOL:
+                return groups
+            if wanted > limit and not may_grow:
+                raise MoreResultsNeeded
+            # Series fill the pool; what they hide comes after them.
+            wanted = pool_size(limit) if wanted == limit else min(wanted * POOL_GROWTH, MAX_POOL)
 
     def _put_in_order(self, chosen: ChosenMatches, search: SearchParameters) -> list[Match]:
         """Return the matches of a search, superseded ones below their successors."""
@@ -231,32 +236,28 @@ class DecisionSearch:
         that pass the first filter follow, unless they are among them. The journal is read once for all, unless it has
         changes that the matrix lacks. Raises as `search` does.
         """
-        query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
+        run = self._begin_run(text, caller, min_score, favoured)
         # One scan serves all filters, and larger limits if the journal does not confirm enough.
-        with self._matrix.expect_queries([query.vector]):
-            return self._search_by_preference(query, preferences, caller, limit, min_score, with_exemplars)
+        with self._matrix.expect_queries([run.query.vector]):
+            return self._find_matches(run, preferences, limit, with_exemplars=with_exemplars)
 
-    def _search_by_preference(
-        self,
-        query: RankedQuery,
-        preferences: Sequence[DecisionFilter],
-        caller: str,
-        limit: int,
-        min_score: float,
-        with_exemplars: bool,
+    def _begin_run(self, text: str, caller: str, min_score: float, favoured: Favoured) -> SearchRun:
+        query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
+        return SearchRun(self._matrix, DecisionLoader(self._store, caller), query, caller, min_score)
+
+    def _find_matches(
+        self, run: SearchRun, preferences: Sequence[DecisionFilter], limit: int, *, with_exemplars: bool
     ) -> list[Match]:
-        loader = DecisionLoader(self._store, caller)
         rankings: list[Ranking] = []
         expected: dict[str, None] = {}
         for filters in preferences:
             if len(expected) >= limit:
                 break
-            exemplars = with_exemplars and not rankings
-            inquiry = EmbeddedQuery(query, filters, caller, min_score, exemplars)
-            ranking = Ranking(self, inquiry, limit + len(expected))
+            inquiry = run.inquiry(filters, with_exemplars=with_exemplars and not rankings)
+            ranking = Ranking(self, inquiry, run.candidates(filters), limit + len(expected))
             expected.update((item.decision_id, None) for item in ranking.ranked)
             rankings.append(ranking)
-        loader.read(expected)
+        run.loader.read(expected)
         found: dict[str, Match] = {}
         for position, filters in enumerate(preferences):
             if len(found) >= limit:
@@ -264,8 +265,8 @@ class DecisionSearch:
             # Results of earlier filters may occur again, so request enough to fill the rest without them.
             needed = limit + len(found)
             if position == len(rankings):
-                rankings.append(Ranking(self, EmbeddedQuery(query, filters, caller, min_score), needed))
-            for match in rankings[position].best(needed, loader):
+                rankings.append(Ranking(self, run.inquiry(filters), run.candidates(filters), needed))
+            for match in rankings[position].best(needed, run.loader):
                 found.setdefault(match.decision.id, match)
         return list(found.values())[: limit + (MAX_EXEMPLARS if with_exemplars else 0)]
 
@@ -301,10 +302,6 @@ class DecisionSearch:
             if proposed is not None:
                 return proposed
         return candidates.best(inquiry.ranked, limit, inquiry.min_score, with_exemplars=inquiry.with_exemplars)
-
-    def candidates(self, inquiry: EmbeddedQuery) -> CandidateRows:
-        """Return the candidates of a query, by the data of the matrix."""
-        return self._matrix.candidates(inquiry.caller, inquiry.filters)
 
     def _rank_proposals(self, index: AnnIndex, inquiry: EmbeddedQuery, limit: int) -> list[ScoredDecision] | None:
         """Return the top of the index's proposals and of unindexed rows; None if others may score as well."""
@@ -354,15 +351,42 @@ class DecisionLoader:
             self.found.update(self._store.get_readable(unknown, self._caller, UNRESTRICTED))
 
 
+class SearchRun:
+    """A search while it runs: its query, its candidates under each filter, and the decisions that it has read.
+
+    Who looks at more results begins with these.
+    """
+
+    def __init__(
+        self, matrix: VectorMatrix, loader: DecisionLoader, query: RankedQuery, caller: str, min_score: float
+    ) -> None:
+        self.query = query
+        self.loader = loader
+        self._matrix = matrix
+        self._caller = caller
+        self._min_score = min_score
+        self._candidates: dict[DecisionFilter, CandidateRows] = {}
+
+    def inquiry(self, filters: DecisionFilter, *, with_exemplars: bool = False) -> EmbeddedQuery:
+        """Return the query under a filter."""
+        return EmbeddedQuery(self.query, filters, self._caller, self._min_score, with_exemplars)
+
+    def candidates(self, filters: DecisionFilter) -> CandidateRows:
+        """Return the candidates under a filter, by the data that the matrix had when they were asked for first."""
+        if filters not in self._candidates:
+            self._candidates[filters] = self._matrix.candidates(self._caller, filters)
+        return self._candidates[filters]
+
+
 class Ranking:
     """The top decisions of one query, by the data of the matrix; it is extended when more are needed."""
 
-    def __init__(self, search: DecisionSearch, inquiry: EmbeddedQuery, limit: int) -> None:
+    def __init__(self, search: DecisionSearch, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> None:
         self._search = search
         self._inquiry = inquiry
         self._limit = limit
-        self._candidates = search.candidates(inquiry)
-        self.ranked = search.rank(inquiry, self._candidates, limit)
+        self._candidates = candidates
+        self.ranked = search.rank(inquiry, candidates, limit)
 
     def best(self, needed: int, loader: DecisionLoader) -> list[Match]:
         """Return the top matches that the journal confirms, at most `needed`."""

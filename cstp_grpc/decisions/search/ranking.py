@@ -42,7 +42,7 @@ LEAST_EVIDENCE = -1000.0
 MAX_EXACT_ROWS = 100
 """Rows that are scored exactly at once: selecting among fewer first takes as long (measured)."""
 
-MIN_ROWS_TO_ESTIMATE = 1200
+MIN_ROWS_TO_ESTIMATE = 500
 """Rows from which estimating their similarities first is faster than computing them (measured)."""
 
 ESTIMATED_SHARE = 0.06
@@ -180,6 +180,8 @@ class CandidateRows:
         self._interner = interner
         self._scorer = scorer
         self._scans = scans
+        self._known_words: tuple[RankedQuery, WordEvidence] | None = None
+        """The evidence for the last query, which is often ranked by again, with a larger limit."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -290,6 +292,8 @@ class CandidateRows:
         How rare a word is, and which words of a very long query are left out, follows from what the caller may read
         alone, so that scores tell nothing about the rest.
         """
+        if self._known_words is not None and self._known_words[0] is query:
+            return self._known_words[1]
         snapshot = self._snapshot
         known = int(np.count_nonzero(self._readable))
         found: list[Postings] = []
@@ -307,7 +311,9 @@ class CandidateRows:
                 fields = postings.fields if term.is_unit else postings.fields & NOT_IDENTIFYING
                 found.append(Postings(postings.rows, postings.impacts, fields))
                 weights.append(np.multiply(postings.impacts, rarity, dtype=np.float64))
-        return sum_word_evidence(found, weights, rarities, snapshot.size)
+        words = sum_word_evidence(found, weights, rarities, snapshot.size)
+        self._known_words = query, words
+        return words
 
     def _favoured_columns(self, query: RankedQuery) -> Iterator[tuple[NDArray[np.int32], int, float]]:
         """Yield the columns in which a value is favoured, with its number and the evidence that it adds."""
