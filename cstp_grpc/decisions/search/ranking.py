@@ -42,7 +42,7 @@ LEAST_EVIDENCE = -1000.0
 MAX_EXACT_ROWS = 100
 """Rows that are scored exactly at once: selecting among fewer first takes as long (measured)."""
 
-MIN_ROWS_TO_ESTIMATE = 500
+MIN_ROWS_TO_ESTIMATE = 1200
 """Rows from which estimating their similarities first is faster than computing them (measured)."""
 
 ESTIMATED_SHARE = 0.06
