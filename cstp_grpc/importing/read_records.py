@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -55,6 +56,13 @@ SERVER_FIELDS = (
 """Fields of a decision in an answer that an import cannot set."""
 CONTENT_FIELDS = {name: name for name in ("id", *FIELDS)} | {"reviewBy": "review_by"}
 """Our name of each field of a record that is imported."""
+LINK_NAMES = {
+    "supersedes": "supersedes",
+    "superseded_by": "supersededBy",
+    "depends_on": "dependsOn",
+    "relates_to": "relatesTo",
+}
+"""How files spell our names of links."""
 CONTRACT_FIELDS = frozenset(("links", *CONTENT_FIELDS, *SERVER_FIELDS))
 
 
@@ -68,15 +76,19 @@ class StructuredRecordReader:
         self._mapping = mapping
         self._file_date: RecordDate | None = None
         self._lines_by_id: dict[str, int] = {}
+        self._entries: Callable[[], Iterable[tuple[int, PlainValue | bytes]]] = tuple
+        """Reads all entries of the file, each with its line."""
 
     def read_yaml(self) -> Iterator[ReadResult]:
         """Yield the result of each entry. Raises NotADecisionRecord and RecordError."""
         entries = self._yaml_entries(read_text(self._path))
+        self._entries = lambda: ((node.line, node.plain) for node in entries)
         for node in entries:
             yield self._read_entry(node.line, node.plain, alone=len(entries) == 1)
 
     def read_json_lines(self) -> Iterator[ReadResult]:
         """Yield the result of each line that is not blank. Raises NotADecisionRecord and RecordError."""
+        self._entries = self._read_lines
         with open_file(self._path) as file:
             number = 0
             for number, line in _numbered_lines(file):
@@ -121,15 +133,40 @@ class StructuredRecordReader:
     def _parse(self, line: int, entry: PlainValue, *, alone: bool) -> ParsedRecord:
         if not isinstance(entry, dict):
             raise RecordError("it is no object with fields")
-        values, remarks = self._mapping.apply(entry) if self._mapping else _read_contract_fields(entry)
+        values, remarks = self._read_values(entry)
         reader = FieldReader(values)
         content, identifier, links = reader.read_content(), reader.read_id(), reader.read_links()
         source = self._source_of_entry(identifier, line, alone=alone)
         date = RecordDate(content.date, DateOrigin.FIELD) if content.date else self._date_of_file()
         remarks += [*reader.remarks, *([date.remark] if date.remark else [])]
+        for kind, ids in links.items():
+            unknown = [each for each in ids if each not in self._names]
+            remarks += [f"links.{LINK_NAMES[kind]}: there is no record {each!r} in this file" for each in unknown]
         targets = {kind: tuple(check_source(f"{self._source}#{each}") for each in ids) for kind, ids in links.items()}
         record = ImportRecord(source, replace(content, date=date.date), SourceLinks(**targets))
         return ParsedRecord(record, self._path, line, date.origin, tuple(remarks))
+
+    def _read_values(self, entry: dict[str, PlainValue]) -> tuple[dict[str, PlainValue], list[str]]:
+        """Return the values of an entry by our names of the fields, and remarks. Raises FieldError."""
+        return self._mapping.apply(entry) if self._mapping else _read_contract_fields(entry)
+
+    @functools.cached_property
+    def _names(self) -> frozenset[str]:
+        """The identifiers of all entries of the file; read when the first link needs them."""
+        return frozenset(name for line, entry in self._entries() for name in self._names_of_entry(line, entry))
+
+    def _names_of_entry(self, line: int, entry: PlainValue | bytes) -> Iterator[str]:
+        """Yield the identifier of an entry; nothing for one that cannot be read, which its own result says."""
+        try:
+            value = _parse_json(entry) if isinstance(entry, bytes) else entry
+            if isinstance(value, dict):
+                yield FieldReader(self._read_values(value)[0]).read_id() or f"L{line}"
+        except (RecordError, FieldError):
+            return
+
+    def _read_lines(self) -> Iterator[tuple[int, bytes]]:
+        with open_file(self._path) as file:
+            yield from _numbered_lines(file)
 
     def _date_of_file(self) -> RecordDate:
         if self._file_date is None:

@@ -276,6 +276,30 @@ def test_a_date_that_cannot_be_is_remarked_and_that_of_the_file_is_used(
     assert parsed.notes == (remark,)
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "yaml"])
+def test_a_link_to_no_record_of_the_file_is_remarked(folder: Folder, ending: str) -> None:
+    entries = [
+        {"id": "a", "title": "A", "links": {"supersededBy": ["b"], "relatesTo": ["c", "L4"]}},
+        {"id": "b", "title": "B", "links": {"supersedes": ["a", "aa"], "dependsOn": ["x/b.jsonl#a"]}},
+        {"id": "c", "title": ""},
+        {"title": "D"},
+    ]
+    mark = "" if ending == "jsonl" else "- "
+    folder.write(f"a.{ending}", "\n".join(f"{mark}{json.dumps(entry)}" for entry in entries))
+    first, second, skipped, last = folder.read()
+    assert isinstance(first, ParsedRecord)
+    assert isinstance(second, ParsedRecord)
+    assert first.notes == ()
+    assert second.notes == (
+        "links.supersedes: there is no record 'aa' in this file",
+        "links.dependsOn: there is no record 'x/b.jsonl#a' in this file",
+    )
+    # They take effect if such a record is there one day.
+    assert len(second.record.links.supersedes) == 2
+    assert isinstance(skipped, SkippedRecord)
+    assert isinstance(last, ParsedRecord)
+
+
 def test_a_field_is_called_in_remarks_as_in_the_file(folder: Folder) -> None:
     folder.write("a.jsonl", '{"title": "A", "date": "2024-01-01", "reviewBy": "2024-02-30"}\n')
     assert folder.parsed("a.jsonl").notes == ("reviewBy: there is no day '2024-02-30'; it is not used",)
