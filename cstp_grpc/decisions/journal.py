@@ -261,7 +261,9 @@ class Journal:
             if has_same_content(before, after):
                 return before.decision
             if expected_revision not in (None, revision := transaction.read_revision(decision_id)):
-                raise Conflict(f"the revision of {decision_id} is {revision}, not {expected_revision}")
+                raise Conflict(
+                    f"the revision of {decision_id} is {revision}, not {expected_revision}; read it again first"
+                )
             transaction.keep_former(before, after)
             transaction.update([after])
             if decision_passages(after.decision) != decision_passages(before.decision):
@@ -438,7 +440,7 @@ class Journal:
         """Return the entry of a decision of the caller. Raises NotFound, PermissionDenied for another's shared one."""
         entry = self._readable_entry(transaction, decision_id, caller)
         if entry.decision.agent != caller:
-            raise PermissionDenied(f"{decision_id} belongs to another agent")
+            raise PermissionDenied(f"{decision_id} belongs to another agent, which alone may change it")
         return entry
 
     def _read_history(self, decision: Decision, caller: str) -> DecisionHistory:
