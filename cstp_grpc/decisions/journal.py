@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cstp_grpc.audit.model import AuditEvent, AuditSink
 from cstp_grpc.decisions.duplicates import find_duplicates
@@ -19,6 +19,7 @@ from cstp_grpc.decisions.lifecycle import (
     apply_review,
     apply_update,
     check_linkable,
+    draft_values,
     has_same_content,
     hash_content,
     links_from,
@@ -29,6 +30,7 @@ from cstp_grpc.decisions.lifecycle import (
     normalize_links,
     plan_import,
     redact_decisions,
+    with_lesson,
 )
 from cstp_grpc.decisions.model import (
     Decision,
@@ -42,16 +44,16 @@ from cstp_grpc.decisions.model import (
     ImportRecord,
     ImportResult,
     Links,
+    estimate_content_size,
 )
-from cstp_grpc.decisions.passage_embedding import PreparedTexts
-from cstp_grpc.decisions.passages import decision_passages
+from cstp_grpc.decisions.passages import PreparedTexts, decision_passages
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, ErasedRow, HistoryStore, IndexRow, JournalEntry
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.errors import Conflict, NotFound, PermissionDenied
-from cstp_grpc.storage.pagination import Page, PageRequest, estimate_message_bytes
+from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -496,21 +498,3 @@ def require_same_review(known: DecisionReview, outcome: Outcome, notes: str | No
     """Raise Conflict if the review made under a key has another outcome or lesson."""
     if known.outcome is not outcome or (notes is not None and known.notes != (notes or None)):
         raise Conflict("requestId was used for another review of the decision")
-
-
-def draft_values(changes: DecisionContent, names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of an update that are part of the passages."""
-    new = normalize_content(changes)
-    return {name: getattr(new, name) for name in ("title", "context", "notes", "outcome") if name in names}
-
-
-def estimate_content_size(content: DecisionContent) -> int:
-    """Return the estimated number of bytes that a content takes in a message."""
-    reasons = (text for reason in content.reasons for text in (reason.type, reason.text))
-    texts = (content.title, content.context, content.category, content.notes, content.project)
-    return estimate_message_bytes((*texts, *reasons, *content.tags))
-
-
-def with_lesson(decision: Decision, outcome: Outcome, lesson: str | None) -> Decision:
-    """Return a decision with the outcome and lesson of a review; lesson None keeps the present one."""
-    return replace(decision, outcome=outcome, notes=decision.notes if lesson is None else lesson or None)

@@ -162,6 +162,7 @@ class JournalTransaction:
         self._history.add_deleted(self._unit_of_work, deleted, revision)
         self._seen.discard(item.id)
         self.erased.append(ErasedRow(item.id, revision))
+        # What it alone superseded has its own status again.
         self.update_status(targets - {item.id})
         return deleted
 

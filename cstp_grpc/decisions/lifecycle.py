@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from cstp_grpc.decisions.model import (
     Decision,
@@ -222,6 +223,12 @@ def apply_update(entry: JournalEntry, changes: DecisionContent, names: Iterable[
     return with_status(after, superseded=present.status is DecisionStatus.SUPERSEDED)
 
 
+def draft_values(changes: DecisionContent, names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of an update that are part of the passages."""
+    new = normalize_content(changes)
+    return {name: getattr(new, name) for name in ("title", "context", "notes", "outcome") if name in names}
+
+
 def is_updatable(name: str, changes: DecisionContent) -> bool:
     """Return True if an update may set a field as `changes` has it. Raises InvalidArgument if not."""
     if name not in UPDATABLE_FIELDS:
@@ -244,6 +251,11 @@ def apply_review(entry: JournalEntry, outcome: Outcome, notes: str | None, at: d
     lesson = present.notes if notes is None else notes or None
     decision = replace(present, outcome=outcome, notes=lesson, reviewed_date=at)
     return with_status(replace(entry, decision=decision), superseded=present.status is DecisionStatus.SUPERSEDED)
+
+
+def with_lesson(decision: Decision, outcome: Outcome, lesson: str | None) -> Decision:
+    """Return a decision with the outcome and lesson of a review; lesson None keeps the present one."""
+    return replace(decision, outcome=outcome, notes=decision.notes if lesson is None else lesson or None)
 
 
 def redact_for_reader(decision: Decision, caller: str, readable: Container[str]) -> Decision:
@@ -362,6 +374,7 @@ def plan_import(
         if item.decision_id in deleted and item.decision_id not in merged.entries and not item.record.restore_deleted:
             merged.results.append(ImportResult(item.record.source, ImportAction.DELETED, item.decision_id))
             continue
+        # An earlier record of the same import may have had the same source.
         present = merged.entries.get(item.decision_id) or known.get(item.decision_id)
         if present is None:
             action = ImportAction.IMPORTED

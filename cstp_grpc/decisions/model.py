@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.storage.pagination import estimate_message_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,3 +324,22 @@ def filter_predicates(filters: DecisionFilter) -> Iterator[Predicate]:
 def is_in_range(value: BoundT | None, least: BoundT | None, greatest: BoundT | None) -> bool:
     """Return True if a value exists and lies between two inclusive bounds; None means no bound."""
     return value is not None and (least is None or least <= value) and (greatest is None or value <= greatest)
+
+
+OBJECT_BYTES = 1000
+"""Estimated memory of a decision without its texts: the objects of Python."""
+
+
+def estimate_memory_bytes(decision: Decision) -> int:
+    """Return the estimated number of bytes that a decision without its private parts takes in memory."""
+    reasons = (reason.type for reason in decision.reasons)
+    return OBJECT_BYTES + estimate_message_bytes(
+        (decision.id, decision.title, decision.notes, *decision.tags, *reasons)
+    )
+
+
+def estimate_content_size(content: DecisionContent) -> int:
+    """Return the estimated number of bytes that a content takes in a message."""
+    reasons = (text for reason in content.reasons for text in (reason.type, reason.text))
+    texts = (content.title, content.context, content.category, content.notes, content.project)
+    return estimate_message_bytes((*texts, *reasons, *content.tags))

@@ -9,7 +9,6 @@ from typing import Protocol
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
 from cstp_grpc.config.settings import StorageSettings
-from cstp_grpc.decisions.background import BackgroundReader
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_feed import JournalFeed
 from cstp_grpc.decisions.journal_transaction import CitationNotifier
@@ -29,12 +28,12 @@ from cstp_grpc.decisions.search.passage_refresher import PassageRefresher
 from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
-from cstp_grpc.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_history import SqlHistoryStore
+from cstp_grpc.decisions.sql_links import SqlBackgroundReader
 from cstp_grpc.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.store import ErasedRow, IndexRow
+from cstp_grpc.decisions.store import BackgroundReader, ErasedRow, IndexRow
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
 from cstp_grpc.server.execution import PoolName
@@ -88,21 +87,7 @@ def build_decisions_module(
         change_log.clear()
     tokens = RevisionTokens(store.identity())
     feed = build_feed(shared, store, tokens)
-    history = SqlHistoryStore(database)
-
-    def apply_changes(rows: Sequence[IndexRow]) -> None:
-        matrix.apply(rows)
-        observer.note_changes(row.agent for row in rows)
-        feed.notify()
-
-    def forget_erased(erased: Sequence[ErasedRow]) -> None:
-        matrix.forget(erased)
-        observer.note_deletions()
-        feed.notify()
-
-    journal = Journal(
-        store, history, change_log, writer, embedder, sink, shared.clock, apply_changes, citations, forget_erased
-    )
+    journal = build_journal(shared, store, change_log, sink, citations, matrix, observer, feed)
     search = DecisionSearch(
         store,
         matrix,
@@ -122,6 +107,35 @@ def build_decisions_module(
         health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
     )
     return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)
+
+
+def build_journal(
+    shared: SharedParts,
+    store: SqlDecisionStore,
+    change_log: SqlChangeLog,
+    sink: AuditSink,
+    citations: CitationNotifier | None,
+    matrix: VectorMatrix,
+    observer: ChangeObserver,
+    feed: JournalFeed,
+) -> Journal:
+    """Build the journal, whose commits the matrix, the observer and the feed are told."""
+
+    # The feed last: who is told of a change finds it by a search.
+    def apply_changes(rows: Sequence[IndexRow]) -> None:
+        matrix.apply(rows)
+        observer.note_changes(row.agent for row in rows)
+        feed.notify()
+
+    def forget_erased(erased: Sequence[ErasedRow]) -> None:
+        matrix.forget(erased)
+        observer.note_deletions()
+        feed.notify()
+
+    history, writer, embedder = SqlHistoryStore(shared.database), shared.writer, shared.embedder
+    return Journal(
+        store, history, change_log, writer, embedder, sink, shared.clock, apply_changes, citations, forget_erased
+    )
 
 
 def build_feed(shared: SharedParts, store: SqlDecisionStore, tokens: RevisionTokens) -> JournalFeed:

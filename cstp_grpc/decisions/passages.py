@@ -1,12 +1,17 @@
-"""The passages of a decision: the texts that are embedded, so that a search finds what any part of it says."""
+"""The passages of a decision, which are embedded so that a search finds what any part of it says, and their vectors."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from cstp_grpc.decisions.decision_terms import SearchedContent, cached_terms
 from cstp_grpc.decisions.model import Decision
+from cstp_grpc.decisions.store import PassageVectors, Vector
+from cstp_grpc.embedding.embedder import Embedder
 
 PASSAGE_FORMAT = 1
 """The number of the rules in this module. It is stored with vectors, so that those of other rules are made again."""
@@ -68,6 +73,7 @@ def split_sentences(text: str, limit: int) -> Iterator[str]:
     for piece in BREAK.split(text):
         sentence = piece.strip()
         while len(sentence) > limit:
+            # In the second half only, so that no piece is a fraction of what fits.
             space = sentence.rfind(" ", limit // 2, limit)
             cut = limit if space < 0 else space
             yield sentence[:cut].rstrip()
@@ -81,3 +87,31 @@ def spread_evenly(parts: Sequence[str], count: int) -> Sequence[str]:
     if len(parts) <= count:
         return parts
     return [parts[round(place * (len(parts) - 1) / (count - 1))] for place in range(count)]
+
+
+class PreparedTexts:
+    """The vectors of passages, computed before the transaction that stores them.
+
+    Embedding takes milliseconds for each text, in which all other writers would wait.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._vectors: dict[str, Vector] = {}
+
+    def prepare(self, decisions: Iterable[Decision]) -> None:
+        """Embed the passages of decisions, and work out their terms. Raises QueryFailed."""
+        missing: dict[str, None] = {}
+        for decision in decisions:
+            cached_terms(SearchedContent.of(decision))
+            missing.update((text, None) for text in decision_passages(decision).texts if text not in self._vectors)
+        if missing:
+            self._vectors.update(zip(missing, self._embedder.embed(list(missing)), strict=True))
+
+    def vectors_of(self, decision: Decision) -> tuple[str, PassageVectors]:
+        """Return the id of a decision with the vectors of its passages. Raises QueryFailed."""
+        # Embeds only if another change came between the preparation and the transaction, which is rare.
+        self.prepare([decision])
+        passages = decision_passages(decision)
+        vectors = np.stack([self._vectors[text] for text in passages.texts])
+        return decision.id, PassageVectors(vectors, passages.has_lesson)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cstp_grpc.decisions.model import Decision
-from cstp_grpc.decisions.passage_embedding import PreparedTexts
+from cstp_grpc.decisions.passages import PreparedTexts
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.store import PassageVectors
 from cstp_grpc.embedding.embedder import Embedder

@@ -65,6 +65,7 @@ class SqlHistoryStore:
         with self._database.read_snapshot() as unit_of_work:
             reviews = tuple(review_from_row(row) for row in unit_of_work.execute(latest))
             count = len(reviews)
+            # Counted only if there may be more than were read.
             if count == max_reviews:
                 count = unit_of_work.execute(select(func.count()).where(of_decision)).scalar_one()
             rows = unit_of_work.execute(FORMER, {"key": key, "limit": max_former})

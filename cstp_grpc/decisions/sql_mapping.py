@@ -125,6 +125,7 @@ def summary_from_row(row: Values) -> Decision:
 def listed_decision_from_row(row: AnyRow, links: Links, review_by: datetime | None, caller: str) -> Decision:
     """Convert a row of LISTED to a decision as an agent may see it in a listing."""
     item = replace(summary_from_row(row), links=links)
+    # Both are private: where an agent imported it from, and when it looks again.
     return replace(item, source=row.source, review_by=review_by) if item.agent == caller else item
 
 

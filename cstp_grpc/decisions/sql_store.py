@@ -1,19 +1,18 @@
-"""Decisions and their vectors in SQL."""
+"""Decisions, their vectors and the dates at which they are to be reviewed, in SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, bindparam, delete, exists, func, insert, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, delete, exists, func, insert, or_, select, update
 
-from cstp_grpc.decisions.decision_terms import SearchedContent, cached_terms
+from cstp_grpc.decisions.decision_terms import ANALYSIS_VERSION, SearchedContent, cached_terms
 from cstp_grpc.decisions.model import Decision, DecisionFilter, DecisionLink, JournalChange, LinkType, build_predicate
 from cstp_grpc.decisions.passages import PASSAGE_FORMAT
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.decisions.sql_deadlines import delete_deadlines, insert_deadlines, read_deadlines, review_due_condition
 from cstp_grpc.decisions.sql_links import (
     SAME_LINK,
     SUPERSEDES,
@@ -30,6 +29,7 @@ from cstp_grpc.decisions.sql_mapping import (
     INDEXED,
     LATEST_FIRST,
     LISTED,
+    OWN,
     WHOLE,
     AnyRow,
     ListingKey,
@@ -58,11 +58,47 @@ from cstp_grpc.decisions.sql_tables import (
     suspended_links,
 )
 from cstp_grpc.decisions.store import DeclaredLinks, ErasedRow, IndexRow, JournalEntry, PassageVectors
-from cstp_grpc.decisions.term_analysis import ANALYSIS_VERSION
+from cstp_grpc.enums import DecisionStatus
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest, count_within_budget, estimate_message_bytes
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork
+
+
+def read_deadlines(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, datetime]:
+    """Return the dates of review of the decisions that have one, by id."""
+    columns = review_deadlines.c
+    return {
+        key: review_by
+        for chunk in split_into_chunks(ids)
+        for key, review_by in unit_of_work.execute(
+            select(columns.decision_id, columns.review_by).where(columns.decision_id.in_(chunk))
+        )
+    }
+
+
+def insert_deadlines(unit_of_work: UnitOfWork, found: Iterable[Decision]) -> None:
+    """Store the dates of review of decisions that have none stored."""
+    rows = [{"decision_id": item.id, "review_by": item.review_by} for item in found if item.review_by is not None]
+    if rows:
+        unit_of_work.execute(insert(review_deadlines), rows)
+
+
+def delete_deadlines(unit_of_work: UnitOfWork, ids: Sequence[str]) -> None:
+    """Remove the dates of review of decisions."""
+    for chunk in split_into_chunks(ids):
+        unit_of_work.execute(delete(review_deadlines).where(review_deadlines.c.decision_id.in_(chunk)))
+
+
+def review_due_condition(at: datetime) -> ColumnElement[bool]:
+    """Return the condition that a decision of the agent given as the parameter `caller` is due for review."""
+    due = (
+        select(review_deadlines.c.decision_id)
+        .where(review_deadlines.c.review_by <= at)
+        .where(or_(decisions.c.reviewed_date.is_(None), decisions.c.reviewed_date < review_deadlines.c.review_by))
+    )
+    return OWN & (decisions.c.status != DecisionStatus.SUPERSEDED.value) & decisions.c.id.in_(due)
+
 
 FETCH = 1000
 """Rows fetched at a time when all are read; see SYNC_BATCH, which is as many."""

@@ -11,8 +11,7 @@ from typing import Any
 from cachetools import LRUCache
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 
-from cstp_grpc.decisions.memory_size import estimate_memory_bytes
-from cstp_grpc.decisions.model import Decision
+from cstp_grpc.decisions.model import Decision, estimate_memory_bytes
 from cstp_grpc.decisions.sql_mapping import CHUNK, SUMMARY, split_into_chunks, summary_from_row
 from cstp_grpc.decisions.sql_tables import decisions
 from cstp_grpc.storage.database import Database

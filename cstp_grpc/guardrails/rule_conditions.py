@@ -12,7 +12,7 @@ INSTANT_HINT = 'must be an instant such as "2026-03-01T12:00:00Z"'
 
 
 def read_match(fields: YamlFields, report: ReportProblem) -> RuleMatch:
-    """Return what an action must be equal to."""
+    """Return the values that an action must have."""
     node = fields.get("match")
     if node is None:
         return EVERY_ACTION

@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
-from cstp_grpc.decisions.background import NO_BACKGROUND, BackgroundReader, DecisionBackground
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.relevance import Favoured
 from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
+from cstp_grpc.decisions.store import NO_BACKGROUND, BackgroundReader, DecisionBackground
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Permission, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, error_reason
 from cstp_grpc.guardrails.checker import GuardrailChecker, verdict_audit_fields
@@ -270,7 +270,7 @@ class Announcer:
         return Feedback(received_at, tuple(similar), verdict, code=code, warning=warning, background=background)
 
     async def _read_background(self, similar: Sequence[Match], reader: str) -> DecisionBackground:
-        """Return what suggestions need of similar decisions; most announcements need nothing, and nothing is read."""
+        """Return the background that suggestions need; most announcements need none, and nothing is read."""
         needed = find_needed_background(similar, reader, self._bars)
         if not needed:
             return NO_BACKGROUND
@@ -308,7 +308,7 @@ class Announcer:
         return build_suggestions(sources)
 
     async def _read_intent_facts(self, announcement: Announcement, caller: str, reader: str) -> IntentFacts:
-        """Return what guardrails read of related intents; nothing is looked up unless one of them does."""
+        """Return the facts on related intents that guardrails read; nothing is looked up unless one of them does."""
         if not self._judge.reads_intents:
             return UNREAD_INTENTS
         vector = await self._related.embed(announcement.searched_text)
@@ -364,21 +364,7 @@ class Announcer:
                 self._related.store(unit_of_work, SharedIntent(stored, vector, allowed))
             elif stored.revision > 1:
                 self._related.note_withdrawal(unit_of_work, stored.key)
-            self._sink.append(
-                unit_of_work,
-                AuditEntry(
-                    timestamp=feedback.received_at,
-                    event=AuditEvent.INTENT_ANNOUNCED,
-                    requesting_agent=caller,
-                    request_id=request_id,
-                    claimed_agent=intent.claimed_id,
-                    action=intent.intent,
-                    correlation_id=intent.correlation_id,
-                    intent_revision=stored.revision,
-                    error=error,
-                    **verdict_audit_fields(feedback.verdict),
-                ),
-            )
+            self._sink.append(unit_of_work, announcement_entry(intent, stored.revision, request_id, feedback, error))
             return stored
 
         # For an intent that another server adds at the same time: the revision lock is waited for, first in a
@@ -418,6 +404,24 @@ class Announcer:
         )
 
 
+def announcement_entry(
+    intent: Intent, revision: int, request_id: str, feedback: Feedback, error: str | None
+) -> AuditEntry:
+    """Return the audit entry of an announcement, which is stored as a revision."""
+    return AuditEntry(
+        timestamp=feedback.received_at,
+        event=AuditEvent.INTENT_ANNOUNCED,
+        requesting_agent=intent.agent,
+        request_id=request_id,
+        claimed_agent=intent.claimed_id,
+        action=intent.intent,
+        correlation_id=intent.correlation_id,
+        intent_revision=revision,
+        error=error,
+        **verdict_audit_fields(feedback.verdict),
+    )
+
+
 def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> list[str]:
     """Return the checks on the code that the announcement does not list as made."""
     confirmed = announcement.metadata.get(CONFIRMED_CHECKS_KEY)
@@ -428,7 +432,7 @@ def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> 
 def subject_of_announcement(
     announcement: Announcement, caller: str, reader: str, vector: IntentVector
 ) -> IntentSubject:
-    """Return what of an announcement is compared with the intents of others."""
+    """Return the subject of an announcement, which is compared with the intents of others."""
     return IntentSubject(vector, caller, reader, announcement.project, announcement.paths)
 
 

@@ -12,7 +12,7 @@ from cstp_grpc.decisions.model import Decision
 from cstp_grpc.enums import Outcome
 from cstp_grpc.errors import Conflict, NotFound
 from cstp_grpc.intents.model import Intent, IntentClosing, IntentContended, IntentStore
-from cstp_grpc.intents.recent_intents import RecentIntents
+from cstp_grpc.intents.related_intents import RecentIntents
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import UnitOfWork

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cstp_grpc.caller import Caller
 from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, NotFound
 from cstp_grpc.guardrails.model import NO_CODE, CodeFacts
@@ -276,3 +277,25 @@ class SharedIntentStore(Protocol):
 
         Returns whether there may be more.
         """
+
+
+EVERY_AGENT: Final = "*"
+"""Stands for all agents among those that share their intents."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntentSharing:
+    """The agents whose announcements are shared if they state no visibility."""
+
+    agents: frozenset[str] = frozenset()
+
+    def default_visibility(self, caller: Caller) -> Visibility:
+        """Return the visibility of an announcement that states none."""
+        # What a peer passes on for its own callers was not meant for our agents.
+        is_relayed = caller.reader != caller.agent
+        shares = not self.agents.isdisjoint((caller.agent, EVERY_AGENT)) and not is_relayed
+        return Visibility.SHARED if shares else Visibility.PRIVATE
+
+
+PRIVATE_INTENTS: Final = IntentSharing()
+"""Nobody shares without saying so."""

@@ -6,11 +6,11 @@ import logging
 from dataclasses import dataclass
 
 from cstp_grpc.audit.model import AuditSink
-from cstp_grpc.decisions.background import BackgroundReader
 from cstp_grpc.decisions.module import build_watch_limits
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.store import BackgroundReader
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
@@ -19,10 +19,9 @@ from cstp_grpc.guardrails.unknown_inputs import UnknownInputPolicy
 from cstp_grpc.intents.announcer import CONFIRMED_CHECKS_KEY, Announcer, CitationRecorder, ConfidenceHistory
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
-from cstp_grpc.intents.model import CodeContextReader, IntentStore
-from cstp_grpc.intents.recent_intents import RecentIntents
-from cstp_grpc.intents.related_intents import RelatedIntents
-from cstp_grpc.intents.servicer import CstpService, IntentService, IntentSharing, QueryLimits
+from cstp_grpc.intents.model import CodeContextReader, IntentSharing, IntentStore
+from cstp_grpc.intents.related_intents import RecentIntents, RelatedIntents
+from cstp_grpc.intents.servicer import CstpService, IntentService, QueryLimits
 from cstp_grpc.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.server.execution import PoolName
@@ -68,22 +67,8 @@ def build_intents_module(
     """
     settings, pools = shared.settings, shared.pools
     recent = build_recent_intents(shared)
-    related = RelatedIntents(
-        recent,
-        shared.embedder,
-        read_policy,
-        shared.clock,
-        pools[PoolName.CHECKS],
-        min_score=settings.cstp.intent.related_min_score,
-        follows_others=shared.database_is_shared,
-    )
-    guardrails = settings.cstp.guardrails
-    evaluator = GuardrailEvaluator(
-        rule_set,
-        UnknownInputPolicy(guardrails.undeclared, guardrails.unknown_action),
-        server_keys=frozenset({CONFIRMED_CHECKS_KEY}),
-    )
-    checker = GuardrailChecker(evaluator, sink, shared.clock, related)
+    related = build_related_intents(shared, recent, read_policy)
+    checker = build_checker(shared, rule_set, sink, related)
     announcer = Announcer(
         search,
         checker,
@@ -108,10 +93,37 @@ def build_intents_module(
         settings.agent.name, announcer, search, checker, limits, read_policy, sharing, queries=pools[PoolName.QUERIES]
     )
     closer = IntentCloser(intents, recent, decisions, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
-    storage, run_blocking = settings.storage, pools[PoolName.OTHERS].run
-    limits_of_watches = build_watch_limits(storage)
-    feed = IntentFeed(intents, read_policy, tokens, limits_of_watches, storage.refresh_seconds, run_blocking)
-    service = IntentService(closer, feed, run_blocking)
+    feed = build_feed(shared, intents, read_policy, tokens)
+    module = build_intent_service_module(shared, recent, closer, feed)
+    protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
+    return IntentParts(module, protocol_module, checker, servicer, limits)
+
+
+def build_checker(shared: SharedParts, rule_set: RuleSet, sink: AuditSink, related: RelatedIntents) -> GuardrailChecker:
+    """Build the checks of guardrails, which may ask for related intents."""
+    guardrails = shared.settings.cstp.guardrails
+    evaluator = GuardrailEvaluator(
+        rule_set,
+        UnknownInputPolicy(guardrails.undeclared, guardrails.unknown_action),
+        server_keys=frozenset({CONFIRMED_CHECKS_KEY}),
+    )
+    return GuardrailChecker(evaluator, sink, shared.clock, related)
+
+
+def build_feed(
+    shared: SharedParts, intents: IntentStore, read_policy: ReadPolicy, tokens: RevisionTokens
+) -> IntentFeed:
+    """Build the feed of announced intents."""
+    storage = shared.settings.storage
+    limits, run_blocking = build_watch_limits(storage), shared.pools[PoolName.OTHERS].run
+    return IntentFeed(intents, read_policy, tokens, limits, storage.refresh_seconds, run_blocking)
+
+
+def build_intent_service_module(
+    shared: SharedParts, recent: RecentIntents, closer: IntentCloser, feed: IntentFeed
+) -> Module:
+    """Build the service that closes and streams intents, and the removal of those that are not told any more."""
+    service = IntentService(closer, feed, shared.pools[PoolName.OTHERS].run)
     # Each server removes what is old, from memory and from the database.
     retention = ExpiryTask(
         "intent-retention",
@@ -120,15 +132,26 @@ def build_intents_module(
         logger,
         "shared intents of more than a day are not removed",
     )
-    module = Module(
+    return Module(
         late_background=[retention],
         servicers=[(intents_pb2_grpc.add_IntentServiceServicer_to_server, service)],
         begin_stop=[feed.close],
         # Announcements notify nobody themselves, since they must not wait for watchers.
         on_foreign_commit=[recent.refresh, feed.notify],
     )
-    protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
-    return IntentParts(module, protocol_module, checker, servicer, limits)
+
+
+def build_related_intents(shared: SharedParts, recent: RecentIntents, read_policy: ReadPolicy) -> RelatedIntents:
+    """Build the search for the intents of others."""
+    return RelatedIntents(
+        recent,
+        shared.embedder,
+        read_policy,
+        shared.clock,
+        shared.pools[PoolName.CHECKS],
+        min_score=shared.settings.cstp.intent.related_min_score,
+        follows_others=shared.database_is_shared,
+    )
 
 
 def build_recent_intents(shared: SharedParts) -> RecentIntents:

@@ -19,49 +19,28 @@ from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
 from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.enums import Stakes, Visibility
-from cstp_grpc.gen.cstp.v1 import (
-    audit_pb2,
-    code_pb2,
-    cstp_pb2,
-    cstp_pb2_grpc,
-    intents_pb2,
-    intents_pb2_grpc,
-    types_pb2,
-)
+from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, intents_pb2, intents_pb2_grpc, types_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.model import Action, IgnoredInput, Verdict, Violation
 from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
-from cstp_grpc.intents.model import CodeContext, CodeNote, Intent, IntentClosing, IntentFilter, IntentStore
+from cstp_grpc.intents.model import (
+    PRIVATE_INTENTS,
+    CodeContext,
+    CodeNote,
+    Intent,
+    IntentClosing,
+    IntentFilter,
+    IntentSharing,
+    IntentStore,
+)
 from cstp_grpc.intents.related_intents import RelatedIntent
 from cstp_grpc.intents.suggestions import Suggestion, SuggestionKind
 from cstp_grpc.storage.background_work import RunBlocking, WorkPool
 from cstp_grpc.storage.pagination import PageRequest
 
 DEFAULT_LIMIT = 10
-
-
-EVERY_AGENT: Final = "*"
-"""Stands for all agents among those that share their intents."""
-
-
-@dataclass(frozen=True, slots=True)
-class IntentSharing:
-    """The agents whose announcements are shared if they state no visibility."""
-
-    agents: frozenset[str] = frozenset()
-
-    def default_visibility(self, caller: Caller) -> Visibility:
-        """Return the visibility of an announcement that states none."""
-        # What a peer passes on for its own callers was not meant for our agents.
-        is_relayed = caller.reader != caller.agent
-        shares = not self.agents.isdisjoint((caller.agent, EVERY_AGENT)) and not is_relayed
-        return Visibility.SHARED if shares else Visibility.PRIVATE
-
-
-PRIVATE_INTENTS: Final = IntentSharing()
-"""Nobody shares without saying so."""
 
 
 @dataclass(frozen=True, slots=True)

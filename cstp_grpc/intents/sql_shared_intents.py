@@ -24,8 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.intents.model import IntentId, IntentVector, SharedIntent, SharedIntentChange
-from cstp_grpc.intents.sql_store import intent_from_row
-from cstp_grpc.intents.sql_tables import intents, shared_intent_changes, shared_intents
+from cstp_grpc.intents.sql_store import intent_from_row, intents, shared_intent_changes, shared_intents
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.schema import UtcDateTime
 from cstp_grpc.storage.sequence_order import SequenceOrder

@@ -9,19 +9,18 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
 
-from cstp_grpc.decisions.background import (
+from cstp_grpc.decisions.model import Decision, Match
+from cstp_grpc.decisions.store import (
     MAX_BACKGROUND,
     NO_BACKGROUND,
     DecisionBackground,
     NeededBackground,
 )
-from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.enums import DecisionStatus, Outcome
 from cstp_grpc.guardrails.model import UNKNOWN_ACTION, Verdict, Violation
-from cstp_grpc.intents.conditions import can_compare, distinguishing_conditions
+from cstp_grpc.intents.conditions import TROUBLED, can_compare, describe_outcome, distinguishing_conditions
 from cstp_grpc.intents.model import IntentKey
 from cstp_grpc.intents.related_intents import RelatedIntent
-from cstp_grpc.intents.series_outcomes import TROUBLED, describe_outcome
 
 MAX_SUGGESTIONS = 5
 MAX_QUOTED = 400

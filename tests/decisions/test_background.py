@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cstp_grpc.decisions.background import MAX_BACKGROUND, NeededBackground
 from cstp_grpc.decisions.model import DecisionContent, Links
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
-from cstp_grpc.decisions.sql_background import SqlBackgroundReader
+from cstp_grpc.decisions.sql_links import SqlBackgroundReader
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.decisions.store import MAX_BACKGROUND, NeededBackground
 from cstp_grpc.enums import Visibility
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.decision_terms import SearchedContent, TermField, analyze_content, query_terms
+from cstp_grpc.decisions.decision_terms import SearchedContent, TermField, analyze_content, hash_term, query_terms
 from cstp_grpc.decisions.model import Decision, Reason
-from cstp_grpc.decisions.term_analysis import hash_term
 from cstp_grpc.enums import DecisionStatus, Visibility
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.term_analysis import analyze_text, hash_term, pair_words, stem_word
+from cstp_grpc.decisions.decision_terms import analyze_text, hash_term, pair_words, stem_word
 
 
 def words(text: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cstp_grpc.decisions.background import NO_BACKGROUND, DecisionBackground, NeededBackground
+from cstp_grpc.decisions.store import NO_BACKGROUND, DecisionBackground, NeededBackground
 
 
 @dataclass

@@ -8,8 +8,7 @@ from datetime import datetime
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.embedding.embedder import CachedEmbedder, Embedder
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
-from cstp_grpc.intents.recent_intents import RecentIntents
-from cstp_grpc.intents.related_intents import RelatedIntents
+from cstp_grpc.intents.related_intents import RecentIntents, RelatedIntents
 from cstp_grpc.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.database import Database

@@ -24,7 +24,7 @@ from cstp_grpc.intents.model import (
     SharedIntent,
     SharedIntentChange,
 )
-from cstp_grpc.intents.recent_intents import RECENT_TIME, RecentIntents
+from cstp_grpc.intents.related_intents import RECENT_TIME, RecentIntents
 from cstp_grpc.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.storage.database import Database

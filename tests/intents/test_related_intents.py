@@ -26,8 +26,7 @@ from cstp_grpc.guardrails.model import Action, RuleSet
 from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.model import Intent, IntentFilter, NoProjects, SharedIntent
-from cstp_grpc.intents.recent_intents import RecentIntents
-from cstp_grpc.intents.related_intents import IntentSubject, RelatedIntents, paths_overlap
+from cstp_grpc.intents.related_intents import IntentSubject, RecentIntents, RelatedIntents, paths_overlap
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.background import DecisionBackground, NeededBackground
 from cstp_grpc.decisions.model import Decision, Match
+from cstp_grpc.decisions.store import DecisionBackground, NeededBackground
 from cstp_grpc.enums import DecisionStatus, Outcome, Severity, Visibility
 from cstp_grpc.guardrails.model import MissingInput, Verdict, Violation
 from cstp_grpc.intents.model import Intent, IntentClosing, SharedIntent

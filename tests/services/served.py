@@ -23,9 +23,9 @@ from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
-from cstp_grpc.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_history import SqlHistoryStore
+from cstp_grpc.decisions.sql_links import SqlBackgroundReader
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2

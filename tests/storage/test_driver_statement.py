@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from cstp_grpc.errors import QueryFailed
-from cstp_grpc.intents.sql_tables import intents
+from cstp_grpc.intents.sql_store import intents
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork, bind_parameters
 from tests.databases import POOL_SIZE

@@ -105,6 +105,7 @@ def choose_precedents(
     place of the last ones, also if another decision stands for their group. The most relevant match stays in any case.
     """
     chosen = list_matches(groups, of_group)[:limit]
+    # What one step has put in or kept, the next one does not give up again.
     protected = {match.decision.id for match in chosen[:1]}
     for is_wanted in (has_failed, has_lesson) if with_exemplars else ():
         present = next(filter(is_wanted, chosen), None)

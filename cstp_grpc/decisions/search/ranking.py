@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from cstp_grpc.decisions.decision_terms import TermField
 from cstp_grpc.decisions.model import MatchReason
 from cstp_grpc.decisions.search.int8_codes import select_best
-from cstp_grpc.decisions.search.matrix_columns import OUTCOME_BITS, Mask, StringInterner
-from cstp_grpc.decisions.search.matrix_snapshot import MatrixSnapshot
+from cstp_grpc.decisions.search.matrix_snapshot import OUTCOME_BITS, Mask, MatrixSnapshot, StringInterner
 from cstp_grpc.decisions.search.relevance import (
     CATEGORY_WEIGHT,
     NAME_WEIGHT,

@@ -16,11 +16,13 @@ import numpy as np
 
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.decisions.search.matrix_columns import Mask, Selector, StringInterner
 from cstp_grpc.decisions.search.matrix_snapshot import (
     INITIAL_CAPACITY,
+    Mask,
     MatrixSnapshot,
+    Selector,
     SnapshotBuilder,
+    StringInterner,
     compact_snapshot,
 )
 from cstp_grpc.decisions.search.ranking import CandidateRows, PassingRows
