@@ -148,8 +148,8 @@ class RulebookParser:
         for name, declaration in (mapping_entries(inputs, "inputs", self.report) if inputs else {}).items():
             self._input(name, declaration)
         guardrails = fields.items("guardrails")
-        if (given := fields.get("guardrails")) and given.value == []:
-            fields.report_problem("`guardrails` must hold at least one", "guardrails")
+        if (given := fields.get("guardrails")) and given.value == [] and not fields.items("extends"):
+            fields.report_problem("`guardrails` must hold at least one, or `extends` name rulebooks", "guardrails")
         parameters = read_parameters(fields, self._arguments, self.report)
         # After all inputs, since the expressions are checked against their types.
         environment = CelEnvironment(self._types, parameters)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +18,19 @@ def judge(confidence: float | None = 0.85, **context: Any) -> Verdict:
     return GuardrailEvaluator(load_rule_set(default_rulebook_path())).evaluate(action)
 
 
-def test_its_own_tests_pass() -> None:
-    results = run_rulebook_tests(load_rule_set(default_rulebook_path()))
+PACKAGED = [default_rulebook_path(), default_rulebook_path().with_name("agent-safety.yaml")]
+
+
+@pytest.mark.parametrize("path", PACKAGED, ids=lambda path: path.stem)
+def test_its_own_tests_pass(path: Path) -> None:
+    results = run_rulebook_tests(load_rule_set(path))
 
     assert [(result.name, result.failures) for result in results if not result.passed] == []
 
 
-def test_every_guardrail_is_seen_to_fire_and_to_stay_silent_in_its_tests() -> None:
-    rules = load_rule_set(default_rulebook_path())
+@pytest.mark.parametrize("path", PACKAGED, ids=lambda path: path.stem)
+def test_every_guardrail_is_seen_to_fire_and_to_stay_silent_in_its_tests(path: Path) -> None:
+    rules = load_rule_set(path)
     tests = rules.rulebooks[0].tests
 
     for guardrail in rules.guardrails:
@@ -80,3 +87,23 @@ def test_a_hand_over_to_a_liaison_agent_passes_without_a_warning() -> None:
     verdict = GuardrailEvaluator(load_rule_set(default_rulebook_path())).evaluate(action)
 
     assert (verdict.allowed, verdict.violations, verdict.warnings) == (True, (), ())
+
+
+def test_all_packaged_rulebooks_can_be_used_together(tmp_path: Path) -> None:
+    ours = {
+        "apiVersion": "cstp.guardrails/v1",
+        "metadata": {"name": "ours", "version": "1"},
+        "extends": [path.stem for path in PACKAGED],
+        "guardrails": [],
+    }
+    path = tmp_path / "ours.yaml"
+    path.write_text(json.dumps(ours))
+
+    assert [rulebook.name for rulebook in load_rule_set(path).rulebooks] == ["default", "agent-safety", "ours"]
+
+
+def test_words_alone_never_block() -> None:
+    of_words = [rule for rule in load_rule_set(PACKAGED[1]).guardrails if "action.mentions" in rule.when.text]
+
+    assert len(of_words) > 5
+    assert Severity.BLOCK not in {rule.severity for rule in of_words}
