@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 
 from cstp_grpc import config
+from cstp_grpc.child_process import freeze_loaded_objects
 from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
 from tests.bench.clients import OTHER_TOKEN, TOKEN
@@ -85,6 +86,8 @@ def main() -> None:
     loop = app._server._loop
     assert loop is not None, "the server has started"
     noop_port = loop.run(start_noop())
+    # As `cstp serve` does; else collections of garbage are part of what is measured.
+    freeze_loaded_objects()
     print(json.dumps({"grpc": app.port, "noop": noop_port}), flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     loop.run(servers.pop().stop(0))
