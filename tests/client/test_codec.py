@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -288,3 +289,20 @@ def test_paths_through_lists_maps_and_free_data_become_json_paths() -> None:
     assert json_path(Everything, 'named["a.b_c"].maybe_text') == 'named["a.b_c"].maybeText'
     assert json_path(Everything, "data.some_key") == "data.some_key"
     assert json_path(Everything, "renamed") == "target_pillar"
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.integers(-(2**63), 2**63 - 1) | st.integers(-62_135_596_801, 253_402_300_800),
+    st.integers(-(2**31), 2**31 - 1) | st.integers(0, 999).map(lambda part: part * 1_000_000) | st.integers(0, 10**9),
+)
+def test_instants_are_printed_as_protobuf_prints_them(seconds: int, nanos: int) -> None:
+    moment = Timestamp(seconds=seconds, nanos=nanos)
+    message = cstp_pb2.CheckGuardrailsResponse(evaluated_at=moment)
+    try:
+        text = moment.ToJsonString()
+    except ValueError:
+        with pytest.raises(ValueError, match="timestamp"):
+            to_json(message)
+    else:
+        assert to_json(message)["evaluatedAt"] == text
