@@ -42,7 +42,8 @@ class ChromaHttpClient:
         # Imported late: it takes a good part of the start, and a server without an index never needs it.
         import httpx
 
-        self.url = url
+        self._logged_url = str(httpx.URL(url).copy_with(userinfo=b""))
+        """The address without the user and password that a gateway may need."""
         # For plain HTTP a context that trusts nobody: reading the authorities of the system takes 20 to 30 ms.
         verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.startswith("http://") else True
         # `trust_env` would read HTTP_PROXY, and send the vectors of private decisions through a proxy.
@@ -65,7 +66,7 @@ class ChromaHttpClient:
             response = self._send(method, path, body, timeout)
         # httpx raises RuntimeError for a closed client: the supervisor closed it while a search was running.
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
-            logger.debug("%s %s at %s: %r", method, path, self.url, error)
+            logger.debug("%s %s at %s: %r", method, path, self._logged_url, error)
             raise IndexUnavailable("the Chroma server does not answer") from error
         status = response.status_code
         if status == NOT_FOUND:
@@ -74,7 +75,12 @@ class ChromaHttpClient:
             raise IndexUnavailable(f"the Chroma server answers with status {status}")
         if not response.is_success:
             logger.warning(
-                "%s %s at %s: status %d, %r", method, path, self.url, status, response.text[:MAX_LOGGED_CHARACTERS]
+                "%s %s at %s: status %d, %r",
+                method,
+                path,
+                self._logged_url,
+                status,
+                response.text[:MAX_LOGGED_CHARACTERS],
             )
             raise IndexCorrupted(f"the Chroma server answers with status {status}")
         try:

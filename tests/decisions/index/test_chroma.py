@@ -11,6 +11,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from cstp_grpc.decisions.search import chroma_index
 from cstp_grpc.decisions.search.ann_index import IndexCorrupted, IndexUnavailable
 from cstp_grpc.decisions.search.chroma_index import ChromaHttpClient, ChromaIndex, collection_name
 from cstp_grpc.decisions.search.chroma_process import ChildChromaServer
@@ -155,14 +156,19 @@ def test_a_connection_that_the_server_closed_is_replaced() -> None:
         (b"", 2, IndexUnavailable),
     ],
 )
-def test_strange_answers(reply: bytes, attempts: int, error: type[IndexUnavailable]) -> None:
+def test_strange_answers(
+    reply: bytes, attempts: int, error: type[IndexUnavailable], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger=chroma_index.__name__)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = respond(listener, [reply] * attempts)
-        with closing(ChromaHttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}")) as http:
+        with closing(ChromaHttpClient(f"http://gateway:password@127.0.0.1:{listener.getsockname()[1]}")) as http:
             with pytest.raises(IndexUnavailable) as raised:
                 http.call("GET", "/count", None, 5.0)
             assert type(raised.value) is error
         thread.join()
+    # A gateway in front of Chroma may need a password, which is nobody else's business.
+    assert "password" not in caplog.text
 
 
 def test_a_server_that_never_answers_is_given_up() -> None:
