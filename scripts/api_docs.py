@@ -19,12 +19,15 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
+from bridge.event_streams import DecisionEvents, IntentEvents, LiaisonEvents
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.gen.error_reasons import BARE_GRPC_CODES, BARE_HTTP_STATUSES, BARE_JSON_RPC_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "api.md"
+EVENT_PATHS = {streamed.method: streamed.path for streamed in (DecisionEvents, IntentEvents, LiaisonEvents)}
+"""Where bridges stream the answers of a method as server-sent events."""
 
 HEAD = """# The contract
 
@@ -117,17 +120,19 @@ def service_lines(
     yield f"|---|---|{'---|' if intents else ''}---|---|---|"
     for index, (rpc, method) in enumerate(zip(service.method, of_service, strict=True)):
         intent = f" `{method.intent_type}` |" if intents else ""
+        events = EVENT_PATHS.get(method.name)
         takes = exchanged(rpc.input_type, streams=rpc.client_streaming)
-        answers = exchanged(rpc.output_type, streams=rpc.server_streaming)
+        answers = exchanged(rpc.output_type, streams=rpc.server_streaming, events=events)
         comment = comments.at(SERVICES, number, METHODS, index)
         yield f"| `{method.name}` | {method.permission} |{intent} {takes} | {answers} | {comment} |"
     yield ""
 
 
-def exchanged(type_name: str, *, streams: bool) -> str:
-    """Return the Markdown of the message that a method takes or answers."""
+def exchanged(type_name: str, *, streams: bool, events: str | None = None) -> str:
+    """Return the Markdown of the message that a method takes or answers; `events` is where bridges stream it."""
     name = local(type_name)
-    return f"{'gRPC only, a stream of ' if streams else ''}[{name}](#{name.lower()})"
+    how = f"gRPC, or events at `GET {events}`: a stream of " if events else "gRPC only, a stream of "
+    return f"{how if streams else ''}[{name}](#{name.lower()})"
 
 
 def message_lines(message: DescriptorProto, number: int, comments: Comments) -> Iterator[str]:

@@ -1446,7 +1446,7 @@ class Liaison:
         on_failure: OnFailure | None = None,
         timeout: float | None = None,
     ) -> Generator[liaison_pb2.Event, None, None]:
-        """Streams what happens, in its order, as it happens; over gRPC only.
+        """Streams what happens, in its order, as it happens.
 
         Ask again with the last sequence that you saw to go on where a stream ended. Errors: INVALID_ARGUMENT if the
         tenant has no such sequence yet, as after a restored backup; RATE_LIMITED if as many streams are open as may be,

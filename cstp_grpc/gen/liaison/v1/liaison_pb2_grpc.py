@@ -279,7 +279,7 @@ class LiaisonServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Streams what happens, in its order, as it happens; over gRPC only. Ask again with the last sequence that you saw to
+        """Streams what happens, in its order, as it happens. Ask again with the last sequence that you saw to
         go on where a stream ended. Errors: INVALID_ARGUMENT if the tenant has no such sequence yet, as after a restored
         backup; RATE_LIMITED if as many streams are open as may be, with their `limit` in the
         metadata; UNAVAILABLE if the server stops.

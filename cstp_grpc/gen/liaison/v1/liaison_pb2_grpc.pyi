@@ -107,7 +107,7 @@ class LiaisonServiceStub:
     ListEvents: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.ListEventsRequest, _liaison_pb2.ListEventsResponse]
     """Lists what happened, in its order, from a sequence on."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_liaison_pb2.WatchEventsRequest, _liaison_pb2.WatchEventsResponse]
-    """Streams what happens, in its order, as it happens; over gRPC only. Ask again with the last sequence that you saw to
+    """Streams what happens, in its order, as it happens. Ask again with the last sequence that you saw to
     go on where a stream ended. Errors: INVALID_ARGUMENT if the tenant has no such sequence yet, as after a restored
     backup; RATE_LIMITED if as many streams are open as may be, with their `limit` in the
     metadata; UNAVAILABLE if the server stops.
@@ -192,7 +192,7 @@ class LiaisonServiceAsyncStub(LiaisonServiceStub):
     ListEvents: _aio.UnaryUnaryMultiCallable[_liaison_pb2.ListEventsRequest, _liaison_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Lists what happened, in its order, from a sequence on."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_liaison_pb2.WatchEventsRequest, _liaison_pb2.WatchEventsResponse]  # type: ignore[assignment]
-    """Streams what happens, in its order, as it happens; over gRPC only. Ask again with the last sequence that you saw to
+    """Streams what happens, in its order, as it happens. Ask again with the last sequence that you saw to
     go on where a stream ended. Errors: INVALID_ARGUMENT if the tenant has no such sequence yet, as after a restored
     backup; RATE_LIMITED if as many streams are open as may be, with their `limit` in the
     metadata; UNAVAILABLE if the server stops.
@@ -382,7 +382,7 @@ class LiaisonServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _liaison_pb2.WatchEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_liaison_pb2.WatchEventsResponse], _abc.AsyncIterator[_liaison_pb2.WatchEventsResponse]]:
-        """Streams what happens, in its order, as it happens; over gRPC only. Ask again with the last sequence that you saw to
+        """Streams what happens, in its order, as it happens. Ask again with the last sequence that you saw to
         go on where a stream ended. Errors: INVALID_ARGUMENT if the tenant has no such sequence yet, as after a restored
         backup; RATE_LIMITED if as many streams are open as may be, with their `limit` in the
         metadata; UNAVAILABLE if the server stops.

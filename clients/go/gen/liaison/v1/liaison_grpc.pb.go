@@ -108,7 +108,7 @@ type LiaisonServiceClient interface {
 	ClaimSession(ctx context.Context, in *ClaimSessionRequest, opts ...grpc.CallOption) (*ClaimSessionResponse, error)
 	// Lists what happened, in its order, from a sequence on.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
-	// Streams what happens, in its order, as it happens; over gRPC only. Ask again with the last sequence that you saw to
+	// Streams what happens, in its order, as it happens. Ask again with the last sequence that you saw to
 	// go on where a stream ended. Errors: INVALID_ARGUMENT if the tenant has no such sequence yet, as after a restored
 	// backup; RATE_LIMITED if as many streams are open as may be, with their `limit` in the
 	// metadata; UNAVAILABLE if the server stops.
@@ -379,7 +379,7 @@ type LiaisonServiceServer interface {
 	ClaimSession(context.Context, *ClaimSessionRequest) (*ClaimSessionResponse, error)
 	// Lists what happened, in its order, from a sequence on.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
-	// Streams what happens, in its order, as it happens; over gRPC only. Ask again with the last sequence that you saw to
+	// Streams what happens, in its order, as it happens. Ask again with the last sequence that you saw to
 	// go on where a stream ended. Errors: INVALID_ARGUMENT if the tenant has no such sequence yet, as after a restored
 	// backup; RATE_LIMITED if as many streams are open as may be, with their `limit` in the
 	// metadata; UNAVAILABLE if the server stops.
