@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-import uvloop
 
-from bridge.app import ListenAddresses
 from bridge.app import run_bridge as running_bridge
 from bridge.upstream import Upstream
 from cstp_grpc import config
@@ -31,6 +26,7 @@ from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
 from cstp_grpc.storage.locks import DataDirLock
 from tests.databases import write_journal
+from tests.event_loops import entered_in_thread
 
 TOKENS = {
     "alice": "alice-secret-token",
@@ -107,35 +103,9 @@ class Peers:
 @contextmanager
 def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
     """Run a bridge to `target` in a thread of its own and say where it is."""
-    found: Future[ListenAddresses] = Future()
-    loops = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    loop = loops.get_loop()
-    stopped = asyncio.Event()
-
-    async def serve() -> None:
-        async with running_bridge(wanted, Upstream(target, wanted.server.grpc_ca_file), "1.2.3") as addresses:
-            found.set_result(addresses)
-            await stopped.wait()
-
-    def run() -> None:
-        try:
-            with loops:
-                loops.run(serve())
-        except Exception as error:
-            if found.done():
-                raise
-            found.set_exception(error)
-
-    thread = threading.Thread(target=run, name="bridge")
-    thread.start()
-    try:
-        addresses = found.result(TIMEOUT)
+    upstream = Upstream(target, wanted.server.grpc_ca_file)
+    with entered_in_thread(lambda: running_bridge(wanted, upstream, "1.2.3"), "bridge") as addresses:
         yield Peers(addresses.url, addresses.grpc or "")
-    finally:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(stopped.set)
-        thread.join(TIMEOUT)
-        assert not thread.is_alive(), "the bridge did not stop"
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from cstp_grpc.config import ServerSettings
+from tests.bridge.a2a.raw import Core
 from tests.bridge.support import Client, Scripted, bridging, serving
 
 
@@ -38,3 +39,12 @@ def shared_bridge(shared: tuple[Scripted, str]) -> Iterator[Client]:
 def bridge(shared_bridge: Client, server: Scripted) -> Client:
     """A bridge that takes batches of 5 and bodies of 20 000 bytes."""
     return shared_bridge
+
+
+@pytest.fixture
+def script(server: Scripted) -> Iterator[Core]:
+    """The scripted server, which keeps the last task and is at announcements until it is told to go on."""
+    found = Core(server)
+    found.play()
+    yield found
+    found.go_on.set()

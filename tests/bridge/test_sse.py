@@ -38,23 +38,14 @@ def _bridge(shared: tuple[Scripted, str]) -> Iterator[Client]:
 
 
 @pytest.fixture
-def raw(_bridge: Client, core: Core) -> Raw:
+def raw(_bridge: Client, script: Core) -> Raw:
     """A bridge before the scripted server."""
     return Raw(_bridge)
 
 
-@pytest.fixture
-def core(server: Scripted) -> Iterator[Core]:
-    """The scripted server, which is at announcements until it is told to go on."""
-    found = Core(server)
-    found.play()
-    yield found
-    found.go_on.set()
-
-
 @pytest.mark.parametrize(("path", "body", "version"), WAYS)
-def test_nothing_keeps_a_stream_back_or_stores_it(raw: Raw, core: Core, path: str, body: Any, version: str) -> None:
-    core.go_on.set()
+def test_nothing_keeps_a_stream_back_or_stores_it(raw: Raw, script: Core, path: str, body: Any, version: str) -> None:
+    script.go_on.set()
     answer = raw.send("POST", path, body, version=version, headers={"Origin": "https://x.example", "X-Request-Id": "r"})
     assert answer.status == 200
     wanted = {
@@ -68,8 +59,8 @@ def test_nothing_keeps_a_stream_back_or_stores_it(raw: Raw, core: Core, path: st
     assert len(events_of(answer)) == 3
 
 
-def test_clients_of_http_1_0_get_streams_too(raw: Raw, core: Core) -> None:
-    core.go_on.set()
+def test_clients_of_http_1_0_get_streams_too(raw: Raw, script: Core) -> None:
+    script.go_on.set()
     content = to_bytes(call("SendStreamingMessage", saying("Deploy")))
     head = f"POST /a2a HTTP/1.0\r\nHost: x\r\nA2A-Version: 1.0\r\nContent-Type: {JSON}\r\n"
     with socket.create_connection((raw.client.host, raw.client.port), SECONDS) as connection:
@@ -81,9 +72,9 @@ def test_clients_of_http_1_0_get_streams_too(raw: Raw, core: Core) -> None:
 
 
 def test_a_bridge_that_stops_breaks_its_subscriptions_off(
-    shared: tuple[Scripted, str], core: Core, caplog: pytest.LogCaptureFixture
+    shared: tuple[Scripted, str], script: Core, caplog: pytest.LogCaptureFixture
 ) -> None:
-    core.server.plays["cstp.getTask"] = lambda request, context: tasks_pb2.GetTaskResponse(task=at_work(request.id))
+    script.server.plays["cstp.getTask"] = lambda request, context: tasks_pb2.GetTaskResponse(task=at_work(request.id))
     with ExitStack() as open_streams, bridging(shared[1], ServerSettings()) as client:
         stream = open_streams.enter_context(Raw(client).streaming(call("SubscribeToTask", {"id": "x"})))
         assert stream.next()["result"]["task"]["id"] == "x"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +24,7 @@ from a2a.utils.errors import A2AError
 from aiohttp import web
 from google.protobuf import json_format
 
-from tests.waiting import SECONDS
+from tests.event_loops import entered_in_thread
 
 Play = Callable[[RequestContext, EventQueue], Awaitable[None]]
 Raw = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -183,41 +180,20 @@ def running_agent(
     agent: Agent, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, port: int = 0
 ) -> Iterator[Agent]:
     """Run an agent in a thread of its own for the length of a block; its `url` says where."""
-    found: Future[int] = Future()
-    loops = asyncio.Runner()
-    loop = loops.get_loop()
-    stopped = asyncio.Event()
 
-    async def serve() -> None:
+    @asynccontextmanager
+    async def listening() -> AsyncIterator[int]:
         runner = web.AppRunner(Application(agent).build(), shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port, ssl_context=tls)
-            await site.start()
-            found.set_result(runner.addresses[0][1])
-            await stopped.wait()
+            await web.TCPSite(runner, host, port, ssl_context=tls).start()
+            yield runner.addresses[0][1]
         finally:
             await runner.cleanup()
 
-    def run() -> None:
-        try:
-            with loops:
-                loops.run(serve())
-        except Exception as error:
-            if found.done():
-                raise
-            found.set_exception(error)
-
-    thread = threading.Thread(target=run, name="a2a-agent")
-    thread.start()
-    try:
-        agent.url = f"{'https' if tls else 'http'}://{host}:{found.result(SECONDS)}"
+    with entered_in_thread(listening, "a2a-agent") as found:
+        agent.url = f"{'https' if tls else 'http'}://{host}:{found}"
         yield agent
-    finally:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(stopped.set)
-        thread.join(SECONDS)
-        assert not thread.is_alive(), "the agent did not stop"
 
 
 def body(content: Any, status: int = 200, **headers: str) -> Raw:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -18,6 +15,7 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import CstpError
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.grpc_servers import grpc_server
+from tests.http_servers import HttpHandler, serving_http
 
 Answer = Message | CstpError | grpc.StatusCode
 
@@ -103,31 +101,13 @@ def http_server(reply: HttpReply, tls: ssl.SSLContext | None = None) -> Iterator
     """Run an HttpServer for the length of a block."""
     state = HttpServer(reply)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            sent = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            state.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}, sent))
+    class Handler(HttpHandler):
+        def answer_post(self) -> None:
+            sent = self.received_json()
+            state.requests.append((self.path, self.received_headers(), sent))
             body = state.reply.body
-            content = body if isinstance(body, bytes) else json.dumps(body(sent)).encode()
-            self.send_response(state.reply.status)
-            for name, value in state.reply.headers.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            self.answer(state.reply.status, state.reply.headers, body if isinstance(body, bytes) else body(sent))
 
-        def log_message(self, *args: Any) -> None:
-            """Keep the tests' output clean."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if tls:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    state.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with serving_http(Handler, tls) as url:
+        state.port = int(url.rpartition(":")[2])
         yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -24,6 +24,7 @@ from cstp_grpc.client.a2a_client import MAX_RESPONSE_BYTES, A2aClient, A2aPerman
 from cstp_grpc.errors import InvalidArgument
 from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, reply, running_agent, take
+from tests.error_classes import failing
 from tests.waiting import SECONDS, wait_until
 
 TOKEN = "the-peers-token"
@@ -39,14 +40,6 @@ def peer_of(url: str, token: str | None = TOKEN, authority: bytes | None = None)
         yield peer
     finally:
         peer.close()
-
-
-@contextmanager
-def failing(kind: type[Exception], message: str) -> Iterator[None]:
-    """Expect an error with exactly this message."""
-    with pytest.raises(kind) as raised:
-        yield
-    assert str(raised.value) == message
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch, MoreResultsNeeded
 from cstp_grpc.decisions.search.recent_results import SearchParameters
-from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.decisions.search.search_scheduler import MAX_BATCH, SearchScheduler
 from cstp_grpc.errors import QueryFailed
 
@@ -53,11 +52,9 @@ class Search(DecisionSearch):
         caller: str,
         limit: int,
         min_score: float,
-        favoured: Favoured = NOTHING_FAVOURED,
-        *,
-        of_series: int = 1,
-        with_exemplars: bool = False,
+        *_: Any,
         may_grow: bool = True,
+        **__: Any,
     ) -> list[Match]:
         self.callers[text] = caller_name.get("nobody")
         if text == "short series" and not may_grow:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -85,10 +85,7 @@ class Memory(DecisionSearch):
         limit: int,
         min_score: float,
         favoured: Favoured = NOTHING_FAVOURED,
-        *,
-        of_series: int = 1,
-        with_exemplars: bool = False,
-        may_grow: bool = True,
+        **_: Any,
     ) -> list[Match]:
         if self.error:
             raise self.error

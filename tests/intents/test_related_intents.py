@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,6 @@ from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.recent_results import SearchParameters
-from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.embedding.embedder import CachedEmbedder, Vectors
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
@@ -84,11 +84,8 @@ class Memory(DecisionSearch):
         caller: str,
         limit: int,
         min_score: float,
-        favoured: Favoured = NOTHING_FAVOURED,
-        *,
-        of_series: int = 1,
-        with_exemplars: bool = False,
-        may_grow: bool = True,
+        *_: Any,
+        **__: Any,
     ) -> list[Match]:
         self.embedder.embed([text])
         return []

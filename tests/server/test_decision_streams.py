@@ -10,26 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from cstp_grpc.client import CstpClient, RetryPolicy, decision_filters
+from cstp_grpc.client import CstpClient, decision_filters
 from cstp_grpc.enums import Visibility
 from cstp_grpc.errors import InvalidArgument, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import journal_pb2
-from cstp_grpc.server.app import App
 from tests.harness import TIMEOUT, TOKENS, bridging, running, running_workers, settings
+from tests.server.agents import clients
 from tests.waiting import wait_until
-
-ONCE = RetryPolicy(attempts=1)
-
-
-@contextmanager
-def clients(app: App, *agents: str) -> Iterator[list[CstpClient]]:
-    """Give clients of agents, none of which repeats anything."""
-    opened = [CstpClient(app.target, TOKENS[agent], timeout=TIMEOUT, retries=ONCE) for agent in agents]
-    try:
-        yield opened
-    finally:
-        for client in opened:
-            client.close()
 
 
 @contextmanager

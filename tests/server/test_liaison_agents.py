@@ -35,6 +35,7 @@ from cstp_grpc.liaison.remote_agents import MAX_HOPS, RemoteAgent, build_remote_
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, running_agent
+from tests.error_classes import failing
 from tests.harness import TOKENS, bridging, running, settings
 from tests.waiting import SECONDS, wait_until
 
@@ -81,14 +82,6 @@ def unavailable(agent: RemoteAgent) -> LiaisonAgentUnavailable:
     with pytest.raises(LiaisonAgentUnavailable) as raised:
         agent.check(DEFAULT_TENANT)
     return raised.value
-
-
-@contextmanager
-def failing(kind: type[Exception], message: str) -> Iterator[None]:
-    """Expect an error with exactly this message."""
-    with pytest.raises(kind) as raised:
-        yield
-    assert str(raised.value) == message
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from cstp_grpc.client import CstpClient, RetryPolicy
+from cstp_grpc.client import CstpClient
 from cstp_grpc.client.grpc_transport import ResponseStream
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import (
@@ -26,21 +24,10 @@ from cstp_grpc.gen.cstp.v1 import journal_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from cstp_grpc.server.app import App
 from tests.harness import TIMEOUT, TOKENS, running, settings
+from tests.server.agents import clients
 from tests.waiting import wait_until
 
 WATCH = contract_methods()["liaison.watchEvents"]
-ONCE = RetryPolicy(attempts=1)
-
-
-@contextmanager
-def clients(app: App, *agents: str) -> Iterator[list[CstpClient]]:
-    """Give clients of agents, none of which repeats anything."""
-    opened = [CstpClient(app.target, TOKENS[agent], timeout=TIMEOUT, retries=ONCE) for agent in agents]
-    try:
-        yield opened
-    finally:
-        for client in opened:
-            client.close()
 
 
 def watch(client: CstpClient, **conditions: Any) -> ResponseStream:

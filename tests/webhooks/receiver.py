@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.http_servers import HttpHandler, serving_http
 from tests.waiting import SECONDS
 
 
@@ -56,35 +55,14 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
     receiver = Receiver()
     receiver.may_answer.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            status = receiver.take(Received(self.path, headers, json.loads(body)))
+    class Handler(HttpHandler):
+        def answer_post(self) -> None:
+            status = receiver.take(Received(self.path, self.received_headers(), self.received_json()))
             receiver.may_answer.wait(SECONDS)
-            self.send_response(status)
-            for name, value in receiver.headers.items():
-                self.send_header(name, value)
-            self.send_header("content-length", "0")
-            self.end_headers()
+            self.answer(status, receiver.headers, b"")
 
-        def do_GET(self) -> None:
-            raise AssertionError("nobody is to follow a redirect")
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    host = "localhost" if tls else "127.0.0.1"
-    receiver.url = f"{'https' if tls else 'http'}://{host}:{server.server_port}"
-    try:
-        yield receiver
-    finally:
-        receiver.may_answer.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving_http(Handler, tls) as receiver.url:
+        try:
+            yield receiver
+        finally:
+            receiver.may_answer.set()

@@ -81,15 +81,6 @@ def scripted_peers(shared: tuple[Scripted, str]) -> Iterator[Peers]:
         yield found
 
 
-@pytest.fixture
-def script(server: Scripted) -> Iterator[Core]:
-    """The scripted server, which keeps the last task and is at announcements until it is told to go on."""
-    found = Core(server)
-    found.play()
-    yield found
-    found.go_on.set()
-
-
 @pytest.fixture(params=BINDINGS, ids=lambda kind: kind.__name__)
 def scripted(request: pytest.FixtureRequest, scripted_peers: Peers, script: Core) -> Iterator[Binding]:
     """Each binding of the bridge before the scripted server."""

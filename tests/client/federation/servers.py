@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import socket
 import ssl
@@ -10,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cstp_grpc.contract.methods import contract_methods
@@ -18,6 +16,7 @@ from cstp_grpc.federation.peer import CircuitBreaker, Peer, open_peer
 from cstp_grpc.federation.peer_transport import CallMetadata, PeerCallResult
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.certificates import Certificate
+from tests.http_servers import HttpHandler, serving_http
 
 SECONDS = 20.0
 """How long a peer may take that is expected to answer."""
@@ -140,33 +139,14 @@ def pages(certificate: Certificate | None = None) -> Iterator[Pages]:
     """Run a server of pages, with TLS where it has a certificate."""
     state = Pages()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            state.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-            status, headers, body = state.found.get(self.path, (404, {}, b""))
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    class Handler(HttpHandler):
+        def answer_get(self) -> None:
+            state.asked.append((self.path, self.received_headers()))
+            self.answer(*state.found.get(self.path, (404, {}, b"")))
 
-        def log_message(self, *args: Any) -> None:
-            """Keep the tests' output clean."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
+    context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate.certificate, certificate.key)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        state.url = f"https://localhost:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with serving_http(Handler, context) as state.url:
         yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

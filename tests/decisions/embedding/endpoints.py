@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
+from tests.http_servers import HttpHandler, QuietHttpServer, serving_http
 from tests.waiting import SECONDS
 
 Reply = tuple[int, Any]
@@ -44,36 +43,19 @@ def embedding_server() -> Iterator[EmbeddingServer]:
     state = EmbeddingServer()
     state.may_answer.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+    class Handler(HttpHandler):
+        def answer_post(self) -> None:
+            request = self.received_json()
             state.paths.append(self.path)
-            state.headers.append({name.lower(): value for name, value in self.headers.items()})
+            state.headers.append(self.received_headers())
             state.requests.append(request)
             state.may_answer.wait(SECONDS)
             status, content = state.replies.pop(0) if state.replies else state.reply(request["input"])
-            body = content if isinstance(content, bytes) else json.dumps(content).encode()
-            self.send_response(status)
-            for name, value in {"content-length": str(len(body)), **state.response_headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, state.response_headers, content)
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    class QuietServer(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Say nothing of clients that did not wait."""
-
-    server = QuietServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_port}/v1"
-    try:
-        yield state
-    finally:
-        state.may_answer.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving_http(Handler, kind=QuietHttpServer) as url:
+        state.url = f"{url}/v1"
+        try:
+            yield state
+        finally:
+            state.may_answer.set()
