@@ -149,6 +149,17 @@ class PassingRows:
         return self._excluded
 
 
+class ReadableRows:
+    """All rows of a snapshot that a caller may read: a mask of them, their number, and a sample in rising order."""
+
+    def __init__(self, mask: Mask) -> None:
+        rows = np.flatnonzero(mask)
+        self.mask = mask
+        self.count = len(rows)
+        # Powers of two, so that most of the sample stays the same while a journal grows.
+        self.sample: Rows = rows[:: 2 ** max(math.ceil(math.log2(max(len(rows), 1) / SAMPLED_ROWS)), 0)].copy()
+
+
 def exemplary_masks(snapshot: MatrixSnapshot, rows: Rows) -> tuple[Mask, Mask]:
     """Return masks of the rows that failed, and of those with a lesson."""
     failed = (snapshot.columns.outcomes[rows] & FAILED) != 0
@@ -166,7 +177,7 @@ class CandidateRows:
         snapshot: MatrixSnapshot,
         passing: PassingRows,
         reader: int,
-        readable: Mask,
+        readable: ReadableRows,
         interner: StringInterner,
         scorer: ParallelDotProduct,
         scans: SharedScans,
@@ -179,8 +190,9 @@ class CandidateRows:
         self._interner = interner
         self._scorer = scorer
         self._scans = scans
+        # Those for the last query, which is often ranked by again, with a larger limit.
         self._known_words: tuple[RankedQuery, WordEvidence] | None = None
-        """The evidence for the last query, which is often ranked by again, with a larger limit."""
+        self._known_curve: tuple[RankedQuery, RelevanceCurve] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -219,12 +231,12 @@ class CandidateRows:
         """
         if query.curve.spread is None:
             return query.curve
-        readable = np.flatnonzero(self._readable)
-        # Powers of two, so that most of the sample stays the same while a journal grows.
-        sample = readable[:: 2 ** max(math.ceil(math.log2(max(len(readable), 1) / SAMPLED_ROWS)), 0)]
-        passages = self._snapshot.passages
-        vectors = passages.vectors.take(passages.starts[sample])
-        return query.curve.for_query(dot_products(vectors, query.vector).astype(np.float64).round(SCORE_DECIMALS))
+        if self._known_curve is None or self._known_curve[0] is not query:
+            passages = self._snapshot.passages
+            vectors = passages.vectors.take(passages.starts[self._readable.sample])
+            similarities = dot_products(vectors, query.vector).astype(np.float64).round(SCORE_DECIMALS)
+            self._known_curve = query, query.curve.for_query(similarities)
+        return self._known_curve[1]
 
     def _promising_rows(
         self, query: RankedQuery, words: WordEvidence, limit: int, least: float, *, with_exemplars: bool
@@ -294,17 +306,16 @@ class CandidateRows:
         if self._known_words is not None and self._known_words[0] is query:
             return self._known_words[1]
         snapshot = self._snapshot
-        known = int(np.count_nonzero(self._readable))
         found: list[Postings] = []
         weights: list[NDArray[np.float64]] = []
         rarities: list[float] = []
         hashes = [term.hash for term in query.terms]
-        for place, postings in snapshot.words.find(hashes, self._reader, self._readable):
+        for place, postings in snapshot.words.find(hashes, self._reader, self._readable.mask):
             term = query.terms[place]
             if term.is_compound and not len(postings.rows):
                 # Its words happen to stand together; an unknown word, on the other hand, leaves the query less covered.
                 continue
-            rarity = term.count * inverse_document_frequency(known, len(postings.rows))
+            rarity = term.count * inverse_document_frequency(self._readable.count, len(postings.rows))
             rarities.append(rarity)
             if len(postings.rows):
                 fields = postings.fields if term.is_unit else postings.fields & NOT_IDENTIFYING

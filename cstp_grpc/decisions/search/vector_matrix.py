@@ -25,7 +25,7 @@ from cstp_grpc.decisions.search.matrix_snapshot import (
     StringInterner,
     compact_snapshot,
 )
-from cstp_grpc.decisions.search.ranking import CandidateRows, PassingRows
+from cstp_grpc.decisions.search.ranking import CandidateRows, PassingRows, ReadableRows
 from cstp_grpc.decisions.search.relevance import RankedQuery
 from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, SharedVectorPool
 from cstp_grpc.decisions.search.shared_scans import SharedScans
@@ -55,7 +55,7 @@ class SnapshotRowCache:
     # Written by any thread without a lock: setting an item is atomic, and two threads that miss at the same time store
     # equal rows. A few entries more than MAX_CACHED_FILTERS do no harm.
     rows: dict[tuple[str, DecisionFilter], PassingRows] = field(default_factory=dict)
-    readable: dict[str, Mask] = field(default_factory=dict)
+    readable: dict[str, ReadableRows] = field(default_factory=dict)
     """All rows that a caller may read."""
 
     def keep(self, caller: str, filters: DecisionFilter, passing: PassingRows) -> None:
@@ -153,7 +153,7 @@ class VectorMatrix:
         newer = snapshot.columns.revisions[: snapshot.size] > after_revision
         if snapshot.dead:
             newer &= snapshot.alive[: snapshot.size]
-        readable = PassingRows(snapshot, np.flatnonzero(self._readable_mask(recent, caller)))
+        readable = PassingRows(snapshot, np.flatnonzero(self._readable_rows(recent, caller).mask))
         every = self._candidate_rows(recent, readable, caller)
         with_words, others = every.rows_with_most_words(query, count)
         rows = np.union1d(np.union1d(np.array(positions, np.intp), np.flatnonzero(newer)), with_words)
@@ -189,18 +189,19 @@ class VectorMatrix:
         return list(vectors[firsts])
 
     def _candidate_rows(self, recent: SnapshotRowCache, passing: PassingRows, caller: str) -> CandidateRows:
-        reader, readable = self._interner.find(caller), self._readable_mask(recent, caller)
+        reader, readable = self._interner.find(caller), self._readable_rows(recent, caller)
         return CandidateRows(recent.snapshot, passing, reader, readable, self._interner, self._scorer, self._scans)
 
-    def _readable_mask(self, recent: SnapshotRowCache, caller: str) -> Mask:
-        mask = recent.readable.get(caller)
-        if mask is None:
+    def _readable_rows(self, recent: SnapshotRowCache, caller: str) -> ReadableRows:
+        readable = recent.readable.get(caller)
+        if readable is None:
             snapshot = recent.snapshot
             mask = self._matching_mask(snapshot, slice(0, snapshot.size), caller, UNRESTRICTED)
             mask &= snapshot.alive[: snapshot.size]
+            readable = ReadableRows(mask)
             if len(recent.readable) < MAX_CACHED_FILTERS:
-                recent.readable[caller] = mask
-        return mask
+                recent.readable[caller] = readable
+        return readable
 
     def _matching_mask(self, snapshot: MatrixSnapshot, rows: Selector, caller: str, filters: DecisionFilter) -> Mask:
         mask = snapshot.columns.matching(rows, caller, filters, self._interner)
