@@ -149,7 +149,7 @@ class QuerySettings(SettingsSection):
 
     max_results: int = Field(default=50, ge=1, le=50)
     """Caps the limit of every query."""
-    min_score: float = Field(default=0.1, ge=0, le=1)
+    min_score: float = Field(default=0.08, ge=0, le=1)
     """The least score of an answer where the query gives none. A score is a calibrated relevance, not a similarity."""
 
 

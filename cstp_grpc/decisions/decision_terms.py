@@ -355,6 +355,19 @@ class QueryTerm:
 
 
 @lru_cache(maxsize=512)
+def is_numbered_identifier(text: str) -> bool:
+    """Return True if a query is nothing but identifiers with numbers, such as `PEP 703`, and stop words."""
+    terms = analyze_text(text)
+    units = [term.text.split() for term in terms if term.is_unit]
+    words = {word for unit in units for part in unit for word in word_terms(part)}
+    return (
+        bool(units)
+        and all(any(part.isdigit() for part in unit) for unit in units)
+        and words.issuperset(term for term in terms if not term.is_unit)
+    )
+
+
+@lru_cache(maxsize=512)
 def query_terms(text: str) -> tuple[QueryTerm, ...]:
     """Return the terms of a query, each once, in the order of their hashes."""
     found = [

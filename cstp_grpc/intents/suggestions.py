@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, takewhile
 
 from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.decisions.store import (
@@ -43,6 +43,7 @@ DECISION_SECTION = re.compile(
     r"^#{1,6}[ \t]+decision(?:[ \t]+outcome)?(?:[ \t]*:)?[ \t]*$\s*^(\S[^\n]*(?:\n[^\n#*+-][^\n]*)*)", re.I | re.M
 )
 """The section of a decision record that says what was decided, as Nygard's and MADR's templates name it."""
+LIST_ITEM = re.compile(r"[ \t]*(?:[*+-]|\d{1,3}[.)])[ \t]+(\S.*)")
 MINUTES_AN_HOUR = 60
 
 
@@ -336,9 +337,20 @@ def with_context(match: Match, background: DecisionBackground) -> Match:
 
 
 def decision_statement(context: str) -> str:
-    """Return the first paragraph or item below a heading such as `## Decision`, shortened; empty if there is none."""
+    """Return the first paragraph or item below a heading such as `## Decision`, shortened; empty if there is none.
+
+    A paragraph that ends with a colon is followed by the items of its list.
+    """
     match = DECISION_SECTION.search(context)
-    return shorten_text(match[1].lstrip("*-+ ")) if match else ""
+    if match is None:
+        return ""
+    statement = match[1].strip().lstrip("*-+ ")
+    if statement.endswith(":"):
+        items = takewhile(
+            bool, (LIST_ITEM.fullmatch(line) for line in filter(None, context[match.end() :].split("\n")))
+        )
+        statement = f"{statement} {'; '.join(item[1].rstrip() for item in items if item)}"
+    return shorten_text(statement)
 
 
 def lesson_text(decision: Decision) -> str:

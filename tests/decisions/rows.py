@@ -18,6 +18,7 @@ from cstp_grpc.decisions.search.relevance import (
     COINCIDENTAL_WORDS,
     CONCLUSIVE_COVERAGE,
     COVERAGE_WEIGHT,
+    IDENTIFIER_WEIGHT,
     NAME_WEIGHT,
     PROJECT_WEIGHT,
     Favoured,
@@ -85,6 +86,7 @@ queries = st.builds(
     ).map(lambda kinds: tuple(QueryTerm(key, 1 + key % 2, *kind) for key, kind in kinds.items())),
     curve=st.sampled_from([RelevanceCurve(3, 0.4), RelevanceCurve(3, 0.4, spread=0.6)]),
     favoured=st.builds(Favoured, st.none() | strategies.categories, st.none() | strategies.projects),
+    is_identifier=st.booleans(),
 )
 
 
@@ -165,7 +167,7 @@ class SlowMatrix:
     def added(self, item: IndexRow, query: RankedQuery, corpus: list[IndexRow]) -> float:
         """Return the evidence beside the similarity."""
         bound = squares = covered = 0.0
-        named = False
+        named = identified = False
         for term in query.terms:
             having = [each for each in corpus if term.hash in each.terms["hash"]]
             if (term.is_unit or term.is_pair) and not having:
@@ -176,12 +178,16 @@ class SlowMatrix:
             for occurrence in item.terms[item.terms["hash"] == term.hash]:
                 covered += rarity * float(occurrence["impact"])
                 named = named or (term.is_unit and bool(occurrence["fields"] & TermField.NAME))
+                identified = identified or (
+                    term.is_unit and bool(occurrence["fields"] & (TermField.NAME | TermField.UNIT))
+                )
         coverage = covered / (bound or 1)
         full = min(COINCIDENTAL_WORDS * squares / (bound or 1) ** 2, CONCLUSIVE_COVERAGE)
         favoured = query.favoured
         return (
             COVERAGE_WEIGHT * coverage * (min(coverage / full, 1) if full else 0)
             + NAME_WEIGHT * named
+            + IDENTIFIER_WEIGHT * (query.is_identifier and identified)
             + CATEGORY_WEIGHT * (favoured.category is not None and item.category == favoured.category)
             + PROJECT_WEIGHT * (favoured.project is not None and item.project == favoured.project)
         )

@@ -408,6 +408,22 @@ def test_what_blocks_is_answered_before_all_else(drawn: SuggestionSources) -> No
         assert found[0].text == wanted[0].strip()
 
 
+@pytest.mark.parametrize(
+    ("section", "statement"),
+    [
+        ("We do:\n\n* one\n* two\n\nAnd more.", "We do: one; two"),
+        ("We do:\n\n1. one\n2) two", "We do: one; two"),
+        ("We do:", "We do:"),
+        ("We do:\n\n## Consequences\n\n* none", "We do:"),
+        ("We do it.\n\n* because", "We do it."),
+    ],
+)
+def test_what_was_decided_may_be_a_list(section: str, statement: str) -> None:
+    precedent = match("Own", context=f"## Decision\n\n{section}\n", score=0.9)
+    background = DecisionBackground({"Own": precedent.decision.context or ""}, {})
+    assert said(match("Own", score=0.9), background=background) == [f'You have decided on "Own": {statement}']
+
+
 def test_a_heading_of_many_spaces_is_looked_through_once() -> None:
     # With two runs of spaces beside each other, the search would take minutes.
     assert DECISION_SECTION.search("# Decision" + " " * 200_000 + "x") is None

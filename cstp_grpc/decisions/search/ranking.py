@@ -16,6 +16,7 @@ from cstp_grpc.decisions.search.int8_codes import select_best
 from cstp_grpc.decisions.search.matrix_snapshot import OUTCOME_BITS, Mask, MatrixSnapshot, StringInterner
 from cstp_grpc.decisions.search.relevance import (
     CATEGORY_WEIGHT,
+    IDENTIFIER_WEIGHT,
     NAME_WEIGHT,
     PROJECT_WEIGHT,
     SCORE_DECIMALS,
@@ -322,6 +323,8 @@ class CandidateRows:
                 found.append(Postings(postings.rows, postings.impacts, fields))
                 weights.append(np.multiply(postings.impacts, rarity, dtype=np.float64))
         words = sum_word_evidence(found, weights, rarities, snapshot.size)
+        if query.is_identifier:
+            words.added[(words.fields & IDENTIFYING_FIELDS) != 0] += IDENTIFIER_WEIGHT
         self._known_words = query, words
         return words
 

@@ -798,7 +798,7 @@ class QueryDecisionsRequest(_message.Message):
     limit: _builtins.int
     """How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it."""
     min_score: _builtins.float
-    """The least score of an answer, 0 to 1; when absent the server's configured one, 0.1 by default."""
+    """The least score of an answer, 0 to 1; when absent the server's configured one, 0.08 by default."""
     include_reasons: _builtins.bool
     """Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer."""
     scope: _types_pb2.Scope.ValueType

@@ -1317,7 +1317,7 @@ type QueryDecisionsRequest struct {
 	Filters *DecisionFilters `protobuf:"bytes,2,opt,name=filters,proto3" json:"filters,omitempty"`
 	// How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it.
 	Limit *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
-	// The least score of an answer, 0 to 1; when absent the server's configured one, 0.1 by default.
+	// The least score of an answer, 0 to 1; when absent the server's configured one, 0.08 by default.
 	MinScore *float64 `protobuf:"fixed64,4,opt,name=min_score,json=minScore,proto3,oneof" json:"min_score,omitempty"`
 	// Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer.
 	IncludeReasons bool `protobuf:"varint,5,opt,name=include_reasons,json=includeReasons,proto3" json:"include_reasons,omitempty"`
