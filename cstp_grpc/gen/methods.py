@@ -336,7 +336,7 @@ class Cstp:
             query: What to look for; 1 to 8000 characters, not blank.
             filters: Conditions that answers must meet.
             limit: How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it.
-            min_score: The least score of an answer, 0 to 1; when absent the server's configured one, 0.1 by default.
+            min_score: The least score of an answer, 0 to 1; when absent the server's configured one, 0.08 by default.
             include_reasons: Whether to answer with the types of the decisions' reasons. Their texts are never part of a
                 query's answer.
             agent: Who the agent says it is.
