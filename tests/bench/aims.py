@@ -77,6 +77,22 @@ AIMS = [
         ],
     ),
     Aim(
+        "the engine with a realistic mix of 5 / 50 / 500 rules",
+        "9 / 16 / 130 us for simpler ones",
+        "10 / 20 / 110 us",
+        [
+            Part("guardrails/engine-5", 10, "{:.0f}"),
+            Part("guardrails/engine-50", 20, "{:.0f}"),
+            Part("guardrails/engine-500", 110, "{:.0f} us"),
+        ],
+    ),
+    Aim(
+        "the same, 500 rules beside 50",
+        "8 x",
+        "6 x",
+        [Part("guardrails/engine-500-to-50", 6, "{:.1f} x")],
+    ),
+    Aim(
         "QueryDecisions, cached text, 1 000",
         "5.3 x / 0.16",
         "2.5 x / 0.5",

@@ -9,6 +9,7 @@ from tests.bench.checks import measure_checks
 from tests.bench.contention import measure_contention
 from tests.bench.embedding import measure_embedding
 from tests.bench.federation import measure_federation
+from tests.bench.guardrail_engines import measure_engines
 from tests.bench.intent_layer import measure_project
 from tests.bench.liaison import measure_liaison
 from tests.bench.memory import measure_large_memory, measure_memory
@@ -32,6 +33,7 @@ class Section:
 
 SECTIONS: Mapping[str, Section] = {
     "checks": Section("guardrail checks with 5, 50 and 500 rules, with durable audit and without", measure_checks),
+    "guardrails": Section("the engine alone with 5, 50 and 500 rules, and beside others", measure_engines),
     "memory": Section("queries, announcements, the bridge and A2A with 1 000 decisions", measure_memory),
     "large-memory": Section("queries and announcements with 10 000 decisions", measure_large_memory),
     "search": Section("queries under filters by the number of decisions: --sizes 1k 10k 100k 1m", measure_search),
