@@ -102,7 +102,8 @@ class GuardrailEvaluator:
         ignored: tuple[IgnoredInput, ...] = ()
         if not self._names.knows_all(action.context):
             context, ignored = self._names.resolve(action.context)
-            action = replace(action, context=context)
+            if context is not action.context:
+                action = replace(action, context=context)
         period = self._selector.period(action.now)
         selected = self._selector.select(action, period)
         plan = self._plans.get(selected) or self._make_plan(selected)

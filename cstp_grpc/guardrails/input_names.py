@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from cstp_grpc.guardrails.input_values import ContradictoryInput
@@ -17,6 +18,8 @@ MAX_IGNORED = 100
 """Maximum number of ignored keys that a verdict lists. Chosen: an answer need not repeat a context of 10 000 keys."""
 MAX_KEY_CHARACTERS = 100
 """Maximum length of an ignored key in a verdict, and of one that is compared with declared names: as long as those."""
+MAX_CACHED_KEYS = 1_000
+"""Maximum number of ignored keys whose closest names are kept: at most a few hundred kilobytes."""
 MIN_SIMILARITY = 0.45
 """The least share of common trigrams (Dice's coefficient) of names that resemble each other. Chosen by trying:
 `production` and `affectsProduction` have 0.58, `code_reviewed` and `codeReviewCompleted` 0.63, other pairs of the
@@ -55,6 +58,8 @@ class InputNames:
             self._trigram_counts[name] = len(trigrams)
             for trigram in trigrams:
                 self._names_by_trigram.setdefault(trigram, []).append(name)
+        # Callers send the same keys again and again.
+        self._ignored_input = lru_cache(MAX_CACHED_KEYS)(self._describe_ignored)
 
     def knows_all(self, context: Mapping[str, Any]) -> bool:
         """Return whether every key is the name of a declared input, as it is written."""
@@ -62,7 +67,7 @@ class InputNames:
 
     def resolve(self, context: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[IgnoredInput, ...]]:
         """Return a context with declared names for other spellings, and the keys that no guardrail knows."""
-        resolved = dict(context)
+        resolved: dict[str, Any] | None = None
         ignored = []
         for key, value in context.items():
             if key in self._known or value is None:
@@ -70,14 +75,17 @@ class InputNames:
             name = self._canonical.get(key)
             if name is None:
                 ignored.append(key)
-            elif resolved.get(name) is None:
+                continue
+            # Copied only where it changes, since contexts often have keys that no rule knows.
+            resolved = dict(context) if resolved is None else resolved
+            if resolved.get(name) is None:
                 resolved[name] = value
             elif resolved[name] != value or type(resolved[name]) is not type(value):
                 # Fail closed: which of the two is true cannot be known.
                 resolved[name] = ContradictoryInput(key, name)
-        return resolved, tuple(map(self._ignored_input, sorted(ignored)[:MAX_IGNORED]))
+        return context if resolved is None else resolved, tuple(map(self._ignored_input, sorted(ignored)[:MAX_IGNORED]))
 
-    def _ignored_input(self, key: str) -> IgnoredInput:
+    def _describe_ignored(self, key: str) -> IgnoredInput:
         if len(key) > MAX_KEY_CHARACTERS:
             return IgnoredInput(f"{key[:MAX_KEY_CHARACTERS]}…")
         return IgnoredInput(key, self._find_closest(key))

@@ -42,6 +42,11 @@ def group_guardrails(guardrails: Sequence[Guardrail]) -> list[GuardrailGroup]:
     return [GuardrailGroup(conditions, members) for conditions, members in groups.items()]
 
 
+def find_expired_guardrails(guardrails: Iterable[Guardrail], now: datetime) -> list[Guardrail]:
+    """Return the guardrails that do nothing any more."""
+    return [item for item in guardrails if item.expires is not None and item.expires <= now]
+
+
 class RuleSelector:
     """Selects the groups that an action can concern, as bits in the order of the given sequence."""
 

@@ -15,6 +15,7 @@ from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import RuleSet
+from cstp_grpc.guardrails.rule_selection import find_expired_guardrails
 from cstp_grpc.guardrails.unknown_inputs import UnknownInputPolicy
 from cstp_grpc.intents.announcer import CONFIRMED_CHECKS_KEY, Announcer, CitationRecorder, ConfidenceHistory
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
@@ -101,6 +102,8 @@ def build_intents_module(
 
 def build_checker(shared: SharedParts, rule_set: RuleSet, sink: AuditSink, related: RelatedIntents) -> GuardrailChecker:
     """Build the checks of guardrails, which may ask for related intents."""
+    for expired in find_expired_guardrails(rule_set.guardrails, shared.clock()):
+        logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)
     guardrails = shared.settings.cstp.guardrails
     evaluator = GuardrailEvaluator(
         rule_set,

@@ -100,7 +100,7 @@ def test_the_same_command_works_over_a_bridge(
         refused = invoke("query", "x", "--agent", url, "--token", "wrong-token")
         card = json.loads(invoke("agent-card", url).stdout)
     assert over_http.exit_code == over_grpc.exit_code == 3
-    answers = [json.loads(result.stdout) | {"evaluatedAt": ""} for result in (over_http, over_grpc)]
+    answers = [json.loads(result.stdout) | {"evaluatedAt": "", "checkId": ""} for result in (over_http, over_grpc)]
     assert answers[0] == answers[1]
     assert refused.exit_code == 1
     assert "--token" in refused.stderr

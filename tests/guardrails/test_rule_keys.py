@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cstp_grpc.enums import Enforcement, Severity, Stakes
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Verdict
+from cstp_grpc.guardrails.rule_selection import find_expired_guardrails
 from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests
 from tests.guardrails.rulebooks import content, rule, rule_set, write
@@ -160,6 +161,14 @@ def test_a_rule_fires_until_it_expires(expires: str, last: datetime) -> None:
     assert (ids(after), after.evaluated) == ([], 1)
     assert len(after.warnings) == 1
     assert ids(judged(given)) == ["r"]
+
+
+def test_what_has_expired_can_be_named() -> None:
+    book = rule_set(
+        [rule("old", "true", expires="2026-02-28"), rule("now", "true"), rule("soon", "true", expires="2026-03-01")]
+    )
+
+    assert [each.id for each in find_expired_guardrails(book.guardrails, NOW)] == ["old"]
 
 
 def test_answers_keep_the_order_of_the_rulebook() -> None:

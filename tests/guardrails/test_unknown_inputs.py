@@ -106,6 +106,12 @@ def test_what_nobody_knows_is_listed_with_the_closest_name() -> None:
     assert judged({"colour": None}).ignored == ()
 
 
+def test_other_keys_leave_the_context_as_it_is() -> None:
+    context = {"affectsProduction": True, "colour": "red"}
+
+    assert InputNames(INPUTS).resolve(context)[0] is context
+
+
 def test_at_most_a_hundred_keys_are_listed_and_long_ones_are_cut() -> None:
     context = {"k" * 200 + str(number): 1 for number in range(900)}
 
