@@ -102,6 +102,10 @@ MISSING_VARIABLE = re.compile(r'No value with name "([a-zA-Z0-9_.]+)" found in A
 MAX_ENGINE_MESSAGE_CHARACTERS = 300
 """Maximum length of an engine message in a response. Chosen: it may quote a value as long as the whole context."""
 
+NESTING_SIGN = re.compile(r"[^\w\s]")
+MAX_SHALLOW_SIGNS = 12
+"""How many signs an expression may have to be surely less deep than the engine's limit, which is about 25 levels."""
+
 CelActivation: TypeAlias = cel.Activation
 """Variable values in the engine's form."""
 
@@ -249,8 +253,10 @@ class CelEnvironment:
         if result != cel.Type.BOOL:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
             raise RuleExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
-        # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth.
-        self.compile_batch([expression])
+        # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth. What has few
+        # signs cannot be nested deeply, and need not be compiled again.
+        if len(NESTING_SIGN.findall(expression.text)) > MAX_SHALLOW_SIGNS:
+            self.compile_batch([expression])
         return expression
 
     def parse_text(self, source: str) -> RuleExpression:

@@ -40,7 +40,7 @@ def expected_lists(context: Mapping[str, Any]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"violations": set(), "warnings": set(), "dryrun": set()}
     for number, (severity, enforcement, when) in enumerate(KINDS):
         key = "flag" if "flag" in when else "count"
-        value = context.get(key)
+        value: Any = context.get(key)
         fails = not isinstance(value, bool) if key == "flag" else not is_finite_number(value)
         matches = fails or (value is True if key == "flag" else value > 1)
         if matches and enforcement is not Enforcement.DISABLED:
