@@ -223,8 +223,9 @@ def find_required_inputs(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def describe_input(given: Mapping[str, Any]) -> str:
     """Return an input's name, type and description as one phrase."""
+    values = f" of {escape_line(', '.join(given['values']))}" if given.get("values") else ""
     about = f", {escape_line(given['description'])}" if given.get("description") else ""
-    return f"{given['name']} ({given['type']}{about})"
+    return f"{given['name']} ({given['type']}{values}{about})"
 
 
 def result_of_failure(failure: CstpError, request_id: str) -> TaskResult:

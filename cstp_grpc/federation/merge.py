@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final, Generic, TypeVar
 
@@ -164,13 +164,27 @@ def merge_verdicts(a: MergedVerdict, b: MergedVerdict) -> MergedVerdict:
 
 
 def merge_verdicts_of_agent(a: Verdict, b: Verdict) -> Verdict:
-    """Merge two verdicts of the same agent."""
-    return build_verdict(
+    """Merge two verdicts of the same agent; what they rest on is that of one of them, whichever comes first."""
+    merged = build_verdict(
         (*a.violations, *b.violations),
         (*a.warnings, *b.warnings),
         (*a.dryrun, *b.dryrun),
         evaluated=max(a.evaluated, b.evaluated),
     )
+    basis = max(a, b, key=verdict_basis_rank)
+    return replace(
+        merged,
+        rule_set_version=basis.rule_set_version,
+        check_id=basis.check_id,
+        assumed=basis.assumed,
+        ignored=basis.ignored,
+    )
+
+
+def verdict_basis_rank(verdict: Verdict) -> tuple[str, str, tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the sort key by which the basis of one of several verdicts of an agent is kept."""
+    ignored = tuple((each.name, each.closest or "") for each in verdict.ignored)
+    return verdict.rule_set_version, verdict.check_id, verdict.assumed, ignored
 
 
 def build_verdict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -21,7 +22,7 @@ from cstp_grpc.federation.merge import (
     index_matches,
 )
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
-from cstp_grpc.guardrails.model import Violation
+from cstp_grpc.guardrails.model import IgnoredInput, Violation
 
 NOON = Timestamp(seconds=1_767_268_800)
 BLOCK, WARN = types_pb2.SEVERITY_BLOCK, types_pb2.SEVERITY_WARN
@@ -39,10 +40,18 @@ findings = st.builds(
 )
 counts = st.dictionaries(agents, st.integers(0, 9), max_size=3)
 verdicts = st.builds(
-    build_verdict,
-    st.lists(findings, max_size=3),
-    st.lists(findings, max_size=3),
-    evaluated=st.integers(0, 9),
+    replace,
+    st.builds(
+        build_verdict,
+        st.lists(findings, max_size=3),
+        st.lists(findings, max_size=3),
+        st.lists(findings, max_size=3),
+        evaluated=st.integers(0, 9),
+    ),
+    rule_set_version=few_texts,
+    check_id=few_texts,
+    assumed=st.lists(few_texts, max_size=2).map(tuple),
+    ignored=st.lists(st.builds(IgnoredInput, few_texts, st.none() | st.just("c")), max_size=2).map(tuple),
 )
 judgements: st.SearchStrategy[MergedVerdict] = st.builds(MergedVerdict, st.dictionaries(agents, verdicts, max_size=3))
 decisions = st.builds(

@@ -75,6 +75,31 @@ def test_joins_are_commutative_associative_idempotent_and_have_a_unit(
     assert join(a, nothing) == a == join(nothing, a)
 
 
+def needing_approval(agent: str) -> MergedVerdict:
+    violation = Violation("rule", "A rule", "Not yet", Severity.APPROVE)
+    return MergedVerdict({agent: build_verdict([violation], [], evaluated=2)})
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "required", "outcome"),
+    [
+        (allowing("me"), needing_approval("ann"), True, (False, True)),
+        (needing_approval("me"), allowing("ann"), True, (False, True)),
+        (needing_approval("me"), needing_approval("ann"), True, (False, True)),
+        (needing_approval("me"), blocking("ann"), True, (False, False)),
+        (blocking("me"), needing_approval("ann"), True, (False, False)),
+        (needing_approval("me"), None, True, (False, False)),
+        (allowing("me"), needing_approval("ann"), False, (True, False)),
+    ],
+)
+def test_approval_is_required_unless_anyone_blocks(
+    own: MergedVerdict, peer: MergedVerdict | None, required: bool, outcome: tuple[bool, bool]
+) -> None:
+    verdict = decide_verdict("me", own, [said("ann", peer, required=required)])
+
+    assert (verdict.allowed, verdict.approval_required) == outcome
+
+
 @given(judgements, judgements)
 def test_no_join_allows_what_was_denied_or_forgets_what_was_found(a: MergedVerdict, b: MergedVerdict) -> None:
     both = merge_verdicts(a, b)
