@@ -85,8 +85,11 @@ class EvaluationPlan:
         # Facts that the server looks up: they come on top of the context, whose size is known already.
         for name in self.large_names:
             value = values.get(name)
-            # A text, the usual case, at once: characters of four bytes at most, and itself.
-            size += 1 + 4 * len(value) if isinstance(value, str) else measure_size(value).total
+            # A plain text, the usual case, at once.
+            if isinstance(value, str) and value.isascii():
+                size += 1 + len(value)
+            else:
+                size += measure_size(value).total
         # The cheap bound first: almost all actions are smaller than what every rule takes in a batch.
         apart = dict(self._find_heavy_rules(values, size)) if size > self.light_size else {}
         for rule in self.demanding:
