@@ -249,6 +249,7 @@ def read_announcement_params(metadata: Struct) -> Params:
 
 def find_call(data: list[tuple[str, Params]], has_text: bool, has_params: bool) -> MethodCall | None:
     """Return the method call that a message holds, or None."""
+    # Any other data part has values for guardrails.
     calls = [(place, item) for place, item in data if "method" in item]
     if not calls:
         return None

@@ -90,6 +90,7 @@ class ReviewAnalyst:
         filters = query.filters
         if filters.agent is None and not query.all_agents:
             filters = replace(filters, agent=caller)
+        # One more than is evaluated, which tells whether there are more.
         found = self._store.read_latest(caller, filters, MAX_REVIEWS + 1)
         return found[:MAX_REVIEWS], len(found) > MAX_REVIEWS
 

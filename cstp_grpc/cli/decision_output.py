@@ -31,6 +31,7 @@ MAX_PATHS = 3
 
 def enum_word(enum: _EnumTypeWrapper[NumberT], number: NumberT) -> str:
     """Return the lower-case word of an enum value, or empty if unspecified."""
+    # Every enum of the contract begins with `..._UNSPECIFIED`, by which the prefix of its values is known.
     prefix = enum.DESCRIPTOR.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return enum.Name(number).removeprefix(prefix).lower() if number else ""
 
@@ -352,6 +353,7 @@ def review_line(item: journal_pb2.DecisionReview) -> str:
 
 def earlier_reviews_text(history: journal_pb2.DecisionHistory) -> str:
     """Return the reviews before the latest one, a line each."""
+    # The latest one is the outcome and the lesson of the decision itself.
     lines = [review_line(item) for item in history.reviews[1:]]
     hidden = history.review_count - len(history.reviews)
     return "\n".join([*lines, *([f"and {hidden} before"] if hidden > 0 else [])])

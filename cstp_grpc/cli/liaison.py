@@ -56,6 +56,7 @@ def with_session(command: Callable[..., None]) -> Command:
     @USER_OPTION
     @functools.wraps(command)
     def wrapper(client: CstpClient, out: Output, session: str | None, user_id: str | None, **kwargs: Any) -> None:
+        # A user has at most one session that is active, so that the user's name is enough.
         named = session or client.liaison.get_session(user_id=user_id).id
         command(client, out, session=named, **kwargs)
 

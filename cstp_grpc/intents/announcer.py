@@ -234,6 +234,7 @@ class Announcer:
             if announcement.is_shared or (self._responds and self._related.may_exist):
                 vector = await self._related.embed(announcement.searched_text)
         except Exception as error:
+            # Stored all the same: that the agent intended it is true, whatever failed here.
             await self._store_intent(announcement, caller, request_id, Feedback(received_at), error=error_reason(error))
             raise
         stored = await self._store_intent(announcement, caller, request_id, feedback, vector)

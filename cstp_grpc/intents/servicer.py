@@ -226,6 +226,7 @@ def watched_intent_message(intent: Intent) -> intents_pb2.WatchedIntent:
         confidence=intent.confidence,
         project=intent.project,
         paths=intent.paths,
+        # Without the decision, of which the reader may not know.
         closing=closing_message(replace(intent.closing, decision_id=None)) if intent.closing else None,
     )
 
