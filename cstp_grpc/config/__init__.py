@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     )
     from cstp_grpc.config.listeners import (
         A2aSettings,
+        AuthSettings,
         GrpcSettings,
         PushSettings,
+        RateLimitSettings,
         ServerSettings,
         ServeSettings,
         TlsSettings,
+        TokenSettings,
         count_bridges,
         count_workers,
     )
@@ -47,16 +50,7 @@ if TYPE_CHECKING:
         RetentionSettings,
         ShareSettings,
     )
-    from cstp_grpc.config.settings import (
-        AgentSettings,
-        AuthSettings,
-        EmbeddingSettings,
-        IndexSettings,
-        ProviderSettings,
-        RateLimitSettings,
-        Settings,
-        TokenSettings,
-    )
+    from cstp_grpc.config.settings import AgentSettings, EmbeddingSettings, IndexSettings, ProviderSettings, Settings
     from cstp_grpc.config.yaml_file import add_peer, expand_text, parse_yaml, read_data_dir, read_text, replace_file
     from cstp_grpc.errors import ConfigError
 else:
@@ -77,11 +71,14 @@ else:
             ),
             "cstp_grpc.config.listeners": (
                 "A2aSettings",
+                "AuthSettings",
                 "GrpcSettings",
                 "PushSettings",
+                "RateLimitSettings",
                 "ServeSettings",
                 "ServerSettings",
                 "TlsSettings",
+                "TokenSettings",
                 "count_bridges",
                 "count_workers",
             ),
@@ -105,13 +102,10 @@ else:
             ),
             "cstp_grpc.config.settings": (
                 "AgentSettings",
-                "AuthSettings",
                 "EmbeddingSettings",
                 "IndexSettings",
                 "ProviderSettings",
-                "RateLimitSettings",
                 "Settings",
-                "TokenSettings",
             ),
             "cstp_grpc.config.yaml_file": (
                 "add_peer",

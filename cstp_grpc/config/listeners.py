@@ -1,4 +1,4 @@
-"""Settings of what listens: the bridge, A2A over gRPC and the gRPC server; and how many processes serve."""
+"""Settings of what listens, how many processes serve, and who may call how often."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from cstp_grpc.config.settings_section import URL_PREFIX, SettingsSection
+from cstp_grpc.enums import DEFAULT_TENANT, INTENT_LAYER_AGENT, LIAISON_SUPERVISOR, Permission
 
 HOST_AND_PORT = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}"
 TARGET = rf"^{HOST_AND_PORT}$"
@@ -194,3 +195,87 @@ def read_quota(path: Path) -> int:
         return max(1, math.ceil(int(quota) / int(period)))
     except (OSError, ValueError):
         return os.cpu_count() or 1
+
+
+EXPECTED_PERMISSIONS: Final = {
+    Permission.ANNOUNCE: "announce",
+    Permission.RECORD: "record",
+    Permission.ADMIN: "administer",
+}
+"""Permissions that some token should have and none has by default, each with a verb for messages."""
+
+
+class TokenSettings(SettingsSection):
+    """A bearer token and the agent that it identifies. An agent may have several."""
+
+    name: str = Field(min_length=1, max_length=200)
+    """The agent's name."""
+    token: SecretStr = Field(min_length=8)
+    """The token; write `${NAME}` to take it from the environment."""
+    permissions: frozenset[Permission] = frozenset({Permission.QUERY, Permission.CHECK})
+    """What the agent may do: query, check, announce, record, review, admin, converse, route, erase."""
+    tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
+    """The tenant whose chat sessions the agent sees; all tokens of an agent have the same one."""
+    peer: bool = False
+    """True for the token of a peer, another server; an agent named like one of `federation.peers` is one too.
+    `federation.share` narrows what peers see."""
+
+
+class AuthSettings(SettingsSection):
+    """Who may call."""
+
+    enabled: bool = True
+    """False lets anyone in as the agent `anonymous` with every permission; accepted on loopback only."""
+    tokens: list[TokenSettings] = []
+    """The tokens that are accepted."""
+
+    def missing_permissions(self) -> list[Permission]:
+        """Return which of announce, record and admin no token has."""
+        granted = {permission for token in self.tokens for permission in token.permissions}
+        return [permission for permission in EXPECTED_PERMISSIONS if self.enabled and permission not in granted]
+
+    @field_validator("tokens")
+    @classmethod
+    def check_tokens(cls, tokens: list[TokenSettings]) -> list[TokenSettings]:
+        """Reject ambiguous tokens: duplicates, and names reserved for our own agents."""
+        names: dict[str, str] = {}
+        for token in tokens:
+            if token.name == INTENT_LAYER_AGENT:
+                raise ValueError(f"no agent may be called {INTENT_LAYER_AGENT}, which keeps what nodes say")
+            if token.name == LIAISON_SUPERVISOR:
+                raise ValueError(
+                    f"no agent may be called {LIAISON_SUPERVISOR}, which takes sessions from liaison agents"
+                )
+            text = token.token.get_secret_value()
+            # Also under one name: the two could have different permissions, and which ones a call has would be a guess.
+            if text in names:
+                raise ValueError(f"{names[text]} and {token.name} have the same token")
+            names[text] = token.name
+        return tokens
+
+    @field_validator("tokens")
+    @classmethod
+    def check_tenants(cls, tokens: list[TokenSettings]) -> list[TokenSettings]:
+        """Reject an agent that has tokens of two tenants."""
+        tenants: dict[str, str] = {}
+        for token in tokens:
+            if tenants.setdefault(token.name, token.tenant) != token.tenant:
+                raise ValueError(f"{token.name} has tokens of two tenants")
+        return tokens
+
+
+RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
+Rate = Annotated[str, Field(pattern=RATE)]
+
+
+class RateLimitSettings(SettingsSection):
+    """How often an agent may call."""
+
+    enabled: bool = True
+    """False lifts all limits."""
+    per_agent: Rate = "600/minute"
+    """For each agent and method."""
+    methods: dict[str, Rate] = {}
+    """For each agent and a given method, by its JSON-RPC name: `cstp.announceIntent: 60/minute`."""
+    overall: Rate | None = None
+    """For all agents and methods together."""

@@ -12,13 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import Any, Generic, TypeVar, cast
 
-from sqlalchemy.exc import (
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    ProgrammingError,
-    SQLAlchemyError,
-)
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import InternalError as DatabaseInternalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
