@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -112,6 +113,9 @@ class AuditSink(Protocol):
     async def write(self, entry: AuditEntry) -> None:
         """Add an entry and return when it is on disk, without blocking the event loop. Raises Unavailable."""
 
+    async def write_all(self, entries: Sequence[AuditEntry]) -> None:
+        """Add entries in one transaction, as `write` adds one. Raises Unavailable."""
+
     def record(self, entry: AuditEntry) -> None:
         """Add an entry and return when it is on disk; for threads. Raises Unavailable."""
 
@@ -123,6 +127,9 @@ class NullAuditSink:
         """Do nothing."""
 
     async def write(self, entry: AuditEntry) -> None:
+        """Do nothing."""
+
+    async def write_all(self, entries: Sequence[AuditEntry]) -> None:
         """Do nothing."""
 
     def record(self, entry: AuditEntry) -> None:

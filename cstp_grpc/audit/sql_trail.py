@@ -134,6 +134,11 @@ class SqlAuditTrail:
         """Add an entry and return when it is on disk, without blocking the event loop. Raises Unavailable."""
         await self._writer.write(self._insertion(entry))
 
+    async def write_all(self, entries: Sequence[AuditEntry]) -> None:
+        """Add entries in one transaction, as `write` adds one. Raises Unavailable."""
+        insertions = [self._insertion(entry) for entry in entries]
+        await self._writer.write(lambda unit_of_work: run_insertions(unit_of_work, insertions))
+
     def record(self, entry: AuditEntry) -> None:
         """Add an entry and return when it is on disk; for threads. Raises Unavailable."""
         self._writer.run(self._insertion(entry))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cstp_grpc.contract.calls import UnaryCall, Json, PagedCall, UploadCall, WatchCall
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, intents_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, guardrails_pb2, intents_pb2, journal_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
@@ -254,6 +254,48 @@ def check_guardrails(
             "agent": agent,
             "scope": scope,
             "agents": agents,
+        },
+    )
+
+
+def list_guardrails(*, page_size: int = 0) -> PagedCall[guardrails_pb2.Guardrail]:
+    """Describe listGuardrails of cstp.v1.GuardrailService."""
+    return PagedCall("cstp.listGuardrails", {"page_size": page_size}, "guardrails")
+
+
+def list_inputs(*, page_size: int = 0) -> PagedCall[guardrails_pb2.GuardrailInput]:
+    """Describe listInputs of cstp.v1.GuardrailService."""
+    return PagedCall("cstp.listInputs", {"page_size": page_size}, "inputs")
+
+
+def get_rulebook() -> UnaryCall[guardrails_pb2.GetRulebookResponse]:
+    """Describe getRulebook of cstp.v1.GuardrailService."""
+    return UnaryCall("cstp.getRulebook", {})
+
+
+def batch_check_guardrails(
+    description: str,
+    *,
+    category: str | None = None,
+    stakes: str | None = None,
+    confidence: float | None = None,
+    context: Mapping[str, Json] | None = None,
+    project: str | None = None,
+    agent: types_pb2.AgentInfo | None = None,
+) -> UnaryCall[guardrails_pb2.BatchCheckGuardrailsResponse]:
+    """Describe batchCheckGuardrails of cstp.v1.GuardrailService."""
+    return UnaryCall(
+        "cstp.batchCheckGuardrails",
+        {
+            "actions": {
+                "description": description,
+                "category": category,
+                "stakes": stakes,
+                "confidence": confidence,
+                "context": context,
+                "project": project,
+            },
+            "agent": agent,
         },
     )
 

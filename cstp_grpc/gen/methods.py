@@ -10,14 +10,14 @@ from cstp_grpc.contract.calls import CallExecutor, Json, OnFailure
 from cstp_grpc.gen import calls
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, intents_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, guardrails_pb2, intents_pb2, journal_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
 
 class Cstp:
     """The methods of cstp.v1.AccessService, cstp.v1.IntentService, cstp.v1.AuditService,
-    cstp.v1.CalibrationService, cstp.v1.CstpService, cstp.v1.JournalService.
+    cstp.v1.CalibrationService, cstp.v1.CstpService, cstp.v1.GuardrailService, cstp.v1.JournalService.
     """
 
     def __init__(self, caller: CallExecutor) -> None:
@@ -407,6 +407,93 @@ class Cstp:
             agent=agent,
             scope=scope,
             agents=agents,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def list_guardrails(
+        self,
+        *,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[guardrails_pb2.Guardrail]:
+        """Lists the guardrails in force, in the order in which violations are reported.
+
+        What they compare is shown to callers with the permission `admin` only. Errors: INVALID_ARGUMENT for a token of
+        other rules. Yields one after another and fetches pages as they are needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_guardrails(page_size=page_size)
+        return self._caller.pages(call, timeout=timeout)
+
+    def list_inputs(
+        self,
+        *,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[guardrails_pb2.GuardrailInput]:
+        """Lists the inputs that guardrails read from the context of an action, or from the metadata of an announcement,
+        by name.
+
+        Errors: INVALID_ARGUMENT for a token of other rules. Yields one after another and fetches pages as they are
+        needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_inputs(page_size=page_size)
+        return self._caller.pages(call, timeout=timeout)
+
+    def get_rulebook(self, *, timeout: float | None = None) -> guardrails_pb2.GetRulebookResponse:
+        """Tells which rulebooks are in force, and since when.
+
+        Args:
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_rulebook()
+        return self._caller.make(call, timeout=timeout)
+
+    def batch_check_guardrails(
+        self,
+        description: str,
+        *,
+        category: str | None = None,
+        stakes: str | None = None,
+        confidence: float | None = None,
+        context: Mapping[str, Json] | None = None,
+        project: str | None = None,
+        agent: types_pb2.AgentInfo | None = None,
+        timeout: float | None = None,
+    ) -> guardrails_pb2.BatchCheckGuardrailsResponse:
+        """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
+        durable write.
+
+        An action that cannot be judged has an error in its place, which spoils no other. Errors: INVALID_ARGUMENT if
+        any action has not the form of one, UNAVAILABLE if the checks cannot be recorded.
+
+        Args:
+            description: In words; 1 to 8000 characters, not blank.
+            category: The category of the decision.
+            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            confidence: How sure the agent is, 0 to 1.
+            context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
+                most 24 levels deep.
+            project: The project that the action is about, for guardrails that are about some projects only. It need not
+                be one that the server is configured with.
+            agent: Who the agent says it is.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.batch_check_guardrails(
+            description,
+            category=category,
+            stakes=stakes,
+            confidence=confidence,
+            context=context,
+            project=project,
+            agent=agent,
         )
         return self._caller.make(call, timeout=timeout)
 

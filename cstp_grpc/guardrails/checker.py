@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
-from cstp_grpc.errors import GuardrailEvalFailed, error_reason
+from cstp_grpc.errors import CstpError, GuardrailEvalFailed, error_reason
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import NO_INTENTS, Action, IntentFacts, Verdict
+from cstp_grpc.storage.background_work import RunBlocking
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +124,59 @@ class GuardrailChecker:
             raise failure
         assert verdict is not None
         return CheckResult(verdict, evaluated_at)
+
+    async def judge_and_record_batch(
+        self,
+        actions: Sequence[Action],
+        caller: str,
+        claimed_agent: str | None,
+        request_id: str,
+        reader: str,
+        run_blocking: RunBlocking,
+    ) -> Sequence[CheckResult | CstpError]:
+        """Return the result for each action, or the error of one that cannot be judged, after recording all of them.
+
+        The request id of an entry is that of `batch_check_id`. The evaluation, which may take long for hundreds of
+        actions, runs by `run_blocking`; all entries are one durable write. Raises Unavailable if they cannot be
+        written, and what is unexpected once it is on record.
+        """
+        if self.reads_intents:
+            actions = [
+                replace(action, intents=await self._intents.read_facts(action.description, caller, reader))
+                for action in actions
+            ]
+        outcomes = await run_blocking(lambda: [self._try_to_judge(action) for action in actions])
+        evaluated_at = self._clock()
+        await self._sink.write_all(
+            [
+                AuditEntry(
+                    timestamp=evaluated_at,
+                    event=AuditEvent.GUARDRAIL_CHECK,
+                    requesting_agent=caller,
+                    request_id=batch_check_id(request_id, place),
+                    claimed_agent=claimed_agent,
+                    action=action.description,
+                    error=error_reason(outcome) if isinstance(outcome, Exception) else None,
+                    **verdict_audit_fields(outcome if isinstance(outcome, Verdict) else None),
+                )
+                for place, (action, outcome) in enumerate(zip(actions, outcomes, strict=True))
+            ]
+        )
+        results: list[CheckResult | CstpError] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Exception) and not isinstance(outcome, CstpError):
+                raise outcome
+            results.append(CheckResult(outcome, evaluated_at) if isinstance(outcome, Verdict) else outcome)
+        return results
+
+    def _try_to_judge(self, action: Action) -> Verdict | Exception:
+        """Return the verdict on an action, or why there is none."""
+        try:
+            return self.judge(action)
+        except Exception as error:  # noqa: BLE001 - recorded, and then answered or raised
+            return error
+
+
+def batch_check_id(request_id: str, place: int) -> str:
+    """Return the id of the check of the action at a place of a batch, from 0."""
+    return f"{request_id}/{place}"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from cstp_grpc.caller import Caller, current_caller
+from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
 from cstp_grpc.decisions import messages
@@ -21,7 +21,8 @@ from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.enums import Stakes, Visibility
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, intents_pb2, intents_pb2_grpc, types_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.model import Action, IgnoredInput, Verdict, Violation
+from cstp_grpc.guardrails.messages import check_message, ignored_input_message, parse_action, violation_message
+from cstp_grpc.guardrails.model import Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
@@ -145,20 +146,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             caller.request_id,
             caller.reader,
         )
-        return cstp_pb2.CheckGuardrailsResponse(
-            allowed=check.verdict.allowed,
-            violations=[violation_message(v) for v in check.verdict.violations],
-            warnings=[violation_message(v) for v in check.verdict.warnings],
-            evaluated=check.verdict.evaluated,
-            evaluated_at=proto_values.timestamp_message(check.evaluated_at),
-            agent=self._name,
-            dryrun_violations=[violation_message(v) for v in check.verdict.dryrun],
-            approval_required=check.verdict.approval_required,
-            rule_set_version=check.verdict.rule_set_version,
-            check_id=caller.request_id,
-            assumed=check.verdict.assumed,
-            ignored_context=[ignored_input_message(each) for each in check.verdict.ignored],
-        )
+        return check_message(check, self._name, caller.request_id)
 
 
 class IntentService(intents_pb2_grpc.IntentServiceServicer):
@@ -250,20 +238,6 @@ def query_limit(request: cstp_pb2.QueryDecisionsRequest, limits: QueryLimits) ->
     return min(request.limit if request.HasField("limit") else DEFAULT_LIMIT, limits.max_results)
 
 
-def parse_action(message: cstp_pb2.Action, caller: Caller) -> Action:
-    """Parse the action of a caller."""
-    return Action(
-        description=message.description,
-        category=proto_values.optional_field(message, "category"),
-        stakes=proto_values.STAKES.word(message.stakes) or Stakes.MEDIUM,
-        confidence=proto_values.optional_field(message, "confidence"),
-        context=proto_values.struct_to_dict(message.context),
-        project=proto_values.optional_field(message, "project"),
-        agent=caller.agent,
-        permissions=caller.permissions,
-    )
-
-
 def parse_announcement(message: cstp_pb2.AnnounceIntentRequest, default: Visibility) -> Announcement:
     """Parse an announcement, with a new correlation id if it has none, and a default visibility if it states none."""
     return Announcement(
@@ -341,29 +315,6 @@ def guardrail_status_message(verdict: Verdict, check_id: str) -> cstp_pb2.Guardr
         check_id=check_id,
         assumed=verdict.assumed,
         ignored_context=[ignored_input_message(each) for each in verdict.ignored],
-    )
-
-
-def ignored_input_message(item: IgnoredInput) -> types_pb2.IgnoredInput:
-    """Convert an ignored key to a message."""
-    return types_pb2.IgnoredInput(name=item.name, closest=item.closest)
-
-
-def violation_message(item: Violation) -> types_pb2.Violation:
-    """Convert a violation to a message."""
-    return types_pb2.Violation(
-        guardrail_id=item.guardrail_id,
-        name=item.name,
-        message=item.message,
-        severity=proto_values.SEVERITY.number(item.severity),
-        suggestion=item.suggestion,
-        code=item.code,
-        missing_inputs=[
-            types_pb2.MissingInput(
-                name=each.name, type=each.type, description=each.description, values=each.values or None
-            )
-            for each in item.missing_inputs
-        ],
     )
 
 

@@ -24,6 +24,7 @@ from cstp_grpc.embedding.module import build_configured_embedder
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.model import RuleSet
+from cstp_grpc.guardrails.module import build_guardrails_module
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from cstp_grpc.intents.model import CodeContextReader, NoProjects
 from cstp_grpc.intents.module import build_intents_module
@@ -265,7 +266,8 @@ def build_separate_modules(
     audit_sink: AuditSink,
     is_permitted_ip: Callable[[str], bool],
 ) -> Iterator[Module]:
-    """Yield the modules of the rooms that no other room uses: access, and tasks and liaison unless left out."""
+    """Yield the modules that no other room uses: rules, access, and tasks and liaison unless left out."""
+    yield build_guardrails_module(shared, inputs.rule_set, checker)
     yield build_access_module(shared, inputs.rule_set)
     if inputs.push_urls is not None:
         from cstp_grpc.tasks.module import build_tasks_module

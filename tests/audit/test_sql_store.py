@@ -111,6 +111,14 @@ def test_an_entry_that_an_event_loop_writes_is_on_disk(trail: SqlAuditTrail) -> 
     assert [replace(entry, id=None) for entry in trail.page(AuditFilter(), ALL).items] == [CHECK]
 
 
+@pytest.mark.contract("SqlAuditTrail.write_all")
+def test_several_entries_are_written_together(trail: SqlAuditTrail) -> None:
+    entries = [replace(CHECK, request_id=f"request/{place}", violations=("a",) * (place % 2)) for place in range(5)]
+    asyncio.run(trail.write_all(entries))
+    stored = [replace(entry, id=None) for entry in trail.page(AuditFilter(), ALL).items]
+    assert sorted(stored, key=lambda entry: entry.request_id) == entries
+
+
 @pytest.mark.contract("SqlAuditTrail.append")
 def test_an_entry_shares_the_fate_of_its_transaction(trail: SqlAuditTrail, writer: GroupCommitWriter) -> None:
     def job(unit_of_work: UnitOfWork) -> None:

@@ -22,8 +22,8 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.proto_values import struct_to_dict
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.guardrails.messages import parse_action
 from cstp_grpc.guardrails.rulebook import load_rule_set
-from cstp_grpc.intents.servicer import parse_action
 from cstp_grpc.server.call_handlers import serialize_message
 from cstp_grpc.server.execution import CallPools, PoolName
 from cstp_grpc.server.interceptors.validation import RequestValidator

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, NullAuditSink
-from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, Unavailable
+from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, Unavailable
 from cstp_grpc.guardrails.checker import CheckResult, GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action
 from tests.guardrails.rulebooks import rule, rule_set
+from tests.lanes import ObservedLane
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
 EVALUATOR = GuardrailEvaluator(
@@ -22,10 +24,15 @@ EVALUATOR = GuardrailEvaluator(
 class Memory(NullAuditSink):
     def __init__(self) -> None:
         self.entries: list[AuditEntry] = []
+        self.writes = 0
 
     async def write(self, entry: AuditEntry) -> None:
+        await self.write_all([entry])
+
+    async def write_all(self, entries: Sequence[AuditEntry]) -> None:
         await asyncio.sleep(0)
-        self.entries.append(entry)
+        self.entries += entries
+        self.writes += 1
 
 
 class Unreadable(dict[str, Any]):
@@ -37,6 +44,9 @@ class Unreadable(dict[str, Any]):
 
 class Broken(NullAuditSink):
     async def write(self, entry: AuditEntry) -> None:
+        raise Unavailable("The journal does not answer")
+
+    async def write_all(self, entries: Sequence[AuditEntry]) -> None:
         raise Unavailable("The journal does not answer")
 
 
@@ -128,3 +138,38 @@ def test_what_nobody_foresaw_is_on_record_as_internal() -> None:
 def test_a_failure_that_cannot_be_recorded_is_unavailable() -> None:
     with pytest.raises(Unavailable):
         check(GuardrailChecker(None, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")
+
+
+def check_batch(sink: NullAuditSink, actions: Sequence[Action]) -> Sequence[CheckResult | CstpError]:
+    checker = GuardrailChecker(EVALUATOR, sink, lambda: NOW)
+    return asyncio.run(checker.judge_and_record_batch(actions, "emerson", None, "req-1", "emerson", ObservedLane().run))
+
+
+def test_a_batch_is_on_record_in_one_write_with_an_entry_for_each_action() -> None:
+    trail = Memory()
+    too_large = Action("three", context={"note": "x" * 300_000})
+
+    answers = check_batch(trail, [Action("one", context={"bad": True}), Action("two"), too_large])
+
+    assert [answer.verdict.allowed for answer in answers[:2] if isinstance(answer, CheckResult)] == [False, False]
+    assert isinstance(answers[2], InvalidArgument)
+    assert trail.writes == 1
+    assert [(entry.request_id, entry.action, entry.allowed, entry.error) for entry in trail.entries] == [
+        ("req-1/0", "one", False, None),
+        ("req-1/1", "two", False, None),
+        ("req-1/2", "three", None, "INVALID_ARGUMENT"),
+    ]
+
+
+def test_a_bug_in_one_action_of_a_batch_fails_the_call_once_all_are_on_record() -> None:
+    trail = Memory()
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        check_batch(trail, [Action("one"), Action("two", context=Unreadable(x=1))])
+
+    assert [entry.error for entry in trail.entries] == [None, "INTERNAL"]
+
+
+def test_a_batch_that_cannot_be_recorded_has_no_verdicts() -> None:
+    with pytest.raises(Unavailable):
+        check_batch(Broken(), [Action("one")])

@@ -44,6 +44,9 @@ class MemoryTrail:
     async def write(self, entry: AuditEntry) -> None:
         self.entries.append(entry)
 
+    async def write_all(self, entries: Sequence[AuditEntry]) -> None:
+        self.entries += entries
+
     def record(self, entry: AuditEntry) -> None:
         self.entries.append(entry)
 

@@ -1,0 +1,144 @@
+"""The servicer of cstp.v1.GuardrailService: translate, call the domain once, translate back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+
+from cstp_grpc.caller import current_caller
+from cstp_grpc.contract import proto_values
+from cstp_grpc.contract.proto_values import EnumMapping
+from cstp_grpc.enums import Enforcement, Permission
+from cstp_grpc.errors import CstpError
+from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
+from cstp_grpc.guardrails.checker import CheckResult, GuardrailChecker, batch_check_id
+from cstp_grpc.guardrails.messages import check_message, parse_action
+from cstp_grpc.guardrails.model import Rulebook
+from cstp_grpc.guardrails.rule_listing import ListedGuardrail, ListedInput, RuleListing
+from cstp_grpc.storage.background_work import RunBlocking
+from cstp_grpc.storage.pagination import PageRequest
+
+ENFORCEMENT = EnumMapping(guardrails_pb2.Enforcement, Enforcement)
+
+
+class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
+    """Serves cstp.v1.GuardrailService; `name` is the name of this agent, `run_blocking` runs what takes long."""
+
+    def __init__(self, name: str, rules: RuleListing, checker: GuardrailChecker, run_blocking: RunBlocking) -> None:
+        self._name = name
+        self._rules = rules
+        self._checker = checker
+        self._run_blocking = run_blocking
+
+    def ListGuardrails(
+        self, request: guardrails_pb2.ListGuardrailsRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.ListGuardrailsResponse:
+        """List the guardrails."""
+        page = self._rules.list_guardrails(PageRequest(request.page_size, request.page_token))
+        shows_expressions = Permission.ADMIN in current_caller.get().permissions
+        return guardrails_pb2.ListGuardrailsResponse(
+            guardrails=[guardrail_message(listed, shows_expressions=shows_expressions) for listed in page.items],
+            next_page_token=page.next_token,
+            rule_set_version=self._rules.version,
+        )
+
+    def ListInputs(
+        self, request: guardrails_pb2.ListInputsRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.ListInputsResponse:
+        """List the inputs that guardrails read."""
+        page = self._rules.list_inputs(PageRequest(request.page_size, request.page_token))
+        return guardrails_pb2.ListInputsResponse(
+            inputs=[input_message(listed) for listed in page.items],
+            next_page_token=page.next_token,
+            rule_set_version=self._rules.version,
+        )
+
+    def GetRulebook(
+        self, request: guardrails_pb2.GetRulebookRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.GetRulebookResponse:
+        """Return which rulebooks are in force."""
+        return guardrails_pb2.GetRulebookResponse(
+            rule_set_version=self._rules.version,
+            loaded_at=proto_values.timestamp_message(self._rules.loaded_at),
+            rulebooks=[rulebook_message(rulebook) for rulebook in self._rules.rule_set.rulebooks],
+        )
+
+    async def BatchCheckGuardrails(
+        self, request: guardrails_pb2.BatchCheckGuardrailsRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.BatchCheckGuardrailsResponse:
+        """Evaluate guardrails for several actions."""
+        caller = current_caller.get()
+        results = await self._checker.judge_and_record_batch(
+            [parse_action(action, caller) for action in request.actions],
+            caller.agent,
+            proto_values.optional_field(request.agent, "id") if request.HasField("agent") else None,
+            caller.request_id,
+            caller.reader,
+            self._run_blocking,
+        )
+        return guardrails_pb2.BatchCheckGuardrailsResponse(
+            results=[
+                result_message(result, self._name, batch_check_id(caller.request_id, place))
+                for place, result in enumerate(results)
+            ]
+        )
+
+
+def result_message(result: CheckResult | CstpError, agent: str, check_id: str) -> guardrails_pb2.BatchCheckResult:
+    """Convert what became of one action of a batch to a message."""
+    if isinstance(result, CstpError):
+        error = guardrails_pb2.CheckError(reason=result.reason, message=result.message)
+        return guardrails_pb2.BatchCheckResult(error=error)
+    return guardrails_pb2.BatchCheckResult(verdict=check_message(result, agent, check_id))
+
+
+def guardrail_message(listed: ListedGuardrail, *, shows_expressions: bool) -> guardrails_pb2.Guardrail:
+    """Convert a guardrail to a message."""
+    rule = listed.guardrail
+    return guardrails_pb2.Guardrail(
+        id=rule.id,
+        name=rule.name,
+        description=rule.description,
+        severity=proto_values.SEVERITY.number(rule.severity),
+        enforcement=ENFORCEMENT.number(rule.enforcement),
+        expires=proto_values.optional_timestamp(rule.expires),
+        owner=rule.owner or listed.rulebook.owner,
+        tags=rule.tags,
+        rulebook=listed.rulebook.name,
+        inputs=listed.inputs,
+        suggestion=rule.suggestion,
+        expression=rule.when.source if shows_expressions else None,
+        categories=sorted(rule.match.categories),
+        stakes=[proto_values.STAKES.number(stakes) for stakes in sorted(rule.match.stakes)],
+    )
+
+
+def input_message(listed: ListedInput) -> guardrails_pb2.GuardrailInput:
+    """Convert an input to a message."""
+    declared = listed.declared
+    message = guardrails_pb2.GuardrailInput(
+        name=declared.name,
+        type=declared.type,
+        description=declared.description,
+        required=declared.is_required,
+        values=declared.values,
+        guardrail_ids=listed.guardrail_ids,
+    )
+    if declared.default is not None:
+        # As the value of a member, because only structures convert what Python holds.
+        message.default_value.CopyFrom(proto_values.dict_to_struct({"default": declared.default}).fields["default"])
+    return message
+
+
+def rulebook_message(rulebook: Rulebook) -> guardrails_pb2.Rulebook:
+    """Convert a rulebook to a message."""
+    return guardrails_pb2.Rulebook(
+        name=rulebook.name,
+        version=rulebook.version,
+        digest=rulebook.digest,
+        owner=rulebook.owner,
+        # Not its path, which tells callers about the machine.
+        file=Path(rulebook.file).name,
+        guardrails=len(rulebook.guardrails),
+    )
