@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +17,8 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 JS_SOURCE = TESTS / "a2a_js"
-JS_PACKAGE = ("package.json", "package-lock.json", ".npmrc", "session.mjs", "discovery.mjs", "verify.mjs")
+JS_PACKAGE = ("package.json", "package-lock.json", ".npmrc")
+JS_SESSIONS = ("session.mjs", "discovery.mjs", "verify.mjs")
 PYTHON_SOURCE = TESTS / "a2a_v0_3"
 NODE_DEMANDED_BY = ("CI", "REQUIRE_NODE")
 PYTHON_DEMANDED_BY = ("CI", "REQUIRE_A2A_0_3")
@@ -62,25 +63,42 @@ def skip_or_fail(reason: str, demanded_by: Sequence[str]) -> NoReturn:
 
 
 def install_js_sdk(folder: Path) -> None:
-    """Install both generations of the JavaScript client, with the sessions, into a folder."""
+    """Put the sessions in JavaScript into a folder, with both generations of the client, kept as that of Python is."""
     for command in ("node", "npm"):
         if shutil.which(command) is None:
             skip_or_fail(f"{command} is not installed", NODE_DEMANDED_BY)
-    for name in JS_PACKAGE:
+    for name in (*JS_PACKAGE, *JS_SESSIONS):
         shutil.copyfile(JS_SOURCE / name, folder / name)
-    install(NPM_INSTALL, folder, NODE_DEMANDED_BY)
+
+    def install_into(target: Path) -> None:
+        for name in JS_PACKAGE:
+            shutil.copyfile(JS_SOURCE / name, target / name)
+        install(NPM_INSTALL, target, NODE_DEMANDED_BY)
+
+    kept = install_once("a2a-js", JS_SOURCE / "package-lock.json", install_into)
+    (folder / "node_modules").symlink_to(kept / "node_modules")
 
 
 def install_python_sdk_v0_3() -> Path:
-    """Return a folder with the Python client of 0.3, which is kept in the environment of the tests."""
+    """Return a folder with the Python client of 0.3."""
     requirements = PYTHON_SOURCE / "requirements.txt"
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
-    kept = Path(sys.prefix) / f"a2a-v0.3-{digest}"
+
+    def install_into(target: Path) -> None:
+        install((*PIP_INSTALL, "--target", str(target), "-r", str(requirements)), PYTHON_SOURCE, PYTHON_DEMANDED_BY)
+
+    return install_once("a2a-v0.3", requirements, install_into)
+
+
+def install_once(name: str, versions: Path, install_into: Callable[[Path], None]) -> Path:
+    """Return a folder in the environment of the tests with what is installed there once for the versions in a file."""
+    digest = hashlib.sha256(versions.read_bytes()).hexdigest()[:16]
+    kept = Path(sys.prefix) / f"{name}-{digest}"
     if kept.is_dir():
         return kept
-    with tempfile.TemporaryDirectory(prefix="a2a-v0.3-", dir=sys.prefix) as unfinished:
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=sys.prefix) as unfinished:
         target = Path(unfinished) / "packages"
-        install((*PIP_INSTALL, "--target", str(target), "-r", str(requirements)), PYTHON_SOURCE, PYTHON_DEMANDED_BY)
+        target.mkdir()
+        install_into(target)
         try:
             target.rename(kept)
         except OSError:

@@ -37,8 +37,9 @@ def urls_of(binding: Binding, card: Any) -> dict[str, str]:
     return {**others, card["preferredTransport"]: card["url"]}
 
 
-@pytest.mark.parametrize("headers", [{}, {"A2A-Extensions": URI}], ids=["plain", "activated"])
-@pytest.mark.parametrize("who", [None, "a-token-of-nobody"])
+@pytest.mark.parametrize(
+    ("who", "headers"), [(None, {}), ("a-token-of-nobody", {"A2A-Extensions": URI})], ids=["nobody", "unknown"]
+)
 def test_strangers_learn_only_that_they_are_strangers(
     binding: Binding, who: str | None, headers: dict[str, str]
 ) -> None:
