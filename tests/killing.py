@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@contextmanager
+def server_process(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], grpc.Channel]]:
+    """Run a module that prints the port of its server as a process, which is killed at the end."""
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            with grpc.insecure_channel(f"127.0.0.1:{int(process.stdout.readline())}") as channel:
+                yield process, channel
+        finally:
+            process.kill()
 
 
 def killed_at_work(work: Callable[[], object], workers: int, kill: Callable[[], object], latest: float = 1.0) -> None:

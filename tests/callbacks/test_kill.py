@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,7 @@ import pytest
 
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc, types_pb2
 from tests.harness import TOKENS
-from tests.killing import killed_at_work
+from tests.killing import killed_at_work, server_process
 from tests.waiting import wait_until
 from tests.webhooks.receiver import Receiver, receiving
 
@@ -28,20 +24,6 @@ GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 AGENTS = 3
 TELLING_SECONDS = 200.0
 """What was being sent when a server was killed is sent again when its lease is over."""
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@contextmanager
-def serving(folder: Path, prefix: str) -> Iterator[tuple[subprocess.Popen[str], grpc.Channel]]:
-    """Run a server as a process, which is killed at the end."""
-    command = [sys.executable, "-m", "tests.callbacks.serving", str(folder), prefix]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        try:
-            assert process.stdout is not None
-            with grpc.insecure_channel(f"127.0.0.1:{int(process.stdout.readline())}") as channel:
-                yield process, channel
-        finally:
-            process.kill()
 
 
 def announce_and_review(channel: grpc.Channel, url: str, reviewed: dict[str, str]) -> None:
@@ -79,9 +61,9 @@ def test_failures_are_told(tmp_path: Path) -> None:
     with receiving() as receiver:
         url = f"{receiver.url}/hooks/"
         for _ in range(KILLS):
-            with serving(tmp_path, url) as (process, channel):
+            with server_process("tests.callbacks.serving", str(tmp_path), url) as (process, channel):
                 killed_at_work(partial(announce_and_review, channel, url, reviewed), AGENTS, process.kill)
         assert len(reviewed) > KILLS
-        with serving(tmp_path, url):
+        with server_process("tests.callbacks.serving", str(tmp_path), url):
             wait_until(lambda: set(reviewed.items()) <= set(told(receiver)), "every failure is told", TELLING_SECONDS)
     assert all(len(identifiers) == 1 for identifiers in told(receiver).values())

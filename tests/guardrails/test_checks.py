@@ -54,6 +54,19 @@ def check(checks: GuardrailChecker, action: Action, caller: str, claimed: str | 
     return asyncio.run(checks.judge_and_record(action, caller, claimed, request_id))
 
 
+def recorded(**members: Any) -> AuditEntry:
+    """Return the entry for a check of "do it" that emerson made for someone else."""
+    return AuditEntry(
+        NOW,
+        AuditEvent.GUARDRAIL_CHECK,
+        "emerson",
+        "req-1",
+        claimed_agent="someone else",
+        action="do it",
+        **members,
+    )
+
+
 def test_a_check_is_on_record_with_caller_claim_request_and_verdict() -> None:
     trail = Memory()
     action = Action("do it", context={"bad": True})
@@ -61,13 +74,7 @@ def test_a_check_is_on_record_with_caller_claim_request_and_verdict() -> None:
     answer = check(GuardrailChecker(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
 
     assert trail.entries == [
-        AuditEntry(
-            NOW,
-            AuditEvent.GUARDRAIL_CHECK,
-            "emerson",
-            "req-1",
-            claimed_agent="someone else",
-            action="do it",
+        recorded(
             allowed=False,
             violations=("no",),
             warnings=("hm",),
@@ -113,13 +120,7 @@ def test_a_context_out_of_bounds_is_refused_and_on_record() -> None:
         check(GuardrailChecker(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
 
     assert trail.entries == [
-        AuditEntry(
-            NOW,
-            AuditEvent.GUARDRAIL_CHECK,
-            "emerson",
-            "req-1",
-            claimed_agent="someone else",
-            action="do it",
+        recorded(
             error="INVALID_ARGUMENT",
         )
     ]

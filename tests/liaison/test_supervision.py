@@ -390,14 +390,20 @@ def listed(room: Room) -> dict[str, Any]:
     return {agent.pillar: agent for agent in room.directory.list_agents(THE_GUIDE, None)}
 
 
-def test_a_session_is_not_looked_at_before_its_first_alarm_may_come(
-    database: Database, writer: GroupCommitWriter, clock: Clock
-) -> None:
-    with two_rooms(database, writer, clock, limits=LIMITS) as rooms:
-        here = rooms[0]
+@contextmanager
+def routed(database: Database, writer: GroupCommitWriter, clock: Clock) -> Iterator[Room]:
+    """Yield a server with a session that an agent has."""
+    with two_rooms(database, writer, clock, limits=LIMITS) as (here, _):
         beat(here)
         here.sessions.open(THE_GUIDE, "ada", "s-1", {})
         route(here)
+        yield here
+
+
+def test_a_session_is_not_looked_at_before_its_first_alarm_may_come(
+    database: Database, writer: GroupCommitWriter, clock: Clock
+) -> None:
+    with routed(database, writer, clock) as here:
         store, first = SqlPresenceStore(database), session(here).updated_at + ABSENT
         with database.read_snapshot() as unit_of_work:
             assert store.due_holds(unit_of_work, first - timedelta(microseconds=1), 10) == []
@@ -408,11 +414,7 @@ def test_a_session_is_not_looked_at_before_its_first_alarm_may_come(
 def test_a_session_that_no_agent_has_is_not_looked_at(
     database: Database, writer: GroupCommitWriter, clock: Clock
 ) -> None:
-    with two_rooms(database, writer, clock, limits=LIMITS) as rooms:
-        here = rooms[0]
-        beat(here)
-        here.sessions.open(THE_GUIDE, "ada", "s-1", {})
-        route(here)
+    with routed(database, writer, clock) as here:
         store, at = SqlPresenceStore(database), session(here).updated_at + ABSENT
         with database.read_snapshot() as unit_of_work:
             (hold,) = store.due_holds(unit_of_work, at, 10)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +15,7 @@ from a2a.types.a2a_pb2 import Task, TaskStatus
 
 from cstp_grpc.gen.cstp.v1 import tasks_pb2, tasks_pb2_grpc
 from tests.harness import TOKENS
-from tests.killing import killed_at_work
+from tests.killing import killed_at_work, server_process
 from tests.waiting import wait_until
 from tests.webhooks.receiver import Receiver, receiving
 
@@ -30,21 +26,7 @@ AGENTS = 3
 GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 TELLING_SECONDS = 200.0
 """What was being sent when a server was killed is sent again when its lease is over."""
-ROOT = Path(__file__).resolve().parents[2]
 ORDER = ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[str], grpc.Channel]]:
-    """Run a server as a process, which is killed at the end."""
-    command = [sys.executable, "-m", "tests.tasks.serving", str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        try:
-            assert process.stdout is not None
-            with grpc.insecure_channel(f"127.0.0.1:{int(process.stdout.readline())}") as channel:
-                yield process, channel
-        finally:
-            process.kill()
 
 
 def kept(task_id: str, state: str) -> tasks_pb2.Task:
@@ -90,7 +72,7 @@ def test_changes_are_told_in_their_order(tmp_path: Path) -> None:
     changed: dict[str, int] = {}
     with receiving() as receiver:
         for _ in range(KILLS):
-            with serving(tmp_path) as (process, channel):
+            with server_process("tests.tasks.serving", str(tmp_path)) as (process, channel):
                 killed_at_work(partial(change_tasks, channel, f"{receiver.url}/hook", changed), AGENTS, process.kill)
         assert len(changed) > KILLS
 
@@ -98,7 +80,7 @@ def test_changes_are_told_in_their_order(tmp_path: Path) -> None:
             found = told(receiver)
             return all(set(ORDER[:count]) <= set(found[task_id]) for task_id, count in changed.items())
 
-        with serving(tmp_path):
+        with server_process("tests.tasks.serving", str(tmp_path)):
             wait_until(are_told, "every change is told", TELLING_SECONDS)
     for states in told(receiver).values():
         # One may be told twice, but never one after a later one.
