@@ -70,10 +70,10 @@ def provide_journal(wanted: config.Settings) -> None:
 
 
 @contextmanager
-def running(wanted: config.Settings, deployment: Deployment = SINGLE_PROCESS) -> Iterator[App]:
-    """Run a server for the length of a block."""
+def running(wanted: config.Settings, deployment: Deployment = SINGLE_PROCESS, **options: Any) -> Iterator[App]:
+    """Run a server for the length of a block; `options` are further ones of `App`."""
     provide_journal(wanted)
-    app = App(wanted, deployment=deployment)
+    app = App(wanted, deployment=deployment, **options)
     app.start()
     try:
         yield app

@@ -5,20 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cstp_grpc.server.app import App
 from tests.federation.agents import agent_settings
-from tests.harness import provide_journal
+from tests.harness import running
 
 
 def main(folder: str, prefix: str) -> None:
     """Serve until standard input ends, and say on which port."""
     wanted = agent_settings(Path(folder), "house", callbacks={"allow": [prefix]})
-    provide_journal(wanted)
-    app = App(wanted, permitted=lambda address: address == "127.0.0.1")
-    app.start()
-    print(app.port, flush=True)
-    sys.stdin.read()
-    app.stop()
+    with running(wanted, permitted=lambda address: address == "127.0.0.1") as app:
+        print(app.port, flush=True)
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

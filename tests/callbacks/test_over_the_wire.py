@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from cstp_grpc.server.app import App
 from cstp_grpc.storage.database import open_database
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.grpc_servers import grpc_server
-from tests.harness import GrpcCaller, JsonRpcCaller, bridging, provide_journal
+from tests.harness import GrpcCaller, JsonRpcCaller, bridging, running
 from tests.waiting import SECONDS, wait_until
 from tests.webhooks.receiver import Receiver, receiving
 
@@ -67,16 +67,9 @@ def receiver() -> Iterator[Receiver]:
         yield running
 
 
-@contextmanager
-def telling(wanted: Settings) -> Iterator[App]:
+def telling(wanted: Settings) -> AbstractContextManager[App]:
     """Run a server that may call this machine."""
-    provide_journal(wanted)
-    app = App(wanted, permitted=lambda address: address == "127.0.0.1")
-    app.start()
-    try:
-        yield app
-    finally:
-        app.stop()
+    return running(wanted, permitted=lambda address: address == "127.0.0.1")
 
 
 @contextmanager
@@ -209,18 +202,12 @@ def test_without_a_list_nothing_is_kept_and_nothing_runs(tmp_path: Path, receive
 
 def test_a_server_calls_no_address_of_its_own_network(tmp_path: Path, receiver: Receiver) -> None:
     wanted = house(tmp_path, receiver)
-    provide_journal(wanted)
-    app = App(wanted)
-    app.start()
-    try:
-        with calling(app, wanted, "grpc") as caller:
-            identifier = record(caller)
-            announce(caller, receiver)
-            review(caller, identifier)
-            wait_until(lambda: bool(entries(caller)), "it is given up")
-            assert [entry["error"] for entry in entries(caller)] == ["UNAVAILABLE"]
-    finally:
-        app.stop()
+    with running(wanted) as app, calling(app, wanted, "grpc") as caller:
+        identifier = record(caller)
+        announce(caller, receiver)
+        review(caller, identifier)
+        wait_until(lambda: bool(entries(caller)), "it is given up")
+        assert [entry["error"] for entry in entries(caller)] == ["UNAVAILABLE"]
     assert receiver.received == []
 
 
