@@ -38,6 +38,12 @@ class DriverConnection(Protocol):
     def cursor(self) -> DriverCursor:
         """Return a new cursor."""
 
+    def commit(self) -> None:
+        """Commit the transaction; do nothing without one."""
+
+    def rollback(self) -> None:
+        """Undo the transaction; do nothing without one."""
+
 
 class UnitOfWork:
     """A transaction of the database, in which stores read and write.
@@ -46,7 +52,7 @@ class UnitOfWork:
     for the SQL stores. The writer has one for all transactions of its connection, so that a job costs no object.
     """
 
-    __slots__ = ("_endings", "connection", "driver", "execute")
+    __slots__ = ("_endings", "_is_sqlite", "connection", "driver", "execute")
 
     def __init__(self, connection: Connection) -> None:
         """Wrap a connection whose transactions its owner begins and ends."""
@@ -56,6 +62,38 @@ class UnitOfWork:
         self.driver = get_driver_connection(connection)
         """The driver's connection, which `CompiledStatement` uses; it takes part in the same transaction."""
         self._endings: list[Callable[[], None]] = []
+        self._is_sqlite = connection.dialect.name == "sqlite"
+
+    def begin(self) -> None:
+        """Begin a transaction that writes; for the owner of the connection. Raises DBAPIError."""
+        if self._is_sqlite:
+            # By the driver: SQLAlchemy's begin and commit take as long again as SQLite's, see docs/benchmarks.md. Its
+            # own statements, if there are any, find the transaction begun.
+            self._run_on_driver(lambda driver: driver.execute("BEGIN IMMEDIATE"))
+        else:
+            self.connection.begin()
+
+    def commit(self) -> None:
+        """Commit the transaction; for the owner of the connection. Raises DBAPIError."""
+        if self.connection.in_transaction():
+            self.connection.commit()
+        else:
+            self._run_on_driver(lambda driver: driver.commit())
+
+    def roll_back(self) -> None:
+        """Undo the transaction, unless the database has done so; for the owner of the connection. Raises DBAPIError."""
+        if self.connection.in_transaction():
+            self.connection.rollback()
+        else:
+            self._run_on_driver(lambda driver: driver.rollback())
+
+    def _run_on_driver(self, act: Callable[[DriverConnection], object]) -> None:
+        dialect = self.connection.dialect
+        errors = dialect.loaded_dbapi.Error
+        try:
+            act(self.driver)
+        except errors as error:
+            raise DBAPIError.instance(None, None, error, errors, hide_parameters=True, dialect=dialect) from error
 
     def call_at_end(self, function: Callable[[], None]) -> None:
         """Call a function once the writer's transaction is committed or given up, before any caller learns of it."""
@@ -71,7 +109,7 @@ class UnitOfWork:
         """Return True if the transaction can still be committed; some errors end it without saying so at once."""
         # Not `self.driver`: a connection that broke in the meantime has another one, and asking for it raises.
         driver: Any = get_driver_connection(self.connection)
-        if self.connection.dialect.name == "sqlite":
+        if self._is_sqlite:
             return bool(driver.in_transaction)
         return bool(driver.info.transaction_status.name != "INERROR")
 
@@ -87,8 +125,11 @@ def begin_sqlite_transaction(connection: Connection) -> None:
     A writing transaction takes its lock at once (see `Database.open_write_connection`), because SQLite does not wait
     for one taken later.
     """
-    writes = connection.get_execution_options().get("writes", False)
-    get_driver_connection(connection).execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    driver: Any = get_driver_connection(connection)
+    # The writer has begun it by the driver, see `UnitOfWork.begin`.
+    if not driver.in_transaction:
+        writes = connection.get_execution_options().get("writes", False)
+        driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 Values = Mapping[str, Any]

@@ -324,7 +324,7 @@ class GroupCommitWriter:
             unit_of_work.end()
 
     def _run_jobs(self, batch: list[PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
-        transaction = unit_of_work.connection.begin()
+        unit_of_work.begin()
         if self._files is not None:
             # Within the transaction, whose lock keeps other processes from writing to the log that is checked.
             self._files.check_log()
@@ -334,15 +334,15 @@ class GroupCommitWriter:
                 self._run_in_savepoint(group, unit_of_work)
         elif not self._run(batch, unit_of_work):
             # With nobody to protect, the transaction itself is what is undone.
-            transaction.rollback()
+            unit_of_work.roll_back()
             if len(batch) == 1:
                 return
-            transaction = unit_of_work.connection.begin()
+            unit_of_work.begin()
             self._run_each(batch, unit_of_work)
         try:
             # A crash of this process or machine before this returns leaves all jobs or none of them on disk, and no
             # caller has been told of success. A caller that repeats its request finds what was stored.
-            transaction.commit()
+            unit_of_work.commit()
         except SQLAlchemyError as error:
             raise error if is_certain_rollback(error) else CommitOutcomeUnknown from error
         if self._files is not None:

@@ -13,12 +13,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
 
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.locks import ProcessWriteLock
 from cstp_grpc.storage.writer import GroupCommitWriter
+from tests.storage.writer.jobs import TransactionCounter
 from tests.waiting import wait_until
 
 BOUND = 20.0
@@ -96,15 +96,14 @@ def test_the_turn_of_a_process_ends_with_it(path: Path, turn: ProcessWriteLock) 
 def test_what_arrives_while_others_write_is_one_transaction(
     database: Database, path: Path, turn: ProcessWriteLock
 ) -> None:
-    commits: list[object] = []
-    event.listen(database.engine, "commit", commits.append)
+    transactions = TransactionCounter()
     with closing(ProcessWriteLock(path)) as own, closing(GroupCommitWriter(database, BOUND, own)) as writer:
         with turn:
-            first = writer.submit(lambda _: 1)
+            first = writer.submit(transactions.counted(lambda _: 1))
             wait_until(lambda: someone_waits(path), "the writer waits for its turn")
-            others = [writer.submit(lambda _: 1) for _ in range(4)]
+            others = [writer.submit(transactions.counted(lambda _: 1)) for _ in range(4)]
         assert [each.result(BOUND) for each in (first, *others)] == [1] * 5
-    assert len(commits) == 1
+    assert transactions.count == 1
 
 
 def test_a_process_that_went_silent_in_its_turn_holds_no_caller(

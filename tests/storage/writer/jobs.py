@@ -93,3 +93,26 @@ def kept_busy(writer: GroupCommitWriter) -> Iterator[None]:
     finally:
         go_on.set()
         blocking.result(BOUND)
+
+
+class TransactionCounter:
+    """Counts the transactions in which its jobs run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._is_open = False
+
+    def counted(self, job: Callable[[UnitOfWork], ResultT]) -> Callable[[UnitOfWork], ResultT]:
+        """Return a job that does the same."""
+
+        def run(unit_of_work: UnitOfWork) -> ResultT:
+            if not self._is_open:
+                self._is_open = True
+                self.count += 1
+                unit_of_work.call_at_end(self._end)
+            return job(unit_of_work)
+
+        return run
+
+    def _end(self) -> None:
+        self._is_open = False

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from cstp_grpc.errors import Conflict, InternalError, Unavailable
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import MAX_BATCH, GroupCommitWriter, WriteJob
-from tests.storage.writer.jobs import BOUND, Things, add, add_and_raise, kept_busy, names
+from tests.storage.writer.jobs import BOUND, Things, TransactionCounter, add, add_and_raise, kept_busy, names
 
 
 def test_a_result_is_handed_out_once_it_is_committed(database: Database, writer: GroupCommitWriter) -> None:
@@ -27,35 +27,33 @@ def test_a_result_is_handed_out_once_it_is_committed(database: Database, writer:
 
 
 def test_what_waits_is_committed_together(database: Database, writer: GroupCommitWriter) -> None:
-    commits: list[object] = []
+    transactions = TransactionCounter()
     with kept_busy(writer):
-        event.listen(database.engine, "commit", commits.append)
-        futures = [writer.submit(add(str(number))) for number in range(20)]
+        futures = [writer.submit(transactions.counted(add(str(number)))) for number in range(20)]
     assert [future.result(BOUND) for future in futures] == [str(number) for number in range(20)]
-    the_blocking_one_and_the_rest = 2
-    assert len(commits) == the_blocking_one_and_the_rest
+    assert transactions.count == 1
 
 
 def test_a_job_that_runs_alone_has_a_transaction_of_its_own(database: Database, writer: GroupCommitWriter) -> None:
-    commits: list[object] = []
+    transactions = TransactionCounter()
     with kept_busy(writer):
-        event.listen(database.engine, "commit", commits.append)
         plan = (False, False, True, True, False, False)
-        futures = [writer.submit(add(str(number)), alone=alone) for number, alone in enumerate(plan)]
+        futures = [
+            writer.submit(transactions.counted(add(str(number))), alone=alone) for number, alone in enumerate(plan)
+        ]
     assert [future.result(BOUND) for future in futures] == [str(number) for number in range(6)]
-    the_blocking_one_two_together_each_alone_and_two_together = 5
-    assert len(commits) == the_blocking_one_two_together_each_alone_and_two_together
+    two_together_each_alone_and_two_together = 4
+    assert transactions.count == two_together_each_alone_and_two_together
     assert writer.run(add("at once"), alone=True) == "at once"
 
 
 def test_a_batch_is_bounded(database: Database, writer: GroupCommitWriter) -> None:
-    commits: list[object] = []
+    transactions = TransactionCounter()
     with kept_busy(writer):
-        event.listen(database.engine, "commit", commits.append)
-        futures = [writer.submit(add(str(number))) for number in range(MAX_BATCH + 1)]
+        futures = [writer.submit(transactions.counted(add(str(number)))) for number in range(MAX_BATCH + 1)]
     assert {future.result(BOUND) for future in futures} == names(database)
-    the_blocking_one_a_full_batch_and_the_rest = 3
-    assert len(commits) == the_blocking_one_a_full_batch_and_the_rest
+    a_full_batch_and_the_rest = 2
+    assert transactions.count == a_full_batch_and_the_rest
 
 
 @pytest.mark.parametrize("error", [Conflict("no"), ValueError("no"), KeyboardInterrupt()])
