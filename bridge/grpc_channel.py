@@ -28,6 +28,8 @@ little."""
 RETRY_PAUSE_SECONDS: Final = 0.1
 """Seconds after a failed connection in which no other is tried, so that calls fail at once. Chosen: a server that is
 back is called again a moment later, and one that is away is not overrun."""
+CONNECT_SECONDS: Final = 10.0
+"""Time for a connection and its TLS handshake. Chosen: less than calls have, so that some learn that nobody answers."""
 UNACKNOWLEDGED_MILLISECONDS: Final = 20_000
 """Time after which a connection counts as broken if the other machine acknowledges nothing. The same as gRPC's default
 for keepalive pings."""
@@ -123,13 +125,15 @@ class ServerConnection:
         loop = asyncio.get_running_loop()
         address = self._address
         try:
-            transport, connection = await loop.create_connection(
-                lambda: Http2Connection(self._all.discard, MAX_METADATA_BYTES),
-                address.host,
-                address.port,
-                ssl=self._tls,
-                server_hostname=address.host if self._tls else None,
-            )
+            async with asyncio.timeout(CONNECT_SECONDS):
+                transport, connection = await loop.create_connection(
+                    lambda: Http2Connection(self._all.discard, MAX_METADATA_BYTES),
+                    address.host,
+                    address.port,
+                    ssl=self._tls,
+                    server_hostname=address.host if self._tls else None,
+                )
+        # TimeoutError is one, too.
         except OSError as error:
             self._retry_at = loop.time() + RETRY_PAUSE_SECONDS
             self._failure = f"failed to connect to {address.host}:{address.port}: {error}"
