@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cstp_grpc.config import EmbeddingSettings
+from cstp_grpc.embedding.centred_embedder import CentredEmbedder
 from cstp_grpc.embedding.embedder import CachedEmbedder, Embedder, EmbeddingThreads
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.embedding.model_files import WeightsMissing, default_locations, find_model_files
@@ -63,11 +64,12 @@ def build_configured_embedder(settings: EmbeddingSettings, data_dir: Path) -> Em
     """Return the configured embedder with its cache.
 
     Raises WeightsMissing if the model files of `minilm` are found nowhere, and ConfigError if those of `onnx` do not
-    fit. An endpoint is not asked yet.
+    fit. An endpoint is not asked yet. The vectors of models that are not known here are centred, so that scores mean
+    the same.
     """
     match settings.provider:
         case "openai":
-            return with_cache(build_http_embedder(settings), settings.cache_size)
+            return with_cache(CentredEmbedder(build_http_embedder(settings)), settings.cache_size)
         case "onnx":
             # ONNX Runtime takes long to import, and the other providers do without it.
             from cstp_grpc.embedding.onnx_embedders import OnnxFolderEmbedder
@@ -75,7 +77,7 @@ def build_configured_embedder(settings: EmbeddingSettings, data_dir: Path) -> Em
             assert settings.model_path is not None, "checked with the settings"
             threads = EmbeddingThreads(settings.threads, settings.batch_threads)
             embedder = OnnxFolderEmbedder(settings.model_path, threads, settings.dimensions)
-            return with_cache(embedder, settings.cache_size)
+            return with_cache(CentredEmbedder(embedder), settings.cache_size)
         case "minilm" | "lexical":
             return build_embedder(
                 settings.provider,

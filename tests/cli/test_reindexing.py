@@ -53,11 +53,11 @@ def test_without_a_server_the_new_vectors_are_used_at_once(
     titles = import_titles(invoke, home, 5)
     result = invoke("reindex", env=new(endpoint))
     assert result.exit_code == 0, result.output
-    assert f"5 of 5 decisions were embedded with openai:small:{DIMENSIONS}" in result.stdout
+    assert f"5 of 5 decisions were embedded with openai:small:{DIMENSIONS}:centred" in result.stdout
     assert "Searches use its vectors." in result.stdout
     assert sorted(texts(endpoint)) == titles
     again = invoke("reindex", "--json", env=new(endpoint))
-    report = {"model": f"openai:small:{DIMENSIONS}", "embedded": 0, "decisions": 5, "inUse": True}
+    report = {"model": f"openai:small:{DIMENSIONS}:centred", "embedded": 0, "decisions": 5, "inUse": True}
     assert json.loads(again.stdout) == report
     # An import finds every vector of the new model, and asks for none.
     assert "5 unchanged" in invoke("import", "records.jsonl", env=new(endpoint)).stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from cstp_grpc.config import EmbeddingSettings
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.embedding.http_embedder import parse_vectors
 from cstp_grpc.embedding.lexical_embedder import DIMENSIONS, LexicalEmbedder
-from cstp_grpc.embedding.module import build_configured_embedder
+from cstp_grpc.embedding.module import build_http_embedder, with_cache
 from cstp_grpc.errors import QueryFailed
 from tests.decisions.embedding.endpoints import EmbeddingServer, embedding_server, embeddings
 
@@ -33,7 +32,8 @@ def endpoint() -> Iterator[EmbeddingServer]:
 def build(url: str, **settings: Any) -> Embedder:
     """Return an embedder for an endpoint, without a cache."""
     given = {"provider": "openai", "url": url, "model": "small", "dimensions": DIMENSIONS, "cache_size": 0}
-    return build_configured_embedder(EmbeddingSettings.model_validate({**given, **settings}), Path())
+    configured = EmbeddingSettings.model_validate({**given, **settings})
+    return with_cache(build_http_embedder(configured), configured.cache_size)
 
 
 def test_texts_are_asked_in_batches_and_get_unit_vectors_in_their_order(endpoint: EmbeddingServer) -> None:
