@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -14,7 +15,6 @@ from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
 from cstp_grpc.decisions import messages
-from cstp_grpc.decisions.model import Match
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
 from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
@@ -26,6 +26,7 @@ from cstp_grpc.guardrails.model import Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
+from cstp_grpc.intents.messages import MatchMessages, decision_summary, similar_decision_message
 from cstp_grpc.intents.model import (
     PRIVATE_INTENTS,
     CodeContext,
@@ -78,6 +79,9 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         self._limits = limits
         self._read_policy = read_policy
         self._sharing = sharing
+        self._similar_decisions = MatchMessages(similar_decision_message)
+        self._summaries = MatchMessages(partial(decision_summary, include_reasons=False))
+        self._summaries_with_reasons = MatchMessages(partial(decision_summary, include_reasons=True))
 
     async def AnnounceIntent(
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
@@ -94,7 +98,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             received=True,
             correlation_id=announced.correlation_id,
             received_at=proto_values.timestamp_message(feedback.received_at),
-            similar_decisions=[similar_decision_message(match) for match in feedback.similar],
+            similar_decisions=self._similar_decisions.of(feedback.similar),
             guardrail_status=(
                 guardrail_status_message(feedback.verdict, caller.request_id) if feedback.verdict else None
             ),
@@ -124,8 +128,9 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             request.min_score if request.HasField("min_score") else self._limits.min_score,
             proto_values.optional_field(request, "min_journal_revision"),
         )
+        summaries = self._summaries_with_reasons if request.include_reasons else self._summaries
         return cstp_pb2.QueryDecisionsResponse(
-            decisions=[decision_summary(match, request.include_reasons) for match in matches],
+            decisions=summaries.of(matches),
             total=len(matches),
             query=request.query,
             query_time_ms=round((time.perf_counter() - started) * 1000),
@@ -254,51 +259,6 @@ def parse_announcement(message: cstp_pb2.AnnounceIntentRequest, default: Visibil
         paths=tuple(message.paths),
         min_journal_revision=proto_values.optional_field(message, "min_journal_revision"),
         visibility=proto_values.VISIBILITY.word(message.visibility) or default,
-    )
-
-
-def similar_decision_message(match: Match) -> cstp_pb2.SimilarDecision:
-    """Convert a match to a similar decision of an announcement's response."""
-    return cstp_pb2.SimilarDecision(
-        id=match.decision.id,
-        title=match.decision.title,
-        outcome=proto_values.OUTCOME.number(match.decision.outcome),
-        date=proto_values.timestamp_message(match.decision.date),
-        distance=match.distance,
-        score=match.score,
-        notes=match.decision.notes,
-        matched_by=map(messages.MATCH_REASON.number, match.matched_by),
-        similar_count=match.similar_count,
-        similar_outcomes=map(proto_values.OUTCOME.number, match.similar_outcomes),
-        status=proto_values.STATUS.number(match.decision.status),
-        superseded_by=match.superseded_by,
-    )
-
-
-def decision_summary(match: Match, include_reasons: bool) -> cstp_pb2.DecisionSummary:
-    """Convert a match to a decision summary of a query's response."""
-    item = match.decision
-    return cstp_pb2.DecisionSummary(
-        id=item.id,
-        title=item.title,
-        category=item.category,
-        confidence=item.confidence,
-        stakes=proto_values.STAKES.number(item.stakes),
-        status=proto_values.STATUS.number(item.status),
-        outcome=proto_values.OUTCOME.number(item.outcome),
-        date=proto_values.timestamp_message(item.date),
-        distance=match.distance,
-        notes=item.notes,
-        # None for an empty list, which takes as long to be set as the other fields together.
-        reasons=[reason.type for reason in item.reasons] or None if include_reasons else None,
-        tags=item.tags or None,
-        project=item.project,
-        agent=item.agent,
-        score=match.score,
-        matched_by=map(messages.MATCH_REASON.number, match.matched_by),
-        similar_count=match.similar_count,
-        similar_outcomes=map(proto_values.OUTCOME.number, match.similar_outcomes) if match.similar_outcomes else None,
-        superseded_by=match.superseded_by,
     )
 
 

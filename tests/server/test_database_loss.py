@@ -28,6 +28,7 @@ WRITES: list[tuple[str, Mapping[str, Any]]] = [
 READS: list[tuple[str, Mapping[str, Any]]] = [
     ("cstp.getDecision", {"id": "unknown"}),
     ("cstp.listAuditEntries", {}),
+    ("cstp.queryDecisions", {"query": "tidy up"}),
 ]
 
 
@@ -58,6 +59,8 @@ def test_nothing_is_acknowledged_once_the_database_is_lost(
 ) -> None:
     for method, params in WRITES:
         assert caller.call(method, params).reason is None
+    # What it finds is in memory from now on.
+    assert caller.call("cstp.queryDecisions", {"query": "tidy up"}).reason is None
     lose(tmp_path / "journal.db")
     for method, params in WRITES * 2:
         outcome = caller.call(method, params)
