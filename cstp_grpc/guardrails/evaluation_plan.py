@@ -1,19 +1,245 @@
-"""What has to be read and evaluated for the guardrails that an action can concern."""
+"""What has to be read and evaluated for the guardrails that an action can concern, with their compiled expressions.
+
+Variables that are no inputs are the action, its code and the related intents.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from cstp_grpc.guardrails.action_variables import FACT_READERS, LARGE_READERS, ReadVariable
 from cstp_grpc.guardrails.cel_cost import MAX_STEPS, SHARED_STEPS, measure_size
-from cstp_grpc.guardrails.cel_engine import LARGEST_SIZE, CelEvaluationError
-from cstp_grpc.guardrails.cel_variables import presence_variable
-from cstp_grpc.guardrails.compiled_guardrails import CONTEXT_PREFIX, CompiledGuardrail, GuardrailBatch
-from cstp_grpc.guardrails.input_values import CONVERTERS, ConvertValue, InputValueError, accept_values
-from cstp_grpc.guardrails.model import Action, InputDeclaration
+from cstp_grpc.guardrails.cel_engine import (
+    LARGEST_SIZE,
+    STAKES_ORDER,
+    CelEnvironment,
+    CelEvaluationError,
+    CelPredicateBatch,
+    CelProgram,
+)
+from cstp_grpc.guardrails.cel_variables import (
+    INTENTS_VARIABLE,
+    MENTIONS_VARIABLE,
+    NOW_VARIABLE,
+    RuleExpression,
+    normalize_words,
+    presence_variable,
+)
+from cstp_grpc.guardrails.input_values import (
+    CONVERTERS,
+    ConvertValue,
+    InputValueError,
+    accept_values,
+    to_number,
+    to_string,
+)
+from cstp_grpc.guardrails.model import (
+    Action,
+    CodeFacts,
+    Guardrail,
+    InputDeclaration,
+    MissingInput,
+    TextTemplate,
+    Violation,
+)
+from cstp_grpc.guardrails.rule_selection import GuardrailGroup
+from cstp_grpc.guardrails.text_templates import CompiledTemplate, compile_template
+
+ReadVariable = Callable[[Action], object]
+"""Returns a variable's value, or None if it is absent. Raises InputValueError."""
+
+
+def read_now(action: Action) -> object:
+    """Return the instant of the check. Raises InputValueError if there is none, as in tests that fix none."""
+    if action.now is None:
+        raise InputValueError("is not given; tests fix it with `now`")
+    return action.now
+
+
+def read_words(action: Action) -> object:
+    """Return the words of the description and of the announced context. Raises InputValueError."""
+    return normalize_words(to_string(f"{action.description} {action.announced_context}"))
+
+
+def read_category(action: Action) -> object:
+    """Return the action's category, or None. Raises InputValueError."""
+    return None if action.category is None else to_string(action.category)
+
+
+def read_confidence(action: Action) -> object:
+    """Return the action's confidence, or None. Raises InputValueError."""
+    return None if action.confidence is None else to_number(action.confidence)
+
+
+ACTION_READERS: Mapping[str, ReadVariable] = {
+    "action.description": lambda action: to_string(action.description),
+    "action.category": read_category,
+    "action.stakes": lambda action: STAKES_ORDER[action.stakes],
+    "action.confidence": read_confidence,
+    "action.project": lambda action: None if action.project is None else to_string(action.project),
+    "agent.id": lambda action: to_string(action.agent),
+    "agent.permissions": lambda action: sorted(action.permissions),
+    NOW_VARIABLE: read_now,
+}
+
+
+def code_reader(texts: Callable[[CodeFacts], tuple[str, ...]]) -> ReadVariable:
+    """Return a function that reads facts about the action's code; incomplete facts are an error."""
+
+    def read(action: Action) -> object:
+        # Even if some notes were read: the one that matters may be among the others.
+        if action.code.unreadable is not None:
+            raise InputValueError(f"cannot be read: {action.code.unreadable}")
+        return [to_string(text) for text in texts(action.code)]
+
+    return read
+
+
+CODE_READERS: Mapping[str, ReadVariable] = {
+    # The paths come from the call, and so are known even if nothing about them can be read.
+    "code.paths": lambda action: [to_string(path) for path in action.code.paths],
+    "code.boundaries.never": code_reader(lambda code: code.never),
+    "code.boundaries.ask_first": code_reader(lambda code: code.ask_first),
+    "code.boundaries.always": code_reader(lambda code: code.always),
+    "code.checks": code_reader(lambda code: code.checks),
+    "code.pitfalls": code_reader(lambda code: code.pitfalls),
+}
+
+
+def read_related_ages(action: Action) -> object:
+    """Return the ages of the related intents in seconds. Raises InputValueError if they are unknown."""
+    if action.intents.unreadable is not None:
+        raise InputValueError(f"cannot be read: {action.intents.unreadable}")
+    return list(action.intents.ages)
+
+
+LARGE_READERS: Mapping[str, ReadVariable] = {
+    **CODE_READERS,
+    INTENTS_VARIABLE: read_related_ages,
+    MENTIONS_VARIABLE: read_words,
+}
+"""The readers of what may be as large as a context, and counts as such."""
+FACT_READERS: Mapping[str, ReadVariable] = {**ACTION_READERS, **LARGE_READERS}
+"""The readers of everything but the inputs."""
+
+
+CONTEXT_PREFIX = "context."
+"""Prefix of input names in expressions."""
+
+BATCH_GUARDRAILS = 50
+"""Guardrails per batch. Chosen: smaller batches need more engine calls; in a larger one, all rules are evaluated again
+if one fails. SHARED_STEPS is MAX_STEPS divided by it."""
+BATCH_CHARACTERS = 50_000
+"""Maximum length of a batch's expressions together; the engine accepts 100 000."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGuardrail:
+    """A guardrail with its position in the rule set and its compiled expressions.
+
+    `violation` is the result if it matches, with its texts as they are written; `inputs` are the declared inputs that
+    it reads, and `required` the variables of those that must be given.
+    """
+
+    position: int
+    guardrail: Guardrail
+    program: CelProgram
+    violation: Violation
+    inputs: Sequence[MissingInput]
+    required: Sequence[str]
+    message: CompiledTemplate | None
+    suggestion: CompiledTemplate | None
+
+    def lacks_input(self, variable: str | None, action: Action) -> bool:
+        """Return whether a variable is an input that the guardrail reads and the action lacks."""
+        return any(
+            variable == CONTEXT_PREFIX + each.name and action.context.get(each.name) is None for each in self.inputs
+        )
+
+    def with_missing_inputs(self, violation: Violation, action: Action) -> Violation:
+        """Return the violation with the inputs that the action lacks."""
+        if not self.inputs:
+            return violation
+        missing = tuple(each for each in self.inputs if action.context.get(each.name) is None)
+        return replace(violation, missing_inputs=missing) if missing else violation
+
+
+MatchedRule: TypeAlias = tuple[CompiledGuardrail, Violation]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailBatch:
+    """Guardrails that are evaluated together."""
+
+    rules: Sequence[CompiledGuardrail]
+    selection: CelPredicateBatch
+
+
+class GuardrailCompiler:
+    """Compiles guardrails that read the given inputs."""
+
+    def __init__(self, environment: CelEnvironment, inputs: Mapping[str, InputDeclaration]) -> None:
+        self._environment = environment
+        self._inputs = inputs
+
+    def compile_group(self, group: GuardrailGroup) -> Sequence[GuardrailBatch]:
+        """Compile the guardrails of a group."""
+        rules = [self._compile(position, guardrail) for position, guardrail in group.guardrails]
+        return [
+            GuardrailBatch(part, self._environment.compile_batch([rule.guardrail.when for rule in part]))
+            for part in batch_rules(rules)
+        ]
+
+    def _compile(self, position: int, guardrail: Guardrail) -> CompiledGuardrail:
+        # The tested ones too: `!has(context.reviewer)` matches just because the caller has not sent it.
+        declared = [self._inputs[name] for name in sorted(input_names_of([guardrail.when]))]
+        return CompiledGuardrail(
+            position,
+            guardrail,
+            self._environment.compile_one(guardrail.when),
+            Violation(guardrail.id, guardrail.name, guardrail.message, guardrail.severity, guardrail.suggestion),
+            [describe_missing_input(each) for each in declared],
+            [CONTEXT_PREFIX + each.name for each in declared if each.is_required],
+            self._compile_text(guardrail.message, guardrail.message_template),
+            self._compile_text(guardrail.suggestion, guardrail.suggestion_template),
+        )
+
+    def _compile_text(self, text: str | None, template: TextTemplate | None) -> CompiledTemplate | None:
+        return None if text is None or template is None else compile_template(text, template, self._environment)
+
+
+def batch_rules(rules: Sequence[CompiledGuardrail]) -> Iterator[Sequence[CompiledGuardrail]]:
+    """Yield guardrails in batches."""
+    part: list[CompiledGuardrail] = []
+    characters = 0
+    for rule in rules:
+        length = len(rule.guardrail.when.text)
+        characters += length
+        # Closed before the guardrail that would be too much. One alone always fits, by MAX_EXPRESSION_CHARACTERS.
+        if part and (len(part) == BATCH_GUARDRAILS or characters > BATCH_CHARACTERS):
+            yield part
+            part, characters = [], length
+        part.append(rule)
+    if part:
+        yield part
+
+
+def describe_missing_input(declared: InputDeclaration) -> MissingInput:
+    """Return how an input is described to those who have not given it."""
+    return MissingInput(declared.name, declared.type, declared.description, declared.values)
+
+
+def input_names_of(expressions: Sequence[RuleExpression]) -> frozenset[str]:
+    """Return the names of the inputs that expressions read or test for presence."""
+    return frozenset(
+        name.removeprefix(CONTEXT_PREFIX)
+        for expression in expressions
+        for name in expression.values | expression.presences
+        if name.startswith(CONTEXT_PREFIX)
+    )
+
 
 InputReader: TypeAlias = tuple[str, str, object, ConvertValue]
 """The variable of an input, its name in the context, its converted default, and what converts a value."""
@@ -142,7 +368,7 @@ def input_reader(declared: InputDeclaration) -> InputReader:
 
 
 def input_converter(declared: InputDeclaration) -> ConvertValue:
-    """Return what checks and converts the values of an input."""
+    """Return the function that checks and converts the values of an input."""
     convert = CONVERTERS[declared.type]
     return accept_values(convert, declared.values) if declared.values else convert
 

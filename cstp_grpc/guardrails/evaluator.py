@@ -1,45 +1,128 @@
-"""Evaluate actions against a rule set.
+"""Evaluate actions against a rule set, and report what they leave unknown.
 
 A guardrail that cannot be evaluated counts as matched (fail closed).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from cstp_grpc.enums import Enforcement, Severity
-from cstp_grpc.guardrails.action_variables import CODE_READERS, FACT_READERS
+from cstp_grpc.enums import Enforcement, Reaction, Severity
 from cstp_grpc.guardrails.cel_cost import measure_size
 from cstp_grpc.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError
 from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, NOW_VARIABLE
-from cstp_grpc.guardrails.compiled_guardrails import (
+from cstp_grpc.guardrails.evaluation_plan import (
+    CODE_READERS,
     CONTEXT_PREFIX,
+    FACT_READERS,
+    NOTHING_APART,
     CompiledGuardrail,
+    EvaluationPlan,
     GuardrailCompiler,
     MatchedRule,
+    describe_missing_input,
+    input_converter,
     input_names_of,
+    make_plan,
 )
-from cstp_grpc.guardrails.evaluation_plan import NOTHING_APART, EvaluationPlan, input_converter, make_plan
 from cstp_grpc.guardrails.input_names import InputNames
 from cstp_grpc.guardrails.input_values import InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import (
     EVALUATION_ERROR,
+    UNDECLARED_INPUT,
+    UNDECLARED_INPUT_ID,
+    UNKNOWN_ACTION,
+    UNKNOWN_ACTION_ID,
     Action,
     Guardrail,
     IgnoredInput,
+    InputDeclaration,
     RuleSet,
     Verdict,
     Violation,
 )
 from cstp_grpc.guardrails.rule_selection import RuleSelector, group_guardrails, positions_of
-from cstp_grpc.guardrails.unknown_inputs import (
-    ALLOW_UNKNOWN,
-    UnknownInputPolicy,
-    UnknownInputReporter,
-)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownInputPolicy:
+    """What the server does about keys that no guardrail knows, and about actions of which it was told nothing."""
+
+    undeclared: Reaction = Reaction.ALLOW
+    unknown_action: Reaction = Reaction.ALLOW
+
+
+ALLOW_UNKNOWN = UnknownInputPolicy()
+"""Reports nothing, as in tests of rulebooks, which are about their rules."""
+
+
+REACTION_SEVERITIES: Mapping[Reaction, Severity | None] = {
+    Reaction.ALLOW: None,
+    Reaction.WARN: Severity.WARN,
+    Reaction.BLOCK: Severity.BLOCK,
+}
+MAX_NAMED_INPUTS = 5
+"""Maximum number of inputs that a message names."""
+
+
+class UnknownInputReporter:
+    """Reports what an action leaves unknown, by a policy; `inputs` are those that any guardrail reads."""
+
+    def __init__(self, policy: UnknownInputPolicy, inputs: Sequence[InputDeclaration]) -> None:
+        self._undeclared = REACTION_SEVERITIES[policy.undeclared]
+        severity = REACTION_SEVERITIES[policy.unknown_action]
+        self._unknown_action = None if severity is None else unknown_action_violation(inputs, severity)
+
+    def find_violations(self, ignored: Sequence[IgnoredInput], is_informed: bool, *, is_allowed: bool) -> Unknowns:
+        """Return the violations and warnings for an action that guardrails allow, or do not."""
+        if is_informed and not ignored:
+            return NOTHING_UNKNOWN
+        found = []
+        if ignored and self._undeclared is not None:
+            found.append(undeclared_input_violation(ignored, self._undeclared))
+        # What is not allowed anyway is not taken to be harmless because nothing is said of it.
+        if not is_informed and is_allowed and self._unknown_action is not None:
+            found.append(self._unknown_action)
+        violations = tuple(each for each in found if each.severity is Severity.BLOCK)
+        return violations, tuple(each for each in found if each.severity is Severity.WARN)
+
+
+Unknowns: TypeAlias = tuple[tuple[Violation, ...], tuple[Violation, ...]]
+"""Violations and warnings."""
+NOTHING_UNKNOWN: Unknowns = ((), ())
+
+
+def undeclared_input_violation(ignored: Sequence[IgnoredInput], severity: Severity) -> Violation:
+    """Return the violation for keys that no guardrail knows."""
+    named = [
+        f"{each.name} (did you mean {each.closest}?)" if each.closest else each.name
+        for each in ignored[:MAX_NAMED_INPUTS]
+    ]
+    more = f" and {len(ignored) - MAX_NAMED_INPUTS} more" if len(ignored) > MAX_NAMED_INPUTS else ""
+    return Violation(
+        UNDECLARED_INPUT_ID,
+        "Undeclared Input",
+        f"No guardrail knows {', '.join(named)}{more}",
+        severity,
+        "Use the names of declared inputs, or leave these keys out",
+        UNDECLARED_INPUT,
+    )
+
+
+def unknown_action_violation(inputs: Sequence[InputDeclaration], severity: Severity) -> Violation:
+    """Return the violation for an action of which no guardrail was told anything; `inputs` are those that they read."""
+    return Violation(
+        UNKNOWN_ACTION_ID,
+        "Unknown Action",
+        "The action states none of the inputs that guardrails read, so they have judged what it is assumed to be",
+        severity,
+        "State what is true of the action",
+        UNKNOWN_ACTION,
+        tuple(map(describe_missing_input, inputs)),
+    )
 
 
 def position_of_match(matched: MatchedRule) -> int:

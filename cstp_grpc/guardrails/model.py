@@ -150,7 +150,7 @@ class Verdict:
 
 
 def is_approval_missing(violations: Collection[Violation]) -> bool:
-    """Return whether there are violations and each of them can be resolved by approval."""
+    """Return True if there are violations, and approval can resolve each of them."""
     return bool(violations) and all(each.severity is Severity.APPROVE for each in violations)
 
 

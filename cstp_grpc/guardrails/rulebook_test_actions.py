@@ -108,7 +108,7 @@ class TestActionReader:
 
 
 def read_permissions(fields: YamlFields) -> frozenset[str]:
-    """Return what the agent of a test may do."""
+    """Return the permissions of the agent of a test."""
     found = frozenset(text for _, text in fields.texts("permissions"))
     for word in sorted(found.difference(Permission)):
         fields.report_problem(f"`permissions` must be of {', '.join(Permission)}, not {word}", "permissions")

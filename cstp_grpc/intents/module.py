@@ -13,10 +13,9 @@ from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.store import BackgroundReader
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.guardrails.rule_selection import find_expired_guardrails
-from cstp_grpc.guardrails.unknown_inputs import UnknownInputPolicy
 from cstp_grpc.intents.announcer import CONFIRMED_CHECKS_KEY, Announcer, CitationRecorder, ConfidenceHistory
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed

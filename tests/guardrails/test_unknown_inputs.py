@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.enums import Reaction
-from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.guardrails.input_names import InputNames, find_spelling_clashes, name_spellings
 from cstp_grpc.guardrails.model import UNDECLARED_INPUT, UNKNOWN_ACTION, Action, IgnoredInput, Verdict
 from cstp_grpc.guardrails.rulebook import (
@@ -18,7 +18,6 @@ from cstp_grpc.guardrails.rulebook import (
     load_rule_set,
     parse_rulebook,
 )
-from cstp_grpc.guardrails.unknown_inputs import UnknownInputPolicy
 from tests.guardrails.rulebooks import content, rule, rule_set
 
 INPUTS = {

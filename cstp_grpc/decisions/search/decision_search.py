@@ -161,7 +161,7 @@ class DecisionSearch:
         return self._put_in_order(chosen, parameters)
 
     def recall(self, parameters: SearchParameters) -> list[Match] | None:
-        """Return what `find_precedents` finds, if it found it before and nothing has changed since; None otherwise.
+        """Return the matches that `find_precedents` found before, if nothing has changed since; None otherwise.
 
         Fast enough for the event loop. Raises QueryFailed.
         """

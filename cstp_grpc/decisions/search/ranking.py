@@ -112,7 +112,7 @@ NO_WORDS = WordEvidence(np.empty(0, np.intp), np.empty(0), np.empty(0), np.empty
 
 
 def find_places(wanted: Rows, rows: Rows) -> tuple[Rows, Mask]:
-    """Return where each of the wanted rows is among `rows`, which are in rising order, and whether it is there."""
+    """Return the place of each wanted row among `rows`, which are in rising order, and whether it is there."""
     places = np.searchsorted(rows, wanted)
     if not len(rows):
         return places, np.zeros(len(wanted), np.bool_)
