@@ -167,7 +167,7 @@ class GrpcChannel:
         response_deserializer: Callable[[bytes], Any] | None = None,
         **_: object,
     ) -> UnaryCall:
-        """Return the callable for a method; the parameters are those that generated stubs give to a channel of grpcio."""
+        """Return the callable for a method, by the parameters that generated stubs give to a channel of grpcio."""
         fixed = b"".join(
             encode_header(name, value)
             for name, value in (

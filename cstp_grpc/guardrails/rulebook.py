@@ -156,7 +156,7 @@ class RulebookLoader:
         return None
 
     def _read_extensions(self, file: Path) -> Sequence[Extension]:
-        """Return the rulebooks that a file extends, and report the problems with them."""
+        """Return the extensions of a file, and report the problems with them."""
         content = self._files[file].content
         document = read_document(content, ignore_problem) if b"extends" in content else None
         if document is None:
@@ -204,5 +204,5 @@ def find_input_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResu
 
 
 def input_signature(declared: InputDeclaration) -> tuple[str, str]:
-    """Return the signature that declarations of an input must share; as JSON, because Python considers 1 and True equal."""
+    """Return the signature that declarations of an input share, in JSON, since Python considers 1 and True equal."""
     return declared.type, json.dumps([declared.default, declared.is_required, declared.values], sort_keys=True)

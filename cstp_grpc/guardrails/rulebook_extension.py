@@ -47,7 +47,7 @@ class Extension:
 
 
 def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportProblem) -> list[Extension]:
-    """Return the rulebooks that one extends; `root` is the folder that no file may leave."""
+    """Return the extensions of a rulebook; `root` is the folder that no file may leave."""
     found = []
     entries = document.value.get("extends") if isinstance(document.value, dict) else None
     if entries is None or entries.value is None:
