@@ -29,8 +29,10 @@ STREAMING = ("SendStreamingMessage", "SubscribeToTask")
 OPERATIONS = tuple(rpc.name for rpc in a2a_pb2.DESCRIPTOR.services_by_name["A2AService"].methods)
 """Every operation of 1.0, by which both versions are called here."""
 SERIALIZE = methodcaller("SerializeToString")
-DETAILS = {kind: f"type.googleapis.com/google.rpc.{kind}" for kind in ("ErrorInfo", "BadRequest", "RetryInfo")}
-assert error_details_pb2, "the details of gRPC errors are shown as JSON, for which their types must be known"
+ERROR_INFO, BAD_REQUEST, RETRY_INFO = (
+    f"type.googleapis.com/{kind.DESCRIPTOR.full_name}"
+    for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo)
+)
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,11 @@ class Refusal:
     def read(cls, code: int | str, message: str, details: list[Json]) -> Self:
         """Read the details of an error, of which its domain and reason come first."""
         info = details[0]
-        assert info["@type"] == DETAILS["ErrorInfo"]
+        assert info["@type"] == ERROR_INFO
         assert info["metadata"]["requestId"]
-        bad = [
-            each for detail in details if detail["@type"] == DETAILS["BadRequest"] for each in detail["fieldViolations"]
-        ]
+        bad = [each for detail in details if detail["@type"] == BAD_REQUEST for each in detail["fieldViolations"]]
         assert all(violation["description"] for violation in bad)
-        delays = [detail["retryDelay"] for detail in details if detail["@type"] == DETAILS["RetryInfo"]]
+        delays = [detail["retryDelay"] for detail in details if detail["@type"] == RETRY_INFO]
         fields = tuple(violation.get("field", "") for violation in bad)
         return cls(code, message, info["domain"], info["reason"], info["metadata"], fields, "".join(delays))
 
@@ -125,6 +125,8 @@ class Binding(ABC):
     """
 
     version: ClassVar[str] = "1.0"
+    named_version: ClassVar[str | None] = "1.0"
+    """What callers send as `A2A-Version`; clients of 0.3 send none."""
     operations: ClassVar[tuple[str, ...]] = OPERATIONS
 
     def __init__(self, peers: Peers) -> None:
@@ -232,7 +234,7 @@ class HttpBinding(Binding):
         self, operation: str, params: Json, *, who: str | None = "alice", headers: Mapping[str, str] | None = None
     ) -> Reply:
         method, path, body = self.request_of(operation, params)
-        answer = self.raw.send(method, path, body, who=who, version=self.version, headers=headers)
+        answer = self.raw.send(method, path, body, who=who, version=self.named_version, headers=headers)
         found = self.result_in(operation, answer.status, answer.json)
         told = {name.lower(): value for name, value in answer.headers.items()}
         return Reply(told, refusal=found) if isinstance(found, Refusal) else Reply(told, found)
@@ -242,7 +244,7 @@ class HttpBinding(Binding):
         self, operation: str, params: Json, *, who: str | None = "alice", headers: Mapping[str, str] | None = None
     ) -> Iterator[EventStream]:
         method, path, body = self.request_of(operation, params)
-        with self.raw.streaming(body, path, self.version, method=method, who=who, headers=headers) as stream:
+        with self.raw.streaming(body, path, self.named_version, method=method, who=who, headers=headers) as stream:
             told = {name.lower(): value for name, value in stream.response.getheaders()}
             if stream.response.headers.get_content_type() != "text/event-stream":
                 refusal = self.result_in(operation, stream.response.status, stream.whole())
@@ -285,6 +287,7 @@ class OldJsonRpc(JsonRpc):
     """A2A 0.3 over JSON-RPC."""
 
     version = "0.3"
+    named_version = None
     METHODS: ClassVar[dict[str, str]] = {
         "SendMessage": "message/send",
         "SendStreamingMessage": "message/stream",
@@ -429,8 +432,7 @@ class Grpc(Binding):
 
     def _metadata(self, who: str | None, headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
         token = {"authorization": f"Bearer {TOKENS.get(who, who)}"} if who else {}
-        # Clients of 0.3 name no version.
-        version = {"a2a-version": self.version} if self.version != "0.3" else {}
+        version = {"a2a-version": self.named_version} if self.named_version else {}
         further = {name.lower(): value for name, value in (headers or {}).items()}
         return tuple({**token, **version, **further}.items())
 
@@ -439,6 +441,7 @@ class OldGrpc(Grpc):
     """A2A 0.3 over gRPC, which names no tenants."""
 
     version = "0.3"
+    named_version = None
     service = old_pb2.DESCRIPTOR.services_by_name["A2AService"]
     rpcs: ClassVar[dict[str, str]] = {
         **{name: name for name in OPERATIONS if name != "ListTasks"},

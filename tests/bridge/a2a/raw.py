@@ -52,7 +52,7 @@ class Raw:
 
     @contextmanager
     def streaming(
-        self, body: Any, path: str = "/a2a", version: str = "1.0", *, method: str = "POST", **told: Any
+        self, body: Any, path: str = "/a2a", version: str | None = "1.0", *, method: str = "POST", **told: Any
     ) -> Iterator[Stream]:
         """Yield the stream that a body is answered with; `told` is as for `send`, of nobody by default."""
         connection = http.client.HTTPConnection(self.client.host, self.client.port, timeout=TIMEOUT)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tests.bridge.a2a.bindings import Binding, HttpJson, JsonRpc, Refusal, Reply
+from tests.bridge.a2a.raw import A2A_DOMAIN
 
-A2A_DOMAIN = "a2a-protocol.org"
 CSTP_DOMAIN = "cstp"
 
 
