@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from cstp_grpc.guardrails.compiled_guardrails import input_names_of
+from cstp_grpc.guardrails.evaluation_plan import input_names_of
 from cstp_grpc.guardrails.model import Guardrail, InputDeclaration, Rulebook, RuleSet
 from cstp_grpc.storage.pagination import (
     Page,
