@@ -78,7 +78,7 @@ class UnknownInputReporter:
 
     def find_violations(self, ignored: Sequence[IgnoredInput], is_informed: bool, *, is_allowed: bool) -> Unknowns:
         """Return the violations and warnings for an action that guardrails allow, or do not."""
-        if is_informed and not ignored:
+        if is_informed and (not ignored or self._undeclared is None):
             return NOTHING_UNKNOWN
         found = []
         if ignored and self._undeclared is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cstp_grpc.caller import Caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.enums import Stakes
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.guardrails.checker import CheckResult
-from cstp_grpc.guardrails.model import Action, IgnoredInput, Violation
+from cstp_grpc.guardrails.model import Action, IgnoredInput, Verdict, Violation
 
 
 def parse_action(message: cstp_pb2.Action, caller: Caller) -> Action:
@@ -49,18 +51,36 @@ def ignored_input_message(item: IgnoredInput) -> types_pb2.IgnoredInput:
 
 def check_message(check: CheckResult, agent: str, check_id: str) -> cstp_pb2.CheckGuardrailsResponse:
     """Convert the result of a check to a message of the agent that answers."""
-    verdict = check.verdict
     return cstp_pb2.CheckGuardrailsResponse(
-        allowed=verdict.allowed,
-        violations=[violation_message(each) for each in verdict.violations],
-        warnings=[violation_message(each) for each in verdict.warnings],
-        evaluated=verdict.evaluated,
         evaluated_at=proto_values.timestamp_message(check.evaluated_at),
         agent=agent,
-        dryrun_violations=[violation_message(each) for each in verdict.dryrun],
-        approval_required=verdict.approval_required,
-        rule_set_version=verdict.rule_set_version,
-        check_id=check_id,
-        assumed=verdict.assumed,
-        ignored_context=[ignored_input_message(each) for each in verdict.ignored],
+        **verdict_fields(check.verdict, check_id),
     )
+
+
+def guardrail_status_message(verdict: Verdict, check_id: str) -> cstp_pb2.GuardrailStatus:
+    """Convert a verdict to the status in an announcement's response."""
+    return cstp_pb2.GuardrailStatus(**verdict_fields(verdict, check_id))
+
+
+def verdict_fields(verdict: Verdict, check_id: str) -> dict[str, Any]:
+    """Return the fields that responses to checks and announcements have of a verdict."""
+    fields: dict[str, Any] = {
+        "allowed": verdict.allowed,
+        "evaluated": verdict.evaluated,
+        "rule_set_version": verdict.rule_set_version,
+        "check_id": check_id,
+    }
+    # Nearly all of these are empty, and setting an empty list takes as long as setting the fields above.
+    if verdict.violations:
+        fields["violations"] = [violation_message(each) for each in verdict.violations]
+        fields["approval_required"] = verdict.approval_required
+    if verdict.warnings:
+        fields["warnings"] = [violation_message(each) for each in verdict.warnings]
+    if verdict.dryrun:
+        fields["dryrun_violations"] = [violation_message(each) for each in verdict.dryrun]
+    if verdict.assumed:
+        fields["assumed"] = verdict.assumed
+    if verdict.ignored:
+        fields["ignored_context"] = [ignored_input_message(each) for each in verdict.ignored]
+    return fields

@@ -21,8 +21,7 @@ from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.enums import Stakes, Visibility
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, intents_pb2, intents_pb2_grpc, types_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.messages import check_message, ignored_input_message, parse_action, violation_message
-from cstp_grpc.guardrails.model import Verdict
+from cstp_grpc.guardrails.messages import check_message, guardrail_status_message, parse_action
 from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
@@ -259,22 +258,6 @@ def parse_announcement(message: cstp_pb2.AnnounceIntentRequest, default: Visibil
         paths=tuple(message.paths),
         min_journal_revision=proto_values.optional_field(message, "min_journal_revision"),
         visibility=proto_values.VISIBILITY.word(message.visibility) or default,
-    )
-
-
-def guardrail_status_message(verdict: Verdict, check_id: str) -> cstp_pb2.GuardrailStatus:
-    """Convert a verdict to the status in an announcement's response."""
-    return cstp_pb2.GuardrailStatus(
-        allowed=verdict.allowed,
-        violations=[violation_message(v) for v in verdict.violations],
-        warnings=[violation_message(v) for v in verdict.warnings],
-        evaluated=verdict.evaluated,
-        dryrun_violations=[violation_message(v) for v in verdict.dryrun],
-        approval_required=verdict.approval_required,
-        rule_set_version=verdict.rule_set_version,
-        check_id=check_id,
-        assumed=verdict.assumed,
-        ignored_context=[ignored_input_message(each) for each in verdict.ignored],
     )
 
 
