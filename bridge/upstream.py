@@ -186,6 +186,8 @@ class ForwardedMethod:
     invoke: UnaryStub | None = None
     open: StreamingStub | None = None
     invoke_malformed: UnaryStub | None = None
+    request_id_name: str | None = None
+    """The member of params by which it recognizes a repetition; None if it has none."""
 
 
 class Forwarder:
@@ -218,9 +220,8 @@ class Forwarder:
         route = self._routes.get(name)
         if route is None:
             return True
-        method = route.method
-        needs_id = REQUEST_ID_FIELD in method.request.DESCRIPTOR.fields_by_name
-        return method.idempotent and not (needs_id and params.get(json_path(method.request, REQUEST_ID_FIELD)) is None)
+        id_name = route.request_id_name
+        return route.method.idempotent and (id_name is None or params.get(id_name) is not None)
 
     def intent_type(self, name: str) -> str:
         """Return the intent type that failures of a method carry; empty if none."""
@@ -313,7 +314,9 @@ def build_forwarded_method(channel: grpc.aio.Channel, method: RpcMethod) -> Forw
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,
     )
-    return ForwardedMethod(method, invoke=unary, invoke_malformed=malformed)
+    has_id = REQUEST_ID_FIELD in method.request.DESCRIPTOR.fields_by_name
+    id_name = json_path(method.request, REQUEST_ID_FIELD) if has_id else None
+    return ForwardedMethod(method, invoke=unary, invoke_malformed=malformed, request_id_name=id_name)
 
 
 async def stream_results(call: ServerStream, method: RpcMethod) -> AsyncGenerator[dict[str, Any], None]:

@@ -125,22 +125,19 @@ class A2aHttpCall:
     peer: A2aServices
     request_id: str
     metadata: Metadata
+    version: str
+    """The requested A2A version, from a header or else a URL parameter; empty if none."""
 
     @classmethod
     def from_request(cls, request: web.Request, peer: A2aServices) -> A2aHttpCall:
         """Create the call for an HTTP request."""
         request_id = http_request.read_request_id(request)
-        return cls(request, peer, request_id, http_request.request_metadata(request, request_id))
-
-    @property
-    def version(self) -> str:
-        """The requested A2A version, from a header or else a URL parameter; empty if none."""
-        request = self.request
         # Repeated values are joined and not chosen from, so that contradicting ones are refused as a version that is
         # not spoken.
-        return ", ".join(request.headers.getall(VERSION_HEADER, [])) or ", ".join(
+        version = ", ".join(request.headers.getall(VERSION_HEADER, [])) or ", ".join(
             request.query.getall(VERSION_HEADER, [])
         )
+        return cls(request, peer, request_id, http_request.request_metadata(request, request_id), version)
 
     @property
     def response_headers(self) -> Mapping[str, str]:
