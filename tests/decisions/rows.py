@@ -159,7 +159,7 @@ class SlowMatrix:
             scored.append((evidence, item.date, item.decision_id, similarity))
         scored.sort(key=lambda one: (-one[0], -one[1], one[2]))
         curve = query.curve.for_query(
-            np.array([round(float(np.vecdot(each.passages.vectors[0], query.vector)), 6) for each in corpus])
+            np.array([round(float(np.vecdot(each.passages.vectors, query.vector).max()), 6) for each in corpus])
         )
         results = [(key, round(curve.score(evidence), 6), similarity) for evidence, _, key, similarity in scored]
         return [one for one in results if one[1] >= min_score][:limit]

@@ -233,10 +233,11 @@ class CandidateRows:
         if query.curve.spread is None:
             return query.curve
         if self._known_curve is None or self._known_curve[0] is not query:
-            passages = self._snapshot.passages
-            vectors = passages.vectors.take(passages.starts[self._readable.sample])
-            similarities = dot_products(vectors, query.vector).astype(np.float64).round(SCORE_DECIMALS)
-            self._known_curve = query, query.curve.for_query(similarities)
+            snapshot = self._snapshot
+            similarities = snapshot.passages.best_of(
+                self._readable.sample, snapshot.size, snapshot.passage_count, query.vector
+            )
+            self._known_curve = query, query.curve.for_query(similarities.astype(np.float64).round(SCORE_DECIMALS))
         return self._known_curve[1]
 
     def _promising_rows(
