@@ -98,9 +98,10 @@ class IntentFeed:
         found = self._store.announced(conditions.caller, conditions.filters, subscription.after, limit)
         reached = settled if len(found) < limit else min(settled, found[-1].number)
         subscription.after = max(subscription.after, reached)
-        for item in found:
-            if item.number not in conditions.returned and self._is_watched(item, conditions):
-                subscription.ready.append(WatchedAnnouncement(item.intent, subscription.after))
+        told = [item for item in found if item.number not in conditions.returned and self._is_watched(item, conditions)]
+        # Before the next one: who goes on there after the watch broke off between the two is told it.
+        ends = [min(subscription.after, item.number - 1) for item in told[1:]] + [subscription.after]
+        subscription.ready.extend(WatchedAnnouncement(item.intent, end) for item, end in zip(told, ends, strict=False))
         conditions.returned.update(item.number for item in found)
         conditions.returned = {number for number in conditions.returned if number > subscription.after}
 

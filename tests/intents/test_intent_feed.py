@@ -15,6 +15,7 @@ from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.intents.intent_feed import IntentFeed, IntentSubscription
 from cstp_grpc.intents.model import AnnouncedIntent, Intent, IntentFilter, IntentStore
 from cstp_grpc.storage.subscriptions import WatchLimits
+from tests.waiting import SECONDS
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 INTENT = Intent(agent="alice", correlation_id="c-1", content_hash="hash", received_at=NOON)
@@ -103,3 +104,18 @@ def test_a_watch_from_now_on_tells_nothing_of_before() -> None:
         assert await take_ready(watch, 1) == (["c-1"], 3)
 
     asyncio.run(main())
+
+
+@given(st.integers(0, 5))
+def test_a_watch_that_ends_between_intents_is_taken_up_after_the_last_one_that_it_told(told: int) -> None:
+    async def main() -> None:
+        store = LateIntents()
+        feed = feed_of(store)
+        for number in range(1, 7):
+            store.commit(store.begin(number))
+        _, position = await take_ready(feed.watch("alice", "alice", IntentFilter(), None, "0-abc"), 1 + told)
+        again = feed.watch("alice", "alice", IntentFilter(), None, f"{position}-abc")
+        found, _ = await take_ready(again, 1 + 6 - told)
+        assert found == [f"c-{number}" for number in range(told + 1, 7)]
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
