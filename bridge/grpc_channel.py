@@ -21,6 +21,7 @@ import grpc
 
 from bridge.http2.connection import ConnectionLost, Http2Connection, Http2Response, RequestFailed, StreamReset
 from bridge.http2.header_blocks import Header, encode_header
+from cstp_grpc.config import join_host_port
 
 MAX_METADATA_BYTES: Final = 1_048_576
 """Maximum size of the metadata of an answer. Error details are in metadata, where gRPC's default of 8 KiB is too
@@ -28,8 +29,9 @@ little."""
 RETRY_PAUSE_SECONDS: Final = 0.1
 """Seconds after a failed connection in which no other is tried, so that calls fail at once. Chosen: a server that is
 back is called again a moment later, and one that is away is not overrun."""
-CONNECT_SECONDS: Final = 10.0
-"""Time for a connection and its TLS handshake. Chosen: less than calls have, so that some learn that nobody answers."""
+CONNECT_SECONDS: Final = 5.0
+"""Seconds that a connection may take to be made, with TLS and over a wide network. Chosen: as gRPC's channel has it in
+`upstream`; without it, a server whose machine was away would be asked again only after a minute or two."""
 UNACKNOWLEDGED_MILLISECONDS: Final = 20_000
 """Time after which a connection counts as broken if the other machine acknowledges nothing. The same as gRPC's default
 for keepalive pings."""
@@ -88,13 +90,18 @@ class ServerAddress:
             host, port = text, str(DEFAULT_PORT)
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
+    def __str__(self) -> str:
+        """Return it as `parse` takes it."""
+        return join_host_port(self.host, self.port)
+
 
 class ServerConnection:
     """The connection to one server, opened at the first call and again when it has ended. For one event loop."""
 
-    def __init__(self, address: ServerAddress, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: ServerAddress, tls: ssl.SSLContext | None, connect_seconds: float) -> None:
         self._address = address
         self._tls = tls
+        self._connect_seconds = connect_seconds
         self._open: Http2Connection | None = None
         self._opening: asyncio.Task[Http2Connection] | None = None
         self._retry_at = 0.0
@@ -125,7 +132,7 @@ class ServerConnection:
         loop = asyncio.get_running_loop()
         address = self._address
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(self._connect_seconds):
                 transport, connection = await loop.create_connection(
                     lambda: Http2Connection(self._all.discard, MAX_METADATA_BYTES),
                     address.host,
@@ -133,10 +140,11 @@ class ServerConnection:
                     ssl=self._tls,
                     server_hostname=address.host if self._tls else None,
                 )
-        # TimeoutError is one, too.
         except OSError as error:
             self._retry_at = loop.time() + RETRY_PAUSE_SECONDS
-            self._failure = f"failed to connect to {address.host}:{address.port}: {error}"
+            # That of a timeout, which is an OSError too, says nothing.
+            reason = str(error) or f"not within {self._connect_seconds:g} seconds"
+            self._failure = f"failed to connect to {address}: {reason}"
             raise ConnectionLost(self._failure, processed=False) from error
         limit_silence(transport)
         self._open = connection
@@ -153,10 +161,15 @@ class ServerConnection:
 class GrpcChannel:
     """Makes unary calls to a gRPC server, or to several that are called in turn. For one event loop."""
 
-    def __init__(self, addresses: Sequence[ServerAddress], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[ServerAddress],
+        tls: ssl.SSLContext | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+    ) -> None:
         self._scheme = "https" if tls else "http"
-        self._servers = [ServerConnection(address, tls) for address in addresses]
-        self._authority = f"{addresses[0].host}:{addresses[0].port}"
+        self._servers = [ServerConnection(address, tls, connect_seconds) for address in addresses]
+        self._authority = str(addresses[0])
         self._next = 0
         self._closed = False
 
@@ -208,9 +221,10 @@ class GrpcChannel:
 
     async def _send(self, headers: bytes, content: bytes) -> Http2Response:
         """Send a request to the next server that can be reached. Raises RequestFailed, and UsageError after `close`."""
-        if self._closed:
-            raise grpc.aio.UsageError("the channel is closed")
         for attempts_left in reversed(range(max(MAX_ATTEMPTS, len(self._servers)))):
+            # Each time: who waited for its turn on a connection must not open another one after `close`.
+            if self._closed:
+                raise grpc.aio.UsageError("the channel is closed")
             server = self._servers[self._next]
             self._next = (self._next + 1) % len(self._servers)
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -15,7 +16,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bridge.grpc_channel import GrpcChannel, ServerAddress, format_timeout
+from bridge.http2.connection import DATA, PING, PREFACE, encode_frame
 from tests.bridge.a2a.talking import asynchronous
+from tests.bridge.http2.test_connection import Peer, settings_frame
 from tests.example_counts import examples
 from tests.grpc_servers import grpc_server
 from tests.waiting import SECONDS
@@ -188,6 +191,55 @@ async def test_a_closed_channel_ends_its_calls_and_takes_no_more() -> None:
         assert await asyncio.to_thread(ended.wait, SECONDS)
 
 
+@asynchronous
+async def test_a_call_that_waits_for_its_turn_ends_with_the_channel() -> None:
+    connections: list[Peer] = []
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(peer := Peer(reader, writer))
+        await reader.readexactly(len(PREFACE))
+        while (await peer.next_frame()).kind != DATA:
+            pass
+        # Answered after the settings were read.
+        peer.send(settings_frame(streams=1), encode_frame(PING, 0, 0, b"settings"))
+        await peer.next_frame()
+        begun.set()
+        await reader.read()
+        writer.close()
+
+    begun = asyncio.Event()
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    channel = GrpcChannel([ServerAddress("127.0.0.1", server.sockets[0].getsockname()[1])])
+    call = channel.unary_unary(PATH)
+    calls = [asyncio.ensure_future(call(b"", timeout=SECONDS))]
+    await begun.wait()
+    calls.append(asyncio.ensure_future(call(b"", timeout=SECONDS)))
+    # The second one runs until it waits.
+    await asyncio.sleep(0)
+    await channel.close()
+    first, second = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(first, asyncio.CancelledError)
+    assert isinstance(second, grpc.aio.UsageError)
+    assert len(connections) == 1
+    server.close()
+
+
+@asynchronous
+async def test_a_connection_that_is_not_made_in_time_is_given_up() -> None:
+    taken: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    address = ServerAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+    # It takes connections and says nothing, so that TLS never begins.
+    channel = GrpcChannel([address], ssl.create_default_context(), connect_seconds=0.05)
+    failure = await fail(channel)
+    assert failure.code() is grpc.StatusCode.UNAVAILABLE
+    assert failure.details() == f"failed to connect to {address}: not within 0.05 seconds"
+    await channel.close()
+    for writer in taken:
+        writer.close()
+    server.close()
+
+
 @asynccontextmanager
 async def unreachable() -> AsyncIterator[tuple[GrpcChannel, int]]:
     """Yield a channel to a port on which nobody listens."""
@@ -242,6 +294,7 @@ async def test_what_does_not_speak_grpc_is_no_answer() -> None:
 )
 def test_an_address_is_a_host_and_a_port(text: str, address: ServerAddress) -> None:
     assert ServerAddress.parse(text) == address
+    assert ServerAddress.parse(str(address)) == address
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(15, "15000m"), (0.0001, "1m"), (1e9, "99999999m")])
