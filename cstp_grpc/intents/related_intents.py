@@ -182,8 +182,11 @@ class RecentIntents:
         row = self._rows.get((intent.agent, intent.correlation_id))
         if row is None:
             if len(self._shared) == self._limit:
-                # The one received first makes room.
-                self._remove_row(int(np.argmin(self._times)))
+                # The one received first makes room, unless that is this one: a change of one that has made room.
+                first = int(np.argmin(self._times))
+                if intent.received_at < self._shared[first].intent.received_at:
+                    return
+                self._remove_row(first)
             row = len(self._shared)
             self._shared.append(shared)
             self._rows[intent.agent, intent.correlation_id] = row

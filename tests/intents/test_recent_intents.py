@@ -308,6 +308,17 @@ def test_the_oldest_gives_way_to_the_latest(kit: Kit) -> None:
     assert held == {shared.intent.correlation_id for shared, _ in recent.find_similar(UP, 0.5)} == {"c-2", "c-3", "c-4"}
 
 
+def test_a_change_of_one_that_has_given_way_does_not_bring_it_back(kit: Kit) -> None:
+    recent = kit.recent(limit=2)
+    recent.refresh()
+    for number in range(3):
+        kit.announce(intent(correlation_id=f"c-{number}", received_at=NOON + timedelta(seconds=number)))
+        recent.refresh()
+    kit.close(intent(correlation_id="c-0").key)
+    recent.refresh()
+    assert {shared.intent.correlation_id for shared, _ in recent.find_similar(UP, 0.5)} == {"c-1", "c-2"}
+
+
 @dataclass
 class Interrupted:
     """A store during whose reads something else happens."""
