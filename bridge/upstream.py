@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf.message import Message
 
 from bridge.call_errors import DETAIL, unexpected_failure, violation_text, visible_rpc_error
-from bridge.grpc_channel import MAX_METADATA_BYTES, GrpcChannel, ServerAddress
-from cstp_grpc.client.tls import channel_credentials, tls_context
+from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.config import ConfigError
 from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_json
 from cstp_grpc.contract.methods import RpcMethod
@@ -24,10 +21,11 @@ from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, MethodNotFound
 
 CHANNEL_OPTIONS: Final = [
-    # No limit on responses: the server, which is trusted, limits them itself.
+    # No limit on responses: the server, which is trusted, limits them itself. Error details are in metadata, where
+    # gRPC's default of 8 KiB is too little.
     ("grpc.max_receive_message_length", -1),
-    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.max_metadata_size", 1_048_576),
+    ("grpc.absolute_max_metadata_size", 1_048_576),
     # Chosen: a restarted server is reached again within two seconds; gRPC's default grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     # Not a pause, whatever its name: what a connection may take to be made, with TLS and over a wide network.
@@ -59,51 +57,11 @@ class Upstream:
     """How others reach it, in the same form; None where that is how the bridge does."""
 
 
-class UpstreamChannel:
-    """Calls the server: unary methods on the event loop itself, and methods that stream by a channel of grpcio."""
+def open_channel(target: str, ca_file: Path | None = None) -> grpc.aio.Channel:
+    """Open a channel to a server; it connects at the first call and reconnects when needed.
 
-    def __init__(self, unary: GrpcChannel, streaming: grpc.aio.Channel) -> None:
-        self.unary_unary = unary.unary_unary
-        self.unary_stream = streaming.unary_stream
-
-
-@asynccontextmanager
-async def open_channel(target: str, ca_file: Path | None = None) -> AsyncIterator[grpc.aio.Channel]:
-    """Yield a channel to a server; it connects at the first call and reconnects when needed.
-
-    It makes unary calls, and calls that are answered with a stream. Raises ConfigError.
+    Raises ConfigError.
     """
-    addresses = parse_addresses(target)
-    async with open_streaming_channel(target, ca_file) as streaming:
-        unary = GrpcChannel(addresses, read_tls_context(ca_file) if is_secure_target(target) else None)
-        try:
-            # Generated stubs want a channel of grpcio, of which they use these two methods.
-            yield cast(grpc.aio.Channel, UpstreamChannel(unary, streaming))
-        finally:
-            await unary.close()
-
-
-def parse_addresses(target: str) -> list[ServerAddress]:
-    """Return the addresses of a target, which are several for the workers of one server. Raises ConfigError."""
-    try:
-        return [ServerAddress.parse(each) for each in parse_grpc_target(target).split(",")]
-    except ValueError as error:
-        raise ConfigError(f"server.grpc_target: {target} has a port that is no number") from error
-
-
-def read_tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return the TLS context for connections to the server. Raises ConfigError."""
-    try:
-        context = tls_context(read_ca_file(ca_file))
-    except InvalidArgument as error:
-        raise invalid_ca_file(ca_file) from error
-    # Servers of gRPC refuse connections that do not say that they speak HTTP/2.
-    context.set_alpn_protocols(["h2"])
-    return context
-
-
-def open_streaming_channel(target: str, ca_file: Path | None) -> grpc.aio.Channel:
-    """Open a channel of grpcio to a server. Raises ConfigError."""
     address = parse_grpc_target(target)
     if "," in address:
         return grpc.aio.insecure_channel(f"ipv4:{address}", options=[*CHANNEL_OPTIONS, *ROUND_ROBIN_OPTIONS])
@@ -112,13 +70,8 @@ def open_streaming_channel(target: str, ca_file: Path | None) -> grpc.aio.Channe
     try:
         credentials = channel_credentials(read_ca_file(ca_file))
     except InvalidArgument as error:
-        raise invalid_ca_file(ca_file) from error
+        raise ConfigError(f"server.grpc_ca_file: {ca_file} holds no certificates in PEM") from error
     return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
-
-
-def invalid_ca_file(ca_file: Path | None) -> ConfigError:
-    """Return the error for a file without certificates."""
-    return ConfigError(f"server.grpc_ca_file: {ca_file} holds no certificates in PEM")
 
 
 def parse_grpc_target(target: str) -> str:
