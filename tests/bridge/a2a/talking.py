@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec
 
 import grpc
+import uvloop
 from a2a.types.a2a_pb2 import Message, Part, SendMessageRequest, Task, TaskState
 from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message as ProtoMessage
@@ -47,11 +48,12 @@ READY = {"affectsProduction": True, "codeReviewCompleted": True, "ciPassing": Tr
 
 
 def asynchronous(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a test of a coroutine function, with a bound on its time."""
+    """Make a test of a coroutine function, with a bound on its time, on the kind of loop that the bridge runs on."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 2 * SECONDS))
+        # It takes other arguments than asyncio's own.
+        uvloop.run(asyncio.wait_for(test(*args, **kwargs), 2 * SECONDS))
 
     return run
 
