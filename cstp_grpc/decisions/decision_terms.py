@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cstp_grpc.decisions.model import Decision
+from cstp_grpc.unicode_text import normalize_text
 
 ANALYSIS_VERSION = 2
 """The number of the rules in this module and of the weights in `decision_terms`; stored with what they produced."""
@@ -123,7 +124,7 @@ def fold_accents(text: str) -> str:
     """Return a text without accents, and with compatibility characters such as ligatures spelled out."""
     if text.isascii():
         return text
-    decomposed = unicodedata.normalize("NFKD", text)
+    decomposed = normalize_text(text, "NFKD")
     return "".join(character for character in decomposed if not unicodedata.combining(character))
 
 

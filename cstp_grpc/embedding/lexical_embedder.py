@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cstp_grpc.embedding.embedder import Vectors
+from cstp_grpc.unicode_text import normalize_text
 
 DIMENSIONS = 1024
 """A power of two, because `hash_feature` takes the sign from the next higher bit."""
@@ -94,7 +95,7 @@ def feature_weights(text: str) -> dict[str, float]:
 
 def split_words(text: str) -> Iterator[str]:
     """Yield the words in lower case and without accents; `camelCase` and `snake_case` are two words each."""
-    decomposed = unicodedata.normalize("NFKD", text)
+    decomposed = normalize_text(text, "NFKD")
     plain = "".join(character for character in decomposed if not unicodedata.combining(character))
     for match in WORD.finditer(CAMEL_CASE_BOUNDARY.sub(" ", plain)):
         yield match[0].lower()

@@ -8,10 +8,11 @@ The price: for a dotted variable the engine's own `has` returns the value instea
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from cstp_grpc.unicode_text import normalize_text
 
 VARIABLE_ROOTS = frozenset({"action", "agent", "context", "parameters", "stakes", "code"})
 PARAMETER_PREFIX = "parameters."
@@ -193,7 +194,7 @@ def normalize_words(text: str) -> str:
     if text.isascii():
         # The usual case, in a third of the time.
         return f" {' '.join(text.lower().translate(ASCII_WORDS).split())} "
-    text = unicodedata.normalize("NFKC", text)
+    text = normalize_text(text, "NFKC")
     return f" {NO_WORD.sub(' ', text.casefold()).strip()} "
 
 

@@ -1,0 +1,23 @@
+"""Normalize texts of callers in bounded time."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LONG_RUN = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){31,}")
+"""More signs in a row than a letter has accents in any language: 30 is the limit of Unicode's stream-safe text format
+(UAX #15, section 13). All that becomes combining marks only is among them: the two named marks count as letters."""
+
+
+def normalize_text(text: str, form: str) -> str:
+    """Return a text in the form NFKC or NFKD; accents are dropped where there are too many in a row."""
+    # The marks behind a letter are sorted by insertion, which takes a second for 30 000 of them.
+    return unicodedata.normalize(form, LONG_RUN.sub(drop_marks, text))
+
+
+def drop_marks(match: re.Match[str]) -> str:
+    """Return what a pattern has found without combining marks."""
+    # One by one: some characters are no marks, but become two of them.
+    decomposed = "".join(unicodedata.normalize("NFKD", character) for character in match[0])
+    return "".join(character for character in decomposed if not unicodedata.combining(character))
