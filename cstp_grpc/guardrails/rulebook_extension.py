@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,10 +105,11 @@ def collect_rulebook_files(path: Path, report: ReportUnreadable = raise_unreadab
     read, or a file and `report` raises it.
     """
     files: dict[Path, RulebookFile] = {}
-    pending = [normalize_path(file) for file in list_rulebook_files(path)][::-1]
+    # The files of the folder come first: whatever they extend, none of them is left out.
+    pending = deque(normalize_path(file) for file in list_rulebook_files(path))
     most = len(pending) + MAX_EXTENDED
     while pending and len(files) < most:
-        name = pending.pop()
+        name = pending.popleft()
         try:
             files[name] = read_rulebook_file(name)
         except OSError as error:

@@ -13,7 +13,7 @@ import pytest
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action
 from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
-from cstp_grpc.guardrails.rulebook_extension import collect_rulebook_files
+from cstp_grpc.guardrails.rulebook_extension import MAX_EXTENDED, collect_rulebook_files
 from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests
 from tests.guardrails.rulebooks import rule, write
 
@@ -227,3 +227,11 @@ def test_a_parameter_that_cannot_be_meant_is_refused(
     path = book(tmp_path / "a.yaml", [rule("r", when)], parameters=parameters)
 
     assert reason in problem(path)
+
+
+def test_no_rulebook_of_the_folder_is_left_out_for_those_that_are_extended(tmp_path: Path) -> None:
+    extended = [book(tmp_path / "more" / f"base{number}.yaml") for number in range(MAX_EXTENDED + 1)]
+    book(tmp_path / "a.yaml", extends=[f"more/{path.name}" for path in extended])
+    book(tmp_path / "b.yaml", [rule("b", "true")])
+
+    assert "too many rulebooks are extended" in problem(tmp_path)
