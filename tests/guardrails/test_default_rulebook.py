@@ -107,3 +107,25 @@ def test_words_alone_never_block() -> None:
 
     assert len(of_words) > 5
     assert Severity.BLOCK not in {rule.severity for rule in of_words}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "amount", "allowed"),
+    [({}, 100, True), ({}, 100.5, False), ({"spendLimit": 500}, 500, True), ({"spendLimit": 500}, 501, False)],
+)
+def test_the_spending_limit_is_that_of_the_rulebook_and_not_of_who_spends(
+    tmp_path: Path, parameters: dict[str, Any], amount: float, allowed: bool
+) -> None:
+    ours = {
+        "apiVersion": "cstp.guardrails/v1",
+        "metadata": {"name": "ours", "version": "1"},
+        "extends": [{"rulebook": "agent-safety", "with": {"maxRecipients": 8000, **parameters}}],
+        "guardrails": [],
+    }
+    path = tmp_path / "ours.yaml"
+    path.write_text(json.dumps(ours))
+    rules = load_rule_set(path)
+    context = {"spendAmount": amount, "spendLimit": 1_000_000}
+
+    assert GuardrailEvaluator(rules).evaluate(Action("Order servers", context=context)).allowed is allowed
+    assert all(result.passed for result in run_rulebook_tests(rules))
