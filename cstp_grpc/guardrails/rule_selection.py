@@ -108,6 +108,11 @@ class ConditionMask:
         return self._unrestricted if value is None else self._by_value.get(value, self._unrestricted)
 
 
+def fold_name(name: str) -> str:
+    """Return a name without its case and the spaces around it."""
+    return name.strip().casefold()
+
+
 ReadText = Callable[[Action], str | None]
 GetAccepted = Callable[[GroupConditions], Collection[str]]
 
@@ -117,8 +122,12 @@ CONDITIONS: Sequence[tuple[GetAccepted, ReadText, bool]] = (
     (lambda group: group.match.agents, lambda action: action.agent, False),
     (lambda group: group.match.projects, lambda action: action.project, False),
     (lambda group: group.scope.agents, lambda action: action.agent, False),
-    # Fail closed: whoever names no project could otherwise leave the scope of every project.
-    (lambda group: group.scope.projects, lambda action: action.project, True),
+    # Fail closed: whoever names no project, or spells it otherwise, could leave the scope of every project.
+    (
+        lambda group: set(map(fold_name, group.scope.projects)),
+        lambda action: fold_name(action.project or "") or None,
+        True,
+    ),
 )
 """The values that a group accepts, the action's value, and whether an action without one is accepted."""
 

@@ -95,6 +95,15 @@ def test_naming_no_project_is_no_way_out_of_a_scope() -> None:
     assert ids(judged(given, project="shop")) == ["r"]
     assert judged(given, project="mail").allowed
     assert ids(judged(given)) == ["r"]
+    assert ids(judged(given, project=" ")) == ["r"]
+
+
+def test_another_spelling_of_a_project_is_no_way_out_of_a_scope() -> None:
+    given = rule("r", "true", scope={"projects": ["Shop", "other"]})
+
+    assert ids(judged(given, project="shop")) == ["r"]
+    assert ids(judged(given, project=" SHOP\n")) == ["r"]
+    assert judged(given, project="shops").allowed
 
 
 def test_approval_is_required_unless_something_blocks() -> None:
