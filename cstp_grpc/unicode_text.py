@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Literal
 
 LONG_RUN = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){31,}")
 """More signs in a row than a letter has accents in any language: 30 is the limit of Unicode's stream-safe text format
 (UAX #15, section 13). All that becomes combining marks only is among them: the two named marks count as letters."""
 
 
-def normalize_text(text: str, form: str) -> str:
-    """Return a text in the form NFKC or NFKD; accents are dropped where there are too many in a row."""
+def normalize_text(text: str, form: Literal["NFKC", "NFKD"]) -> str:
+    """Return a text in a normalization form; accents are dropped where there are too many in a row."""
     # The marks behind a letter are sorted by insertion, which takes a second for 30 000 of them.
     return unicodedata.normalize(form, LONG_RUN.sub(drop_marks, text))
 
