@@ -13,6 +13,7 @@ from cstp_grpc.guardrails.rulebook_extension import (
     Extension,
     collect_rulebook_files,
     ignore_problem,
+    may_extend,
     normalize_path,
     read_extensions,
     rulebook_root,
@@ -158,7 +159,7 @@ class RulebookLoader:
     def _read_extensions(self, file: Path) -> Sequence[Extension]:
         """Return the extensions of a file, and report the problems with them."""
         content = self._files[file].content
-        document = read_document(content, ignore_problem) if b"extends" in content else None
+        document = read_document(content, ignore_problem) if may_extend(content) else None
         if document is None:
             # If it cannot be parsed, that is reported where it is parsed.
             return ()

@@ -122,12 +122,17 @@ def collect_rulebook_files(path: Path, report: ReportUnreadable = raise_unreadab
 
 def extended_paths(file: RulebookFile, root: Path) -> Iterator[Path]:
     """Yield the paths of the rulebooks that a file extends; what is wrong is left to the loader."""
-    # Most files extend nothing, and are parsed once only.
-    if b"extends" in file.content:
+    if may_extend(file.content):
         document = read_document(file.content, ignore_problem)
         if document is not None:
             for extension in read_extensions(document, file.path, root, ignore_problem):
                 yield extension.path
+
+
+def may_extend(content: bytes) -> bool:
+    """Return whether a rulebook may extend others; most do not, and need not be parsed to know it."""
+    # A key in quotes may be written with escapes.
+    return b"extends" in content or b"\\" in content
 
 
 def ignore_problem(line: int, *reasons: str) -> None:

@@ -235,3 +235,11 @@ def test_no_rulebook_of_the_folder_is_left_out_for_those_that_are_extended(tmp_p
     book(tmp_path / "b.yaml", [rule("b", "true")])
 
     assert "too many rulebooks are extended" in problem(tmp_path)
+
+
+def test_a_key_that_is_written_with_escapes_extends_as_well(tmp_path: Path) -> None:
+    book(tmp_path / "more" / "base.yaml", [rule("base", "true")])
+    path = book(tmp_path / "a.yaml", extends=["more/base.yaml"])
+    write(path, path.read_text().replace("extends", r"e\x78tends"))
+
+    assert fired(path) == ["no"]
