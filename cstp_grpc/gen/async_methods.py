@@ -472,7 +472,8 @@ class AsyncCstp:
         durable write.
 
         An action that cannot be judged has an error in its place, which spoils no other. Errors: INVALID_ARGUMENT if
-        any action has not the form of one, UNAVAILABLE if the checks cannot be recorded.
+        any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be
+        recorded.
 
         Args:
             description: In words; 1 to 8000 characters, not blank.

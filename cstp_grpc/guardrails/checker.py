@@ -9,10 +9,11 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
-from cstp_grpc.errors import CstpError, GuardrailEvalFailed, error_reason
+from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, error_reason
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import NO_INTENTS, Action, IntentFacts, Verdict
 from cstp_grpc.storage.background_work import RunBlocking
+from cstp_grpc.storage.pagination import ITEM_BYTES, estimate_message_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +134,14 @@ class GuardrailChecker:
         request_id: str,
         reader: str,
         run_blocking: RunBlocking,
+        max_bytes: int,
     ) -> Sequence[CheckResult | CstpError]:
         """Return the result for each action, or the error of one that cannot be judged, after recording all of them.
 
         The request id of an entry is that of `batch_check_id`. The evaluation, which may take long for hundreds of
-        actions, runs by `run_blocking`; all entries are one durable write. Raises Unavailable if they cannot be
-        written, and what is unexpected once it is on record.
+        actions, runs by `run_blocking`; all entries are one durable write. Raises InvalidArgument, and records nothing,
+        if the verdicts take more than `max_bytes`, by estimate; Unavailable if the entries cannot be written; and what
+        is unexpected once it is on record.
         """
         if self.reads_intents:
             actions = [
@@ -146,6 +149,9 @@ class GuardrailChecker:
                 for action in actions
             ]
         outcomes = await run_blocking(lambda: [self._try_to_judge(action) for action in actions])
+        # Before the checks are on record: an answer that does not fit into a message would never arrive.
+        if sum(estimate_verdict_bytes(each) for each in outcomes if isinstance(each, Verdict)) > max_bytes:
+            raise InvalidArgument.field("actions", "have verdicts that are too long for one answer; send fewer actions")
         evaluated_at = self._clock()
         await self._sink.write_all(
             [
@@ -175,6 +181,20 @@ class GuardrailChecker:
             return self.judge(action)
         except Exception as error:  # noqa: BLE001 - recorded, and then answered or raised
             return error
+
+
+def estimate_verdict_bytes(verdict: Verdict) -> int:
+    """Return about how many bytes a verdict takes in a message."""
+    found = (*verdict.violations, *verdict.warnings, *verdict.dryrun)
+    missing = [each for violation in found for each in violation.missing_inputs]
+    return ITEM_BYTES * (1 + len(found)) + estimate_message_bytes(
+        (
+            *verdict.assumed,
+            *(text for each in found for text in (each.guardrail_id, each.name, each.message, each.suggestion)),
+            *(text for each in missing for text in (each.name, each.type, each.description, *each.values)),
+            *(text for each in verdict.ignored for text in (each.name, each.closest)),
+        )
+    )
 
 
 def batch_check_id(request_id: str, place: int) -> str:

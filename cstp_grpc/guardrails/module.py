@@ -16,5 +16,8 @@ def build_guardrails_module(shared: SharedParts, rule_set: RuleSet, checker: Gua
     rules = RuleListing(rule_set, shared.clock())
     # The threads of searches: a batch computes, and must not take those of single checks.
     run_blocking = shared.pools[PoolName.QUERIES].run
-    servicer = GuardrailService(shared.settings.agent.name, rules, checker, run_blocking)
+    settings = shared.settings
+    # Half of a message, because the estimate leaves out what frames the fields.
+    max_bytes = settings.grpc.max_message_bytes // 2
+    servicer = GuardrailService(settings.agent.name, rules, checker, run_blocking, max_bytes)
     return Module(servicers=[(guardrails_pb2_grpc.add_GuardrailServiceServicer_to_server, servicer)])

@@ -23,13 +23,20 @@ ENFORCEMENT = EnumMapping(guardrails_pb2.Enforcement, Enforcement)
 
 
 class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
-    """Serves cstp.v1.GuardrailService; `name` is the name of this agent, `run_blocking` runs what takes long."""
+    """Serves cstp.v1.GuardrailService.
 
-    def __init__(self, name: str, rules: RuleListing, checker: GuardrailChecker, run_blocking: RunBlocking) -> None:
+    `name` is the name of this agent, `run_blocking` runs what takes long, and `max_bytes` is how long the verdicts of a
+    batch may be together.
+    """
+
+    def __init__(
+        self, name: str, rules: RuleListing, checker: GuardrailChecker, run_blocking: RunBlocking, max_bytes: int
+    ) -> None:
         self._name = name
         self._rules = rules
         self._checker = checker
         self._run_blocking = run_blocking
+        self._max_bytes = max_bytes
 
     def ListGuardrails(
         self, request: guardrails_pb2.ListGuardrailsRequest, context: grpc.ServicerContext
@@ -76,6 +83,7 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
             caller.request_id,
             caller.reader,
             self._run_blocking,
+            self._max_bytes,
         )
         return guardrails_pb2.BatchCheckGuardrailsResponse(
             results=[

@@ -141,9 +141,13 @@ def test_a_failure_that_cannot_be_recorded_is_unavailable() -> None:
         check(GuardrailChecker(None, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")
 
 
-def check_batch(sink: NullAuditSink, actions: Sequence[Action]) -> Sequence[CheckResult | CstpError]:
+def check_batch(
+    sink: NullAuditSink, actions: Sequence[Action], max_bytes: int = 100_000
+) -> Sequence[CheckResult | CstpError]:
     checker = GuardrailChecker(EVALUATOR, sink, lambda: NOW)
-    return asyncio.run(checker.judge_and_record_batch(actions, "emerson", None, "req-1", "emerson", ObservedLane().run))
+    return asyncio.run(
+        checker.judge_and_record_batch(actions, "emerson", None, "req-1", "emerson", ObservedLane().run, max_bytes)
+    )
 
 
 def test_a_batch_is_on_record_in_one_write_with_an_entry_for_each_action() -> None:
@@ -174,3 +178,12 @@ def test_a_bug_in_one_action_of_a_batch_fails_the_call_once_all_are_on_record() 
 def test_a_batch_that_cannot_be_recorded_has_no_verdicts() -> None:
     with pytest.raises(Unavailable):
         check_batch(Broken(), [Action("one")])
+
+
+def test_a_batch_whose_answer_would_be_too_long_is_refused_and_not_on_record() -> None:
+    trail = Memory()
+
+    with pytest.raises(InvalidArgument, match="send fewer actions"):
+        check_batch(trail, [Action("one", context={"bad": True})] * 50, max_bytes=10_000)
+
+    assert trail.entries == []

@@ -87,7 +87,7 @@ class GuardrailServiceServicer:
     def BatchCheckGuardrails(self, request, context):
         """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
         write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-        INVALID_ARGUMENT if any action has not the form of one, UNAVAILABLE if the checks cannot be recorded.
+        INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,7 @@ class GuardrailServiceStub:
     BatchCheckGuardrails: _grpc.UnaryUnaryMultiCallable[_guardrails_pb2.BatchCheckGuardrailsRequest, _guardrails_pb2.BatchCheckGuardrailsResponse]
     """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
     write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-    INVALID_ARGUMENT if any action has not the form of one, UNAVAILABLE if the checks cannot be recorded.
+    INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
     """
 
 @_typing.type_check_only
@@ -67,7 +67,7 @@ class GuardrailServiceAsyncStub(GuardrailServiceStub):
     BatchCheckGuardrails: _aio.UnaryUnaryMultiCallable[_guardrails_pb2.BatchCheckGuardrailsRequest, _guardrails_pb2.BatchCheckGuardrailsResponse]  # type: ignore[assignment]
     """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
     write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-    INVALID_ARGUMENT if any action has not the form of one, UNAVAILABLE if the checks cannot be recorded.
+    INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
     """
 
 class GuardrailServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -109,7 +109,7 @@ class GuardrailServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_guardrails_pb2.BatchCheckGuardrailsResponse, _abc.Awaitable[_guardrails_pb2.BatchCheckGuardrailsResponse]]:
         """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
         write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-        INVALID_ARGUMENT if any action has not the form of one, UNAVAILABLE if the checks cannot be recorded.
+        INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
         """
 
 def add_GuardrailServiceServicer_to_server(servicer: GuardrailServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

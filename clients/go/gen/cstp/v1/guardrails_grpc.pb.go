@@ -43,7 +43,7 @@ type GuardrailServiceClient interface {
 	GetRulebook(ctx context.Context, in *GetRulebookRequest, opts ...grpc.CallOption) (*GetRulebookResponse, error)
 	// Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
 	// write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-	// INVALID_ARGUMENT if any action has not the form of one, UNAVAILABLE if the checks cannot be recorded.
+	// INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
 	BatchCheckGuardrails(ctx context.Context, in *BatchCheckGuardrailsRequest, opts ...grpc.CallOption) (*BatchCheckGuardrailsResponse, error)
 }
 
@@ -111,7 +111,7 @@ type GuardrailServiceServer interface {
 	GetRulebook(context.Context, *GetRulebookRequest) (*GetRulebookResponse, error)
 	// Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
 	// write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-	// INVALID_ARGUMENT if any action has not the form of one, UNAVAILABLE if the checks cannot be recorded.
+	// INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
 	BatchCheckGuardrails(context.Context, *BatchCheckGuardrailsRequest) (*BatchCheckGuardrailsResponse, error)
 	mustEmbedUnimplementedGuardrailServiceServer()
 }
