@@ -55,7 +55,7 @@ def test_an_announcement_can_say_who_announces_and_where_to_tell_more(server: Se
 
 
 def test_a_query_that_finds_nothing_says_so(remembered: Server) -> None:
-    assert "No decision resembles this" in remembered.ok("query", "quantum chromodynamics")
+    assert "No decision resembles this" in remembered.ok("query", "quantum chromodynamics", "--min-score", 0.3)
 
 
 def test_a_query_as_json_is_the_result_of_the_method(remembered: Server) -> None:
