@@ -18,7 +18,7 @@ def normalize_text(text: str, form: Literal["NFKC", "NFKD"]) -> str:
 
 
 def drop_marks(match: re.Match[str]) -> str:
-    """Return what a pattern has found without combining marks."""
+    """Return the text of a match without combining marks."""
     # One by one: some characters are no marks, but become two of them.
     decomposed = "".join(unicodedata.normalize("NFKD", character) for character in match[0])
     return "".join(character for character in decomposed if not unicodedata.combining(character))
