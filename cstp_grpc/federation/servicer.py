@@ -36,7 +36,8 @@ from cstp_grpc.federation.peer_responses import (
     write_query,
 )
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, types_pb2
-from cstp_grpc.intents.servicer import CstpService, QueryLimits, claimed_agent_name, query_limit
+from cstp_grpc.guardrails.messages import claimed_agent_name
+from cstp_grpc.intents.servicer import CstpService, QueryLimits, query_limit
 
 RequestT = TypeVar(
     "RequestT", cstp_pb2.AnnounceIntentRequest, cstp_pb2.QueryDecisionsRequest, cstp_pb2.CheckGuardrailsRequest

@@ -7,9 +7,18 @@ from typing import Any
 from cstp_grpc.caller import Caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.enums import Stakes
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, types_pb2
 from cstp_grpc.guardrails.checker import CheckResult
 from cstp_grpc.guardrails.model import Action, IgnoredInput, Verdict, Violation
+
+
+def claimed_agent_name(
+    request: cstp_pb2.CheckGuardrailsRequest
+    | cstp_pb2.AnnounceIntentRequest
+    | guardrails_pb2.BatchCheckGuardrailsRequest,
+) -> str | None:
+    """Return the agent name that the request claims, or None."""
+    return proto_values.optional_field(request.agent, "id") if request.HasField("agent") else None
 
 
 def parse_action(message: cstp_pb2.Action, caller: Caller) -> Action:

@@ -13,7 +13,7 @@ from cstp_grpc.enums import Enforcement, Permission
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
 from cstp_grpc.guardrails.checker import CheckResult, GuardrailChecker, batch_check_id
-from cstp_grpc.guardrails.messages import check_message, parse_action
+from cstp_grpc.guardrails.messages import check_message, claimed_agent_name, parse_action
 from cstp_grpc.guardrails.model import Rulebook
 from cstp_grpc.guardrails.rule_listing import ListedGuardrail, ListedInput, RuleListing
 from cstp_grpc.storage.background_work import RunBlocking
@@ -79,7 +79,7 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
         results = await self._checker.judge_and_record_batch(
             [parse_action(action, caller) for action in request.actions],
             caller.agent,
-            proto_values.optional_field(request.agent, "id") if request.HasField("agent") else None,
+            claimed_agent_name(request),
             caller.request_id,
             caller.reader,
             self._run_blocking,

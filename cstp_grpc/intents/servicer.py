@@ -21,7 +21,7 @@ from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.enums import Stakes, Visibility
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, intents_pb2, intents_pb2_grpc, types_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.messages import check_message, guardrail_status_message, parse_action
+from cstp_grpc.guardrails.messages import check_message, claimed_agent_name, guardrail_status_message, parse_action
 from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
@@ -285,11 +285,6 @@ def code_context_message(code: CodeContext) -> code_pb2.CodeContext:
 def code_note_message(note: CodeNote) -> code_pb2.CodeNote:
     """Convert a note to a message."""
     return code_pb2.CodeNote(file=note.file, text=note.text, line=note.line)
-
-
-def claimed_agent_name(request: cstp_pb2.CheckGuardrailsRequest | cstp_pb2.AnnounceIntentRequest) -> str | None:
-    """Return the agent name that the request claims, or None."""
-    return proto_values.optional_field(request.agent, "id") if request.HasField("agent") else None
 
 
 def list_intents(store: IntentStore, request: audit_pb2.ListIntentsRequest) -> audit_pb2.ListIntentsResponse:
