@@ -84,29 +84,29 @@ class Comments:
         return " ".join(self._found.get(path, "").split())
 
 
-def render(files: list[FileDescriptorProto]) -> str:
+def render_document(files: list[FileDescriptorProto]) -> str:
     """Return the whole document."""
     parts = [HEAD]
     for file in files:
         comments = Comments(file)
         for number, service in enumerate(file.service):
-            parts.append("\n".join(service_lines(file, service, number, comments)))
+            parts.append("\n".join(list_service_lines(file, service, number, comments)))
     parts.append("## Messages\n")
     for file in files:
         comments = Comments(file)
-        options = {local(extension.type_name) for extension in file.extension}
+        options = {local_name(extension.type_name) for extension in file.extension}
         for number, message in enumerate(file.message_type):
             if message.name not in options:
-                parts.append("\n".join(message_lines(message, number, comments)))
+                parts.append("\n".join(list_message_lines(message, number, comments)))
     parts.append("## Words\n")
     for file in files:
         comments = Comments(file)
         for number, enum in enumerate(file.enum_type):
-            parts.append("\n".join(enum_lines(enum, number, comments)))
+            parts.append("\n".join(list_enum_lines(enum, number, comments)))
     return "\n".join(parts)
 
 
-def service_lines(
+def list_service_lines(
     file: FileDescriptorProto, service: ServiceDescriptorProto, number: int, comments: Comments
 ) -> Iterator[str]:
     """Yield the section of a service."""
@@ -121,21 +121,21 @@ def service_lines(
     for index, (rpc, method) in enumerate(zip(service.method, of_service, strict=True)):
         intent = f" `{method.intent_type}` |" if intents else ""
         events = EVENT_PATHS.get(method.name)
-        takes = exchanged(rpc.input_type, streams=rpc.client_streaming)
-        answers = exchanged(rpc.output_type, streams=rpc.server_streaming, events=events)
+        takes = describe_exchanged(rpc.input_type, streams=rpc.client_streaming)
+        answers = describe_exchanged(rpc.output_type, streams=rpc.server_streaming, events=events)
         comment = comments.at(SERVICES, number, METHODS, index)
         yield f"| `{method.name}` | {method.permission} |{intent} {takes} | {answers} | {comment} |"
     yield ""
 
 
-def exchanged(type_name: str, *, streams: bool, events: str | None = None) -> str:
+def describe_exchanged(type_name: str, *, streams: bool, events: str | None = None) -> str:
     """Return the Markdown of the message that a method takes or answers; `events` is where bridges stream it."""
-    name = local(type_name)
+    name = local_name(type_name)
     how = f"gRPC, or events at `GET {events}`: a stream of " if events else "gRPC only, a stream of "
     return f"{how if streams else ''}[{name}](#{name.lower()})"
 
 
-def message_lines(message: DescriptorProto, number: int, comments: Comments) -> Iterator[str]:
+def list_message_lines(message: DescriptorProto, number: int, comments: Comments) -> Iterator[str]:
     """Yield the section of a message."""
     yield f"### {message.name}\n\n{comments.at(MESSAGES, number)}\n"
     if message.field:
@@ -149,7 +149,7 @@ def message_lines(message: DescriptorProto, number: int, comments: Comments) -> 
     yield ""
 
 
-def reason_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> Iterator[str]:
+def list_reason_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> Iterator[str]:
     """Yield the section of ErrorReason, with the codes of each reason."""
     yield f"### {enum.name}\n\n{comments.at(ENUMS, number)}\n"
     yield REASON_COLUMNS
@@ -165,24 +165,24 @@ def reason_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> 
             ]
             yield f"| `{reason}` | {' | '.join(map(str, cells))} |"
     yield f"\n{BARE_CODES}\n| gRPC status without ErrorInfo | reason |\n|---|---|"
-    yield from reasons_by_codes(BARE_GRPC_CODES)
+    yield from list_reasons_by_codes(BARE_GRPC_CODES)
     yield "\n| JSON-RPC error without `data.reason` | reason |\n|---|---|"
-    yield from reasons_by_codes(BARE_JSON_RPC_CODES)
+    yield from list_reasons_by_codes(BARE_JSON_RPC_CODES)
     yield "\n| HTTP status without JSON-RPC | reason |\n|---|---|"
-    yield from reasons_by_codes(BARE_HTTP_STATUSES)
+    yield from list_reasons_by_codes(BARE_HTTP_STATUSES)
     yield ""
 
 
-def reasons_by_codes(table: Mapping[Any, str]) -> Iterator[str]:
+def list_reasons_by_codes(table: Mapping[Any, str]) -> Iterator[str]:
     """Yield a row for each reason with the codes that mean it on their own."""
     for reason, codes in groupby(table, key=lambda code: table[code]):
         yield f"| {', '.join(map(str, codes))} | `{reason}` |"
 
 
-def enum_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> Iterator[str]:
+def list_enum_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> Iterator[str]:
     """Yield the section of an enum."""
     if enum.name == "ErrorReason":
-        yield from reason_lines(enum, number, comments)
+        yield from list_reason_lines(enum, number, comments)
         return
     prefix = enum.value[0].name.removesuffix("UNSPECIFIED")
     yield f"### {enum.name}\n\n{comments.at(ENUMS, number)}\n\n| word | |\n|---|---|"
@@ -196,16 +196,16 @@ def type_of(field: FieldDescriptorProto) -> str:
     """Return a field's type as readers of JSON know it."""
     name = SCALARS.get(field.type) or WELL_KNOWN.get(field.type_name)
     if name is None:
-        name = f"[{local(field.type_name)}](#{local(field.type_name).lower()})"
+        name = f"[{local_name(field.type_name)}](#{local_name(field.type_name).lower()})"
     return f"list of {name}" if field.label == FieldDescriptorProto.LABEL_REPEATED else name
 
 
-def local(type_name: str) -> str:
+def local_name(type_name: str) -> str:
     """Return a type's name without its package."""
     return type_name.rpartition(".")[2]
 
 
-def descriptors() -> list[FileDescriptorProto]:
+def read_descriptors() -> list[FileDescriptorProto]:
     """Return our files with their comments, the protocol itself first."""
     image = subprocess.run(
         ["buf", "build", "--as-file-descriptor-set", "-o", "-"], cwd=ROOT, capture_output=True, check=True
@@ -221,7 +221,7 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    text = render(descriptors())
+    text = render_document(read_descriptors())
     if not parser.parse_args().check:
         OUT.write_text(text)
     elif not OUT.exists() or OUT.read_text() != text:

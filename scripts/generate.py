@@ -59,7 +59,7 @@ def generate(target: Path) -> dict[str, str]:
     reasons = generate_errors.read_reasons(files)
     (target / "comments.py").write_text(comments_module(files))
     (target / "places.py").write_text(places_module(files))
-    for name, text in generate_client.modules(files).items():
+    for name, text in generate_client.render_modules(files).items():
         (target / name).write_text(text)
     (target / "error_reasons.py").write_text(generate_errors.python_module(reasons))
     (target / "service_config.json").write_text(json.dumps(service_config(files, reasons), indent=2) + "\n")
@@ -88,7 +88,7 @@ def places_module(files: FileDescriptorSet) -> str:
     services = {}
     for file in files.file:
         module = f"cstp_grpc.gen.{file.name.removesuffix('.proto').replace('/', '.')}_pb2"
-        package = generate_client.camel(file.package.split(".")[0])
+        package = generate_client.to_camel_case(file.package.split(".")[0])
         for service in file.service:
             services[f"{file.package}.{service.name}"] = module
             for rpc in service.method:

@@ -120,7 +120,7 @@ class Rpc:
         return f"{self.kind}[{', '.join(self.types)}]"
 
 
-def modules(files: FileDescriptorSet) -> dict[str, str]:
+def render_modules(files: FileDescriptorSet) -> dict[str, str]:
     """Return the generated modules by the names of their files."""
     reader = Reader(Contract(files))
     rpcs = list(reader.rpcs())
@@ -129,9 +129,9 @@ def modules(files: FileDescriptorSet) -> dict[str, str]:
         for package, found in groupby(sorted(reader.used), key=lambda used: used[0])
     )
     return {
-        "calls.py": calls_module(rpcs, imports),
-        "methods.py": methods_module(rpcs, imports, ""),
-        "async_methods.py": methods_module(rpcs, imports, "Async"),
+        "calls.py": render_calls_module(rpcs, imports),
+        "methods.py": render_methods_module(rpcs, imports, ""),
+        "async_methods.py": render_methods_module(rpcs, imports, "Async"),
     }
 
 
@@ -150,14 +150,14 @@ class Reader:
 
     def _rpc(self, rpc: MethodDescriptor) -> Rpc:
         package = rpc.containing_service.file.package.split(".")[0]
-        kind, types, arguments = self._form(rpc, f"{camel(package)}.{camel(rpc.name)}")
+        kind, types, arguments = self._form(rpc, f"{to_camel_case(package)}.{to_camel_case(rpc.name)}")
         return Rpc(
             group="".join(part.capitalize() for part in package.split("_")),
             service=rpc.containing_service.full_name,
-            name=snake(rpc.name),
+            name=to_snake_case(rpc.name),
             kind=kind,
             types=types,
-            parameters=() if kind == "UploadCall" else tuple(in_order(self._parameters(rpc.input_type))),
+            parameters=() if kind == "UploadCall" else tuple(sort_parameters(self._parameters(rpc.input_type))),
             arguments=arguments,
             comment=self._contract.comment(rpc),
         )
@@ -166,12 +166,12 @@ class Reader:
         """Return the kind of a call's description, its types, and what it is made of."""
         request, response = rpc.input_type, rpc.output_type
         first = response.fields[0]
-        named, field, of = quoted(method), quoted(first.name), (self._element(first),)
+        named, field, of = quote_text(method), quote_text(first.name), (self._element(first),)
         if rpc.client_streaming:
             return "UploadCall", (self._class(request), *of), (named, field)
         begin = (named, self._values(request))
         if rpc.server_streaming:
-            return "WatchCall", *self._watch_form(response, begin, quoted(method.replace(".watch", ".list")))
+            return "WatchCall", *self._watch_form(response, begin, quote_text(method.replace(".watch", ".list")))
         if "next_page_token" in response.fields_by_name:
             return "PagedCall", of, (*begin, field)
         if "more" in response.fields_by_name:
@@ -187,16 +187,16 @@ class Reader:
         first = response.fields[0]
         for position in POSITIONS:
             if position in response.fields_by_name:
-                return (self._class(response),), (*begin, quoted(""), quoted(position))
-        arguments = (*begin, quoted(first.name))
+                return (self._class(response),), (*begin, quote_text(""), quote_text(position))
+        arguments = (*begin, quote_text(first.name))
         if "sequence" in first.message_type.fields_by_name:
-            return (self._element(first),), (*arguments, quoted("sequence"), listing)
-        return (self._element(first),), (*arguments, quoted(""))
+            return (self._element(first),), (*arguments, quote_text("sequence"), listing)
+        return (self._element(first),), (*arguments, quote_text(""))
 
     def _values(self, message: Descriptor) -> str:
         """Return an expression of the fields that a request is made of."""
         parts = [
-            f"{quoted(field.name)}: {self._values(field.message_type) if self._is_flattened(field) else field.name}"
+            f"{quote_text(field.name)}: {self._values(field.message_type) if self._is_flattened(field) else field.name}"
             for field in message.fields
             if field.name not in PAGING
         ]
@@ -228,7 +228,7 @@ class Reader:
         )
 
     def _comment(self, field: FieldDescriptor) -> str:
-        comment = self._contract.comment(field) + words(field)
+        comment = self._contract.comment(field) + describe_words(field)
         return f"Of each page: {comment[:1].lower()}{comment[1:]}" if field.name == "page_size" else comment
 
     def _is_required(self, field: FieldDescriptor) -> bool:
@@ -270,7 +270,7 @@ SCALARS = {
 }
 
 
-def words(field: FieldDescriptor) -> str:
+def describe_words(field: FieldDescriptor) -> str:
     """Return a sentence on the words of an enum."""
     if not field.enum_type:
         return ""
@@ -279,7 +279,7 @@ def words(field: FieldDescriptor) -> str:
     return f" One of {', '.join(value.removeprefix(prefix).lower() for value in values)}."
 
 
-def in_order(parameters: Iterable[Parameter]) -> list[Parameter]:
+def sort_parameters(parameters: Iterable[Parameter]) -> list[Parameter]:
     """Return parameters in the order of a signature."""
 
     def rank(parameter: Parameter) -> int:
@@ -292,48 +292,49 @@ def in_order(parameters: Iterable[Parameter]) -> list[Parameter]:
     return sorted(parameters, key=rank)
 
 
-def calls_module(rpcs: list[Rpc], imports: str) -> str:
+def render_calls_module(rpcs: list[Rpc], imports: str) -> str:
     """Return the module of functions that describe calls."""
-    functions = "".join(f"\n\n{call_function(rpc)}" for rpc in rpcs)
+    functions = "".join(f"\n\n{render_call_function(rpc)}" for rpc in rpcs)
     doc = '"""What every call of the contract is, as `cstp_grpc.contract.calls` writes it."""'
-    return head(doc, ("UnaryCall", "Json", "PagedCall", "UploadCall", "WatchCall"), imports, functions)
+    return render_head(doc, ("UnaryCall", "Json", "PagedCall", "UploadCall", "WatchCall"), imports, functions)
 
 
-def call_function(rpc: Rpc) -> str:
+def render_call_function(rpc: Rpc) -> str:
     """Return the function that describes a call."""
-    doc = f'"""Describe {camel(rpc.name)} of {rpc.service}."""'
-    lines = signature("def", rpc.name, declarations(rpc.parameters), rpc.described)
-    return f"{lines}\n    {doc}\n{invocation(f'return {rpc.kind}', rpc.arguments)}\n"
+    doc = f'"""Describe {to_camel_case(rpc.name)} of {rpc.service}."""'
+    lines = render_signature("def", rpc.name, render_declarations(rpc.parameters), rpc.described)
+    return f"{lines}\n    {doc}\n{render_invocation(f'return {rpc.kind}', rpc.arguments)}\n"
 
 
-def methods_module(rpcs: list[Rpc], imports: str, prefix: str) -> str:
+def render_methods_module(rpcs: list[Rpc], imports: str, prefix: str) -> str:
     """Return the module of classes whose methods have calls made; `prefix` is that of names in an event loop."""
     classes = "".join(
-        f"\n\n{methods_class(name, list(group), prefix)}" for name, group in groupby(rpcs, key=lambda rpc: rpc.group)
+        f"\n\n{render_methods_class(name, list(group), prefix)}"
+        for name, group in groupby(rpcs, key=lambda rpc: rpc.group)
     )
     where = " in an event loop" if prefix else ""
     doc = f'"""A method for every call of the contract{where}; each raises CstpError."""'
-    return head(doc, (f"{prefix}CallExecutor", "Json", "OnFailure"), imports, classes)
+    return render_head(doc, (f"{prefix}CallExecutor", "Json", "OnFailure"), imports, classes)
 
 
-def methods_class(group: str, rpcs: list[Rpc], prefix: str) -> str:
+def render_methods_class(group: str, rpcs: list[Rpc], prefix: str) -> str:
     """Return the class of the methods of a group."""
     services = ", ".join(dict.fromkeys(rpc.service for rpc in rpcs))
-    doc = docstring(f"The methods of {services}.", [], indent=4)
+    doc = render_docstring(f"The methods of {services}.", [], indent=4)
     begin = f"    def __init__(self, caller: {prefix}CallExecutor) -> None:\n        self._caller = caller\n"
-    methods = "".join(f"\n{textwrap.indent(method(rpc, prefix), '    ')}" for rpc in rpcs)
+    methods = "".join(f"\n{textwrap.indent(render_method(rpc, prefix), '    ')}" for rpc in rpcs)
     return f"class {prefix}{group}:\n{doc}\n\n{begin}{methods}"
 
 
-def method(rpc: Rpc, prefix: str) -> str:
+def render_method(rpc: Rpc, prefix: str) -> str:
     """Return the method of an rpc."""
     around = around_call(rpc, prefix)
     told = [*rpc.parameters, *around]
     returned, waits = returned_type(rpc, prefix), prefix and rpc.kind == "UnaryCall"
-    lines = signature("async def" if waits else "def", rpc.name, ["self", *declarations(told)], returned)
-    described = invocation(f"call = calls.{rpc.name}", [parameter.passed for parameter in rpc.parameters])
+    lines = render_signature("async def" if waits else "def", rpc.name, ["self", *render_declarations(told)], returned)
+    described = render_invocation(f"call = calls.{rpc.name}", [parameter.passed for parameter in rpc.parameters])
     made = f"self._caller.{VERBS[rpc.kind]}({', '.join(['call', *(parameter.passed for parameter in around)])})"
-    text = docstring(f"{rpc.comment} {NOTES[rpc.kind]}".strip(), told, indent=4)
+    text = render_docstring(f"{rpc.comment} {NOTES[rpc.kind]}".strip(), told, indent=4)
     return f"{lines}\n{text}\n{described}\n    return {'await ' if waits else ''}{made}\n"
 
 
@@ -369,7 +370,7 @@ def returned_type(rpc: Rpc, prefix: str) -> str:
     return f"{prefix}Iterator[{of}]"
 
 
-def declarations(parameters: Iterable[Parameter]) -> list[str]:
+def render_declarations(parameters: Iterable[Parameter]) -> list[str]:
     """Return the parameters of a signature, with the mark after which all are by keyword."""
     found = list(parameters)
     by_keyword = [parameter.declaration for parameter in found if not parameter.positional]
@@ -377,7 +378,7 @@ def declarations(parameters: Iterable[Parameter]) -> list[str]:
     return [*(parameter.declaration for parameter in found if parameter.positional), *marked]
 
 
-def signature(keyword: str, name: str, parts: list[str], returned: str) -> str:
+def render_signature(keyword: str, name: str, parts: list[str], returned: str) -> str:
     """Return the lines of a signature."""
     line = f"{keyword} {name}({', '.join(parts)}) -> {returned}:"
     if len(line) <= WIDTH - 4:
@@ -386,7 +387,7 @@ def signature(keyword: str, name: str, parts: list[str], returned: str) -> str:
     return f"{keyword} {name}(\n{inner}) -> {returned}:"
 
 
-def invocation(begin: str, arguments: Iterable[str]) -> str:
+def render_invocation(begin: str, arguments: Iterable[str]) -> str:
     """Return the lines of a call in a function, in one where it fits."""
     listed = list(arguments)
     line = f"    {begin}({', '.join(listed)})"
@@ -396,15 +397,15 @@ def invocation(begin: str, arguments: Iterable[str]) -> str:
     return f"    {begin}(\n{inner}    )"
 
 
-def docstring(text: str, parameters: Iterable[Parameter], indent: int) -> str:
+def render_docstring(text: str, parameters: Iterable[Parameter], indent: int) -> str:
     """Return the lines of a docstring."""
     space = " " * indent
     first, _, rest = text.partition(". ")
     opening = f'{space}"""{first.removesuffix(".")}.'
-    parts = [wrapped(opening, space)]
+    parts = [wrap_text(opening, space)]
     if rest:
-        parts.append("\n" + wrapped(space + rest, space))
-    lines = [wrapped(f"{space}    {each.name}: {each.comment}", f"{space}        ") for each in parameters]
+        parts.append("\n" + wrap_text(space + rest, space))
+    lines = [wrap_text(f"{space}    {each.name}: {each.comment}", f"{space}        ") for each in parameters]
     if lines:
         parts.append(f"\n{space}Args:\n" + "\n".join(lines))
     if len(parts) == 1 and len(parts[0]) + 3 <= WIDTH and "\n" not in parts[0]:
@@ -412,12 +413,12 @@ def docstring(text: str, parameters: Iterable[Parameter], indent: int) -> str:
     return "\n".join(parts) + f'\n{space}"""'
 
 
-def wrapped(text: str, indent: str) -> str:
+def wrap_text(text: str, indent: str) -> str:
     """Return a text in lines, of which all but the first are indented."""
     return "\n".join(textwrap.wrap(text, WIDTH - 4, subsequent_indent=indent, break_on_hyphens=False))
 
 
-def head(doc: str, names: Iterable[str], imports: str, body: str) -> str:
+def render_head(doc: str, names: Iterable[str], imports: str, body: str) -> str:
     """Return the beginning of a module, which imports what its body needs."""
     collections = [name for name in COLLECTIONS if re.search(rf"\b{name}\b", body)]
     lines = [doc, "", "from __future__ import annotations", ""]
@@ -434,17 +435,17 @@ def head(doc: str, names: Iterable[str], imports: str, body: str) -> str:
     return "\n".join(lines) + body
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Return a text as Python writes it."""
     return f'"{text}"'
 
 
-def snake(name: str) -> str:
+def to_snake_case(name: str) -> str:
     """Return `AnnounceIntent` as `announce_intent`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def camel(name: str) -> str:
+def to_camel_case(name: str) -> str:
     """Return `intent_layer` as `intentLayer` and `AnnounceIntent` as `announceIntent`."""
     first, *others = name.split("_")
     return first[:1].lower() + first[1:] + "".join(part.capitalize() for part in others)

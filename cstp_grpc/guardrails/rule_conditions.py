@@ -62,12 +62,17 @@ def read_instant(fields: YamlFields, key: str, hint: str = INSTANT_HINT) -> date
     text = fields.optional_text(key)
     if text is None:
         return None
+    instant = parse_instant(text)
+    if instant is None:
+        fields.report_problem(f"`{key}` {hint}", key)
+    return instant
+
+
+def parse_instant(text: str) -> datetime | None:
+    """Return an instant of RFC 3339 in UTC, or None if the text is none."""
     try:
         instant = datetime.fromisoformat(text)
         # Raises OverflowError in the first hours of the year 1 and the last ones of 9999.
-        if instant.tzinfo is not None:
-            return instant.astimezone(UTC)
+        return None if instant.tzinfo is None else instant.astimezone(UTC)
     except (ValueError, OverflowError):
-        pass
-    fields.report_problem(f"`{key}` {hint}", key)
-    return None
+        return None

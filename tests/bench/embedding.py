@@ -45,7 +45,7 @@ def measure_embedding(run: Run) -> None:
     cpu, alone_wall, wall = [], [], []
     for number in range(run.rounds):
         run.progress(f"round {number + 1}/{run.rounds}: {len(texts)} texts")
-        before, one, two = (cost_of(embedder, texts) for embedder in (plain, alone, shared))
+        before, one, two = (measure_cost(embedder, texts) for embedder in (plain, alone, shared))
         cpu.append(one.cpu / before.cpu)
         alone_wall.append(one.wall / before.wall)
         wall.append(two.wall / before.wall)
@@ -56,8 +56,8 @@ def measure_embedding(run: Run) -> None:
     run.add(f"small-batches-{THREADS}-threads.wall", "x", Better.LOWER, wall)
 
 
-def cost_of(embedder: Embedder, texts: Sequence[str]) -> Cost:
-    """Return what embedding all texts takes."""
+def measure_cost(embedder: Embedder, texts: Sequence[str]) -> Cost:
+    """Return the seconds that embedding all texts takes."""
     cpu, wall = time.process_time(), time.perf_counter()
     embedder.embed(texts)
     return Cost(time.process_time() - cpu, time.perf_counter() - wall)

@@ -23,7 +23,7 @@ def measure_memory(run: Run) -> None:
         bridge(served.grpc, run.folder) as bridged,
         ExitStack() as opened,
     ):
-        series = series_maker(opened, served, bridged)
+        series = series_factory(opened, served, bridged)
         parameters = Parameters()
         check, query = ("cstp.checkGuardrails", parameters.check), ("cstp.queryDecisions", parameters.query_cached)
         announce = ("cstp.announceIntent", parameters.announce)
@@ -68,7 +68,7 @@ def measure_large_memory(run: Run) -> None:
         server(run.decisions(MANY), "--provider", run.provider, "--index", "embedded") as served,
         ExitStack() as opened,
     ):
-        series = series_maker(opened, served)
+        series = series_factory(opened, served)
         parameters = Parameters()
         query = cstp_method(served.grpc, "cstp.queryDecisions", parameters.query_cached)
         announce = cstp_method(served.grpc, "cstp.announceIntent", parameters.announce)
@@ -82,10 +82,10 @@ def measure_large_memory(run: Run) -> None:
             compare_all(run, measured, noop)
 
 
-def series_maker(
+def series_factory(
     opened: ExitStack, served: Served, bridged: Bridge | None = None
 ) -> Callable[[str, int, Method], Series]:
-    """Return what makes series of calls of a server and a bridge."""
+    """Return a factory of series of calls of a server and a bridge."""
 
     def make(what: str, in_flight: int, method: Method) -> Series:
         through = bridged is not None and method.port in (bridged.http, bridged.a2a)

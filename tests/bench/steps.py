@@ -98,7 +98,7 @@ def compute_steps(run: Run) -> dict[str, Series]:
     }
     for rules in WITH_AUDIT:
         evaluator = GuardrailEvaluator(load_rule_set(write_rulebook(run.folder, rules)))
-        steps[f"engine-{rules}"] = (f"engine, {rules} rules", evaluate_by(evaluator, wanted))
+        steps[f"engine-{rules}"] = (f"engine, {rules} rules", evaluation_by(evaluator, wanted))
     return {name: repeat(what, repeating(act)) for name, (what, act) in steps.items()}
 
 
@@ -107,8 +107,8 @@ def repeating(act: Callable[[], object]) -> OneByOne:
     return without_request(lambda _: act())
 
 
-def evaluate_by(evaluator: GuardrailEvaluator, wanted: Any) -> Callable[[], object]:
-    """Return what evaluates all rules."""
+def evaluation_by(evaluator: GuardrailEvaluator, wanted: Any) -> Callable[[], object]:
+    """Return a function that evaluates all rules."""
     return lambda: evaluator.evaluate(wanted)
 
 

@@ -38,7 +38,7 @@ CODES = {
 }
 
 
-def refused(binding: Binding, reply: Reply, reason: str) -> Refusal:
+def assert_refused(binding: Binding, reply: Reply, reason: str) -> Refusal:
     """Return the refusal of a call, which must be for a reason and have the codes that it has over the binding."""
     found = reply.refusal
     assert found is not None, f"not refused: {reply}"

@@ -18,7 +18,7 @@ from tests.bridge.a2a.bindings import (
 from tests.bridge.a2a.operation_params import PARAMS
 from tests.bridge.a2a.products import Product
 from tests.bridge.a2a.raw import URI, Core
-from tests.bridge.a2a.refusals import refused
+from tests.bridge.a2a.refusals import assert_refused
 from tests.bridge.a2a.tasks import INTENT
 from tests.harness import Peers, peering
 
@@ -45,7 +45,7 @@ def test_strangers_learn_only_that_they_are_strangers(
 ) -> None:
     for operation in binding.operations:
         for params in PARAMS[operation]:
-            refusal = refused(
+            refusal = assert_refused(
                 binding, binding.perform(operation, params, who=who, headers=headers), "AUTHENTICATION_REQUIRED"
             )
             assert (refusal.fields, list(refusal.metadata)) == ((), ["requestId"]), operation
@@ -55,7 +55,7 @@ def test_strangers_learn_nothing_of_a_task_that_there_is(binding: Binding) -> No
     task_id = binding.send(INTENT).task["id"]
     for operation in ("GetTask", "CancelTask", "SubscribeToTask"):
         there, nowhere = (
-            refused(binding, binding.perform(operation, {"id": each}, who=None), "AUTHENTICATION_REQUIRED")
+            assert_refused(binding, binding.perform(operation, {"id": each}, who=None), "AUTHENTICATION_REQUIRED")
             for each in (task_id, "none")
         )
         assert there.message == nowhere.message
@@ -125,5 +125,5 @@ def test_a_required_extension_is_required_of_every_operation_but_the_card(strict
         if operation == "GetExtendedAgentCard":
             assert binding.call(operation, right).result["name"]
         else:
-            refused(binding, binding.perform(operation, right), "EXTENSION_SUPPORT_REQUIRED")
-    refused(binding, binding.call("GetTask", {"id": task_id}, who=None), "AUTHENTICATION_REQUIRED")
+            assert_refused(binding, binding.perform(operation, right), "EXTENSION_SUPPORT_REQUIRED")
+    assert_refused(binding, binding.call("GetTask", {"id": task_id}, who=None), "AUTHENTICATION_REQUIRED")

@@ -11,7 +11,7 @@ import pytest
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 from tests.bridge.a2a.bindings import Binding, sending
-from tests.bridge.a2a.refusals import refused
+from tests.bridge.a2a.refusals import assert_refused
 from tests.bridge.a2a.talking import calling
 from tests.harness import TIMEOUT, TOKENS
 
@@ -39,7 +39,7 @@ def test_a_missing_permission_is_an_error_before_any_task(binding: Binding, core
         ("SendMessage", {**params, "configuration": {"returnImmediately": True}}),
         ("SendStreamingMessage", params),
     ):
-        refusal = refused(binding, binding.perform(operation, told, who="reader"), "PERMISSION_DENIED")
+        refusal = assert_refused(binding, binding.perform(operation, told, who="reader"), "PERMISSION_DENIED")
         assert refusal.metadata["permission"] in refusal.message
     assert kept_tasks(core, context) == 0
 

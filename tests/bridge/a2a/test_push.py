@@ -20,7 +20,7 @@ from tests.bridge.a2a import v0_3_shapes
 from tests.bridge.a2a.bindings import BINDINGS, Binding, HttpJson, JsonRpc, OldJsonRpc, Reply, connected, state_of
 from tests.bridge.a2a.operation_params import PARAMS
 from tests.bridge.a2a.products import Product, serving
-from tests.bridge.a2a.refusals import refused
+from tests.bridge.a2a.refusals import assert_refused
 from tests.bridge.a2a.sdks import plain_http
 from tests.harness import TOKENS, Peers, peering, running, settings
 from tests.waiting import wait_until
@@ -129,7 +129,7 @@ def test_configurations_are_made_read_listed_and_removed(pushes: Pushes, config:
     for _ in range(2):
         assert pushes.delete(task_id, "mine").refusal is None
     assert pushes.configs(task_id) == []
-    refused(pushes.binding, pushes.read(task_id, "mine"), "TASK_NOT_FOUND")
+    assert_refused(pushes.binding, pushes.read(task_id, "mine"), "TASK_NOT_FOUND")
 
 
 def test_a_configuration_without_an_id_gets_one(pushes: Pushes, config: Json) -> None:
@@ -158,15 +158,15 @@ def test_others_find_nothing(pushes: Pushes, config: Json) -> None:
         pushes.find(task_id, who="bob"),
         pushes.delete(task_id, "mine", who="bob"),
     ):
-        refused(pushes.binding, reply, "TASK_NOT_FOUND")
+        assert_refused(pushes.binding, reply, "TASK_NOT_FOUND")
     assert pushes.configs(task_id) == [mine]
 
 
 def test_addresses_of_other_networks_are_refused(pushes: Pushes) -> None:
     task_id = pushes.ended()
     for url in OTHER_NETWORKS:
-        refused(pushes.binding, pushes.create(task_id, {"url": url}), "INVALID_PARAMS")
-        refused(pushes.binding, pushes.announce({"url": url}), "INVALID_PARAMS")
+        assert_refused(pushes.binding, pushes.create(task_id, {"url": url}), "INVALID_PARAMS")
+        assert_refused(pushes.binding, pushes.announce({"url": url}), "INVALID_PARAMS")
 
 
 @pytest.mark.parametrize(
@@ -180,19 +180,19 @@ def test_addresses_of_other_networks_are_refused(pushes: Pushes) -> None:
     ],
 )
 def test_what_would_break_a_header_or_a_path_is_refused(current: Pushes, config: Json, wrong: Json) -> None:
-    refused(current.binding, current.create(current.ended(), {**config, **wrong}), "INVALID_PARAMS")
+    assert_refused(current.binding, current.create(current.ended(), {**config, **wrong}), "INVALID_PARAMS")
 
 
 def test_an_error_names_the_field_where_the_request_has_it(current: Pushes) -> None:
-    refusal = refused(current.binding, current.announce({"url": "https://10.0.0.1/hook"}), "INVALID_PARAMS")
+    refusal = assert_refused(current.binding, current.announce({"url": "https://10.0.0.1/hook"}), "INVALID_PARAMS")
     assert refusal.fields == ("configuration.taskPushNotificationConfig.url",)
     given = {"url": "https://x.example/", "authentication": {"scheme": "a b"}}
-    refusal = refused(current.binding, current.create(current.ended(), given), "INVALID_PARAMS")
+    refusal = assert_refused(current.binding, current.create(current.ended(), given), "INVALID_PARAMS")
     assert refusal.fields == ("authentication.scheme",)
 
 
 def test_a_configuration_in_a_message_names_no_task(current: Pushes, config: Json) -> None:
-    refused(current.binding, current.announce({**config, "taskId": "t"}), "INVALID_PARAMS")
+    assert_refused(current.binding, current.announce({**config, "taskId": "t"}), "INVALID_PARAMS")
 
 
 # Delivery
@@ -258,7 +258,7 @@ def test_many_repetitions_at_once_bring_one_configuration(current: Pushes, confi
 def test_a_repeated_message_with_a_wrong_configuration_is_refused(current: Pushes) -> None:
     message: Json = {"messageId": str(uuid.uuid4())}
     current.binding.send(TEXT, **message)
-    refused(current.binding, current.announce({"url": "https://10.0.0.1/hook"}, **message), "INVALID_PARAMS")
+    assert_refused(current.binding, current.announce({"url": "https://10.0.0.1/hook"}, **message), "INVALID_PARAMS")
 
 
 def test_a_receiver_that_fails_is_told_again_in_order(current: Pushes, receiver: Receiver, config: Json) -> None:
@@ -322,9 +322,9 @@ def test_where_they_are_off_the_card_says_so_and_they_are_refused(
             pushes = Pushes(product.binding(kind))
             for operation in [name for name in kind.operations if "PushNotification" in name]:
                 reply = pushes.binding.call(operation, PARAMS[operation][0])
-                refused(pushes.binding, reply, "PUSH_NOTIFICATION_NOT_SUPPORTED")
-            refused(pushes.binding, pushes.create(pushes.ended(), config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
-            refused(pushes.binding, pushes.announce(config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
+                assert_refused(pushes.binding, reply, "PUSH_NOTIFICATION_NOT_SUPPORTED")
+            assert_refused(pushes.binding, pushes.create(pushes.ended(), config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
+            assert_refused(pushes.binding, pushes.announce(config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
         card = product.raw.send("GET", "/.well-known/agent-card.json", who=None).json
     assert card["capabilities"]["pushNotifications"] is False
 
@@ -336,8 +336,8 @@ def test_where_only_the_server_has_them_off_they_are_refused_too(
     off = settings(folder, a2a={"push": {"enabled": False}})
     with running(off) as app, peering(settings(folder), app.target) as peers, connected(JsonRpc, peers) as binding:
         pushes = Pushes(binding)
-        refused(binding, pushes.create(pushes.ended(), config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
-        refused(binding, pushes.announce(config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
+        assert_refused(binding, pushes.create(pushes.ended(), config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
+        assert_refused(binding, pushes.announce(config), "PUSH_NOTIFICATION_NOT_SUPPORTED")
 
 
 def test_this_machine_is_not_notified_unless_that_is_allowed(
@@ -346,7 +346,7 @@ def test_this_machine_is_not_notified_unless_that_is_allowed(
     with serving(tmp_path_factory.mktemp("default")) as product:
         pushes = Pushes(product.binding(JsonRpc))
         for url in (receiver.url, receiver.url.replace("127.0.0.1", "localhost"), "https://127.0.0.1:1/"):
-            refused(pushes.binding, pushes.create(pushes.ended(), {"url": url}), "INVALID_PARAMS")
+            assert_refused(pushes.binding, pushes.create(pushes.ended(), {"url": url}), "INVALID_PARAMS")
     assert receiver.received == []
 
 
@@ -355,6 +355,6 @@ def test_an_address_on_the_list_may_be_anywhere(tmp_path_factory: pytest.TempPat
     with serving(tmp_path_factory.mktemp("listed"), a2a=allowed) as product:
         pushes = Pushes(product.binding(JsonRpc))
         other = pushes.create(pushes.ended(), {"url": f"{receiver.url}/other"})
-        refused(pushes.binding, other, "INVALID_PARAMS")
+        assert_refused(pushes.binding, other, "INVALID_PARAMS")
         pushes.announce({"url": f"{receiver.url}/hooks/1"})
         assert [each.path for each in told(receiver, 2)] == ["/hooks/1"] * 2

@@ -9,7 +9,7 @@ import pytest
 
 from tests.bridge.a2a.bindings import BINDINGS, CURRENT, Binding, OldGrpc, sending
 from tests.bridge.a2a.products import Product
-from tests.bridge.a2a.refusals import refused
+from tests.bridge.a2a.refusals import assert_refused
 from tests.bridge.a2a.talking import READY
 from tests.bridge.a2a.tasks import INTENT, QUERY
 
@@ -51,24 +51,24 @@ def test_a_task_can_be_had_without_its_history(binding: Binding) -> None:
 
 def test_a_task_that_has_ended_stays_as_it_is(binding: Binding) -> None:
     task = binding.send(INTENT).task
-    refused(binding, binding.cancel(task["id"]), "TASK_NOT_CANCELABLE")
-    refused(binding, binding.perform("SubscribeToTask", {"id": task["id"]}), "UNSUPPORTED_OPERATION")
+    assert_refused(binding, binding.cancel(task["id"]), "TASK_NOT_CANCELABLE")
+    assert_refused(binding, binding.perform("SubscribeToTask", {"id": task["id"]}), "UNSUPPORTED_OPERATION")
     for operation in ("SendMessage", "SendStreamingMessage"):
-        refused(binding, binding.perform(operation, sending(INTENT, taskId=task["id"])), "UNSUPPORTED_OPERATION")
+        assert_refused(binding, binding.perform(operation, sending(INTENT, taskId=task["id"])), "UNSUPPORTED_OPERATION")
     assert binding.get(task["id"]).task == task
 
 
 @pytest.mark.parametrize("operation", ABOUT_A_TASK)
 def test_there_is_no_task_that_nobody_began(binding: Binding, operation: str) -> None:
-    refused(binding, binding.perform(operation, ABOUT_A_TASK[operation]), "TASK_NOT_FOUND")
+    assert_refused(binding, binding.perform(operation, ABOUT_A_TASK[operation]), "TASK_NOT_FOUND")
 
 
 @pytest.mark.parametrize("operation", ["GetTask", "CancelTask", "SubscribeToTask", "SendMessage"])
 def test_the_task_of_another_is_no_task(binding: Binding, operation: str) -> None:
     task_id = binding.send(INTENT).task["id"]
     about = {"id": task_id} if operation != "SendMessage" else sending(INTENT, taskId=task_id)
-    there = refused(binding, binding.perform(operation, about, who="bob"), "TASK_NOT_FOUND")
-    nowhere = refused(binding, binding.perform(operation, ABOUT_A_TASK[operation], who="bob"), "TASK_NOT_FOUND")
+    there = assert_refused(binding, binding.perform(operation, about, who="bob"), "TASK_NOT_FOUND")
+    nowhere = assert_refused(binding, binding.perform(operation, ABOUT_A_TASK[operation], who="bob"), "TASK_NOT_FOUND")
     assert there.message.replace(task_id, "no-such-task") == nowhere.message
 
 
@@ -143,4 +143,4 @@ def test_the_tasks_of_others_are_not_listed(binding: Binding) -> None:
 )
 @pytest.mark.parametrize("binding", CURRENT, indirect=True)
 def test_a_listing_that_cannot_be_is_refused(binding: Binding, asked: Any, fields: list[str]) -> None:
-    refused(binding, binding.call("ListTasks", asked), "INVALID_PARAMS")
+    assert_refused(binding, binding.call("ListTasks", asked), "INVALID_PARAMS")

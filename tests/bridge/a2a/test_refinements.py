@@ -10,7 +10,7 @@ import pytest
 from tests.bridge.a2a.bindings import BINDINGS, Binding, OldGrpc, sending
 from tests.bridge.a2a.products import Product
 from tests.bridge.a2a.raw import URI
-from tests.bridge.a2a.refusals import refused
+from tests.bridge.a2a.refusals import assert_refused
 from tests.bridge.a2a.talking import READY
 from tests.bridge.a2a.tasks import INTENT, QUERY, announced, result_of
 
@@ -73,7 +73,7 @@ def test_a_context_id_of_the_callers_is_taken(binding: Binding) -> None:
 
 def test_a_context_of_somebody_else_has_nothing_to_refine(binding: Binding) -> None:
     context = binding.send(INTENT).task["contextId"]
-    refusal = refused(binding, binding.send({"a": 1}, contextId=context, who="bob"), "INVALID_PARAMS")
+    refusal = assert_refused(binding, binding.send({"a": 1}, contextId=context, who="bob"), "INVALID_PARAMS")
     assert refusal.fields == ("message.parts",)
 
 
@@ -103,17 +103,17 @@ def test_a_reference_to_a_call_brings_its_context_only(binding: Binding) -> None
 @REFERRING
 def test_references_must_be_the_callers_and_of_the_context(binding: Binding) -> None:
     task_id = binding.send(INTENT).task["id"]
-    refused(binding, binding.send("More", referenceTaskIds=[task_id], who="bob"), "TASK_NOT_FOUND")
-    refused(binding, binding.send("More", referenceTaskIds=["none", task_id]), "TASK_NOT_FOUND")
-    refused(binding, binding.send("More", referenceTaskIds=[task_id], contextId="another"), "INVALID_PARAMS")
+    assert_refused(binding, binding.send("More", referenceTaskIds=[task_id], who="bob"), "TASK_NOT_FOUND")
+    assert_refused(binding, binding.send("More", referenceTaskIds=["none", task_id]), "TASK_NOT_FOUND")
+    assert_refused(binding, binding.send("More", referenceTaskIds=[task_id], contextId="another"), "INVALID_PARAMS")
 
 
 def test_a_task_that_has_ended_takes_no_second_message(binding: Binding) -> None:
     task = binding.send(INTENT).task
     about = {"taskId": task["id"]}
-    refused(binding, binding.send("More", **about), "UNSUPPORTED_OPERATION")
-    refused(binding, binding.send("More", **about, contextId=task["contextId"]), "UNSUPPORTED_OPERATION")
-    refused(binding, binding.send("More", **about, contextId="another"), "INVALID_PARAMS")
-    refused(binding, binding.send("More", **about, who="bob"), "TASK_NOT_FOUND")
+    assert_refused(binding, binding.send("More", **about), "UNSUPPORTED_OPERATION")
+    assert_refused(binding, binding.send("More", **about, contextId=task["contextId"]), "UNSUPPORTED_OPERATION")
+    assert_refused(binding, binding.send("More", **about, contextId="another"), "INVALID_PARAMS")
+    assert_refused(binding, binding.send("More", **about, who="bob"), "TASK_NOT_FOUND")
     streamed = binding.perform("SendStreamingMessage", sending("More", **about))
-    refused(binding, streamed, "UNSUPPORTED_OPERATION")
+    assert_refused(binding, streamed, "UNSUPPORTED_OPERATION")

@@ -9,7 +9,7 @@ import pytest
 from bridge.a2a.message_parsing import MAX_ITEMS
 from tests.bridge.a2a.bindings import Binding, Grpc, JsonRpc, OldGrpc, OldJsonRpc, sending, state_of
 from tests.bridge.a2a.products import Product
-from tests.bridge.a2a.refusals import refused
+from tests.bridge.a2a.refusals import assert_refused
 from tests.bridge.a2a.talking import calling
 from tests.bridge.a2a.tasks import INTENT, QUERY, announced, result_of
 from tests.waiting import wait_until
@@ -66,7 +66,9 @@ def test_a_caller_that_does_not_wait_gets_the_task_submitted(binding: Binding) -
 def test_the_artifact_has_what_the_caller_accepts(binding: Binding) -> None:
     (artifact,) = binding.send(INTENT, wanted={"acceptedOutputModes": ["text/plain"]}).task["artifacts"]
     assert [part.keys() & {"text", "data"} for part in artifact["parts"]] == [{"text"}]
-    refused(binding, binding.send(INTENT, wanted={"acceptedOutputModes": ["image/png"]}), "CONTENT_TYPE_NOT_SUPPORTED")
+    assert_refused(
+        binding, binding.send(INTENT, wanted={"acceptedOutputModes": ["image/png"]}), "CONTENT_TYPE_NOT_SUPPORTED"
+    )
 
 
 def test_the_history_is_as_long_as_the_caller_wants(binding: Binding) -> None:
@@ -74,7 +76,7 @@ def test_the_history_is_as_long_as_the_caller_wants(binding: Binding) -> None:
     # Over gRPC, 0.3 cannot tell a number of 0 from none.
     assert bool(task.get("history")) is isinstance(binding, OldGrpc)
     assert len(binding.get(task["id"]).task["history"]) == 1
-    refused(binding, binding.send(INTENT, wanted={"historyLength": -1}), "INVALID_PARAMS")
+    assert_refused(binding, binding.send(INTENT, wanted={"historyLength": -1}), "INVALID_PARAMS")
 
 
 @pytest.mark.parametrize("operation", MESSAGES)
@@ -82,25 +84,25 @@ def test_the_history_is_as_long_as_the_caller_wants(binding: Binding) -> None:
 def test_files_are_not_taken(binding: Binding, operation: str, part: Any) -> None:
     params = sending(INTENT)
     params["message"]["parts"].append(part)
-    refused(binding, binding.perform(operation, params), "CONTENT_TYPE_NOT_SUPPORTED")
+    assert_refused(binding, binding.perform(operation, params), "CONTENT_TYPE_NOT_SUPPORTED")
 
 
 @pytest.mark.parametrize("operation", MESSAGES)
 def test_a_message_of_endless_parts_is_refused(binding: Binding, operation: str) -> None:
-    refusal = refused(binding, binding.perform(operation, sending(*["x"] * (MAX_ITEMS + 1))), "INVALID_PARAMS")
+    refusal = assert_refused(binding, binding.perform(operation, sending(*["x"] * (MAX_ITEMS + 1))), "INVALID_PARAMS")
     assert len(refusal.fields) == 1
 
 
 @pytest.mark.parametrize("operation", MESSAGES)
 def test_a_message_is_required(binding: Binding, operation: str) -> None:
-    refused(binding, binding.perform(operation, {}), "INVALID_PARAMS")
+    assert_refused(binding, binding.perform(operation, {}), "INVALID_PARAMS")
 
 
 @pytest.mark.parametrize("binding", [JsonRpc, OldJsonRpc, Grpc, OldGrpc], indirect=True)
 @pytest.mark.parametrize("operation", ["GetTask", "CancelTask", "SubscribeToTask"])
 def test_the_id_of_a_task_is_required(binding: Binding, operation: str) -> None:
     """Over HTTP+JSON it is part of the path."""
-    refused(binding, binding.perform(operation, {}), "INVALID_PARAMS")
+    assert_refused(binding, binding.perform(operation, {}), "INVALID_PARAMS")
 
 
 def test_work_is_streamed_from_its_start_to_its_end(binding: Binding) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.bridge.a2a.bindings import BINDINGS, Binding, OldGrpc, with_tenant
 from tests.bridge.a2a.operation_params import PARAMS
 from tests.bridge.a2a.raw import Raw, call, info_of, saying, saying_in_0_3
-from tests.bridge.a2a.refusals import refused
+from tests.bridge.a2a.refusals import assert_refused
 
 OWN = {"alice": "default", "carol": "other"}
 NAMING = pytest.mark.parametrize("binding", [kind for kind in BINDINGS if kind is not OldGrpc], indirect=True)
@@ -31,16 +31,16 @@ def test_another_tenant_is_refused(binding: Binding, who: str) -> None:
     for tenant in {"other", "default", "nobody", "Default"} - {OWN[who]}:
         for at_once in (False, True):
             sent = binding.send("Deploy", who=who, tenant=tenant, at_once=at_once)
-            refused(binding, sent, "PERMISSION_DENIED")
-        refused(binding, binding.get(task_id, who=who, tenant=tenant), "PERMISSION_DENIED")
-        refused(binding, binding.cancel(task_id, who=who, tenant=tenant), "PERMISSION_DENIED")
+            assert_refused(binding, sent, "PERMISSION_DENIED")
+        assert_refused(binding, binding.get(task_id, who=who, tenant=tenant), "PERMISSION_DENIED")
+        assert_refused(binding, binding.cancel(task_id, who=who, tenant=tenant), "PERMISSION_DENIED")
 
 
 @NAMING
 def test_every_operation_looks_at_the_tenant(binding: Binding) -> None:
     for operation in binding.operations:
         right = PARAMS[operation][0]
-        refused(binding, binding.perform(operation, with_tenant(right, "nobody")), "PERMISSION_DENIED")
+        assert_refused(binding, binding.perform(operation, with_tenant(right, "nobody")), "PERMISSION_DENIED")
         own = binding.perform(operation, with_tenant(right, "default"))
         assert own.reason == binding.perform(operation, right).reason != "PERMISSION_DENIED", operation
 
@@ -49,7 +49,7 @@ def test_every_operation_looks_at_the_tenant(binding: Binding) -> None:
 @pytest.mark.parametrize("tenant", ["default", "nobody"])
 def test_a_stranger_learns_nothing_of_tenants(binding: Binding, tenant: str) -> None:
     reply = binding.call("GetTask", {"id": "t", "tenant": tenant}, who="a-token-of-nobody")
-    refused(binding, reply, "AUTHENTICATION_REQUIRED")
+    assert_refused(binding, reply, "AUTHENTICATION_REQUIRED")
 
 
 # Where a tenant can be named besides

@@ -15,7 +15,7 @@ from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from tests.bridge.a2a.bindings import BINDINGS, Binding, BrokenStream, connected, sending, state_of
 from tests.bridge.a2a.operation_params import PARAMS
 from tests.bridge.a2a.raw import Core
-from tests.bridge.a2a.refusals import refused
+from tests.bridge.a2a.refusals import assert_refused
 from tests.bridge.a2a.tasks import INTENT
 from tests.bridge.support import TIMEOUT, bare, fail
 from tests.harness import Peers
@@ -82,7 +82,7 @@ def test_what_fails_inside_stays_inside(scripted: Binding, script: Core, code: g
     for operation, method in reads_of(scripted).items():
         script.server.plays[method] = bare(code)
         reply = asked(scripted, operation)
-        refused(scripted, reply, reason)
+        assert_refused(scripted, reply, reason)
         assert "secret" not in repr(reply)
         assert "Traceback" not in repr(reply)
 
@@ -92,7 +92,7 @@ def test_the_limits_are_those_of_the_server(scripted: Binding, script: Core) -> 
     retry.retry_delay.FromMilliseconds(1500)
     for operation, method in reads_of(scripted).items():
         script.server.plays[method] = fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED", "Too many calls", retry)
-        assert refused(scripted, asked(scripted, operation), "RATE_LIMITED").retry_delay == "1.500s"
+        assert assert_refused(scripted, asked(scripted, operation), "RATE_LIMITED").retry_delay == "1.500s"
 
 
 def test_what_nobody_foresaw_goes_to_the_log_and_not_to_the_caller(
@@ -104,7 +104,7 @@ def test_what_nobody_foresaw_goes_to_the_log_and_not_to_the_caller(
     for operation in ("GetTask", "SubscribeToTask"):
         caplog.clear()
         reply = scripted.perform(operation, {"id": "t"}, headers={"x-request-id": "a-mystery"})
-        refusal = refused(scripted, reply, "INTERNAL_ERROR")
+        refusal = assert_refused(scripted, reply, "INTERNAL_ERROR")
         assert refusal.message.endswith(
             "Something unforeseen happened; the server's log tells more under the request id"
         )
@@ -141,7 +141,7 @@ def test_work_is_not_canceled(scripted_peers: Peers, script: Core) -> None:
         task_id = bindings[0].send(INTENT, at_once=True).task["id"]
         assert script.begun.wait(TIMEOUT)
         for binding, reply in zip(bindings, threads.map(lambda each: each.cancel(task_id), bindings), strict=True):
-            assert "cannot be prevented" in refused(binding, reply, "TASK_NOT_CANCELABLE").message
+            assert "cannot be prevented" in assert_refused(binding, reply, "TASK_NOT_CANCELABLE").message
             assert binding.get(task_id).state == "working"
         script.go_on.set()
         wait_until(lambda: bindings[0].get(task_id).state == "completed", "the task is completed")
@@ -149,7 +149,7 @@ def test_work_is_not_canceled(scripted_peers: Peers, script: Core) -> None:
 
 def test_an_error_before_the_first_event_stands_alone(scripted: Binding, script: Core) -> None:
     script.server.plays["cstp.saveTask"] = bare(grpc.StatusCode.UNAVAILABLE)
-    refused(scripted, asked(scripted, "SendStreamingMessage"), "UNAVAILABLE")
+    assert_refused(scripted, asked(scripted, "SendStreamingMessage"), "UNAVAILABLE")
 
 
 def test_an_error_after_the_first_event_ends_the_stream(scripted: Binding, script: Core) -> None:

@@ -32,12 +32,14 @@ def test_a_batch_is_filled_before_the_next_begins(lengths: list[int]) -> None:
 
 def test_batches_are_worked_on_at_the_same_time() -> None:
     # Neither passes the barrier before both have come.
-    together = threading.Barrier(2)
+    together, done = threading.Barrier(2), list[int]()
 
-    def work(_: list[int]) -> None:
+    def work(batch: list[int]) -> None:
         together.wait(SECONDS)
+        done.extend(batch)
 
     BatchThreads(2).run(work, [[0], [1]])
+    assert sorted(done) == [0, 1]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
