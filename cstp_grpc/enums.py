@@ -12,6 +12,12 @@ INTENT_LAYER_AGENT = "intent-layer"
 DEFAULT_TENANT = "default"
 """The tenant of agents without a configured one."""
 
+UNREACHABLE_GUARDRAIL = "federation-unreachable"
+"""The guardrail id of a peer that gave no verdict. It is not where verdicts are merged, since the command, which only
+shows them, would load all of that."""
+QUORUM_GUARDRAIL = "federation-quorum"
+"""The guardrail id of a missed quorum of peers."""
+
 
 class Stakes(StrEnum):
     """How much is at risk, in rising order."""

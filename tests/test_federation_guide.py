@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from cstp_grpc import config
-from cstp_grpc.enums import PeerStatus
-from cstp_grpc.federation.merge import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
+from cstp_grpc.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL, PeerStatus
 from tests.snippets import ROOT
 
 GUIDE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")

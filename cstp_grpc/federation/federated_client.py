@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client.call_steps import build_request, method_of_call, with_idempotency_key
 from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
-from cstp_grpc.enums import Severity
+from cstp_grpc.enums import UNREACHABLE_GUARDRAIL, Severity
 from cstp_grpc.errors import InvalidArgument, MethodNotFound
 from cstp_grpc.federation.fan_out import ask_peers
 from cstp_grpc.federation.fan_out_plan import CallSubject, PeerPolicy, SubjectFilter
@@ -21,7 +21,6 @@ from cstp_grpc.federation.merge import (
     EMPTY_VERDICT,
     NO_MATCHES,
     UNREACHABLE_CODE,
-    UNREACHABLE_GUARDRAIL,
     FederatedVerdict,
     MergedVerdict,
     blocking_verdict,

@@ -13,16 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final, Generic, TypeVar
 
-from cstp_grpc.enums import Severity
+from cstp_grpc.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL, Severity
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2
 from cstp_grpc.guardrails.model import Verdict, Violation, is_approval_missing
 
-UNREACHABLE_GUARDRAIL: Final = "federation-unreachable"
-"""The guardrail id of a peer that gave no verdict."""
 UNREACHABLE_CODE: Final = "FEDERATION_UNREACHABLE"
 """The code of its violation."""
-QUORUM_GUARDRAIL: Final = "federation-quorum"
-"""The guardrail id of a missed quorum."""
 
 SEVERITY_RANKS: Final = {Severity.WARN: 0, Severity.APPROVE: 1, Severity.BLOCK: 2}
 """How grave each severity is."""
