@@ -349,15 +349,22 @@ def with_client(command: Callable[Concatenate[CstpClient, Output, P], None]) -> 
     @config_option
     @functools.wraps(command)
     def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
-        from cstp_grpc.cli.server_choice import choose_server
-
-        current = current_state()
-        # Stored before the connection is opened, so that the hints about a failure know which server was meant.
-        current.endpoint = choose_server(choice, command_environment(), current)
-        with current.endpoint.connect(timeout) as client:
-            command(client, Output(json_wanted=current.json_wanted), *args, **kwargs)
+        with connected_client(choice, timeout) as client:
+            command(client, Output(json_wanted=current_state().json_wanted), *args, **kwargs)
 
     return wrapper
+
+
+@contextmanager
+def connected_client(choice: ServerChoice, timeout: float | None) -> Iterator[CstpClient]:
+    """Yield a client of the server that options, environment or files choose."""
+    from cstp_grpc.cli.server_choice import choose_server
+
+    current = current_state()
+    # Stored before the connection is opened, so that the hints about a failure know which server was meant.
+    current.endpoint = choose_server(choice, command_environment(), current)
+    with current.endpoint.connect(timeout) as client:
+        yield client
 
 
 def server_options(command: Command) -> Command:

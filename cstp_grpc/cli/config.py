@@ -14,8 +14,8 @@ from cstp_grpc.card_keys import SigningKey
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
 from cstp_grpc.cli.error_hints import startup_errors_as_failures
-from cstp_grpc.cli.guardrails import open_rules
 from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.rulebook_loading import open_rules
 from cstp_grpc.config import ENV_PREFIX, Settings
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.federation.peer import open_peers

@@ -9,17 +9,16 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
+from cstp_grpc.cli.command_decorators import config_option, with_output
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import entry_text
 from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.rulebook_loading import RULES_PATH, open_rules
 from cstp_grpc.enums import Enforcement, Severity
-from cstp_grpc.guardrails.model import Guardrail
-from cstp_grpc.guardrails.rulebook import RulebookError, RuleSet, default_rulebook_path, load_rule_set
+from cstp_grpc.guardrails.model import Guardrail, RuleSet
 from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, run_rulebook_tests
 
 SEVERITY_STYLES = {Severity.BLOCK: "red", Severity.APPROVE: "magenta", Severity.WARN: "yellow"}
-PATH = click.Path(path_type=Path, exists=True)
 
 
 @click.group()
@@ -28,7 +27,7 @@ def guardrails_group() -> None:
 
 
 @guardrails_group.command()
-@click.argument("path", type=PATH, required=False)
+@click.argument("path", type=RULES_PATH, required=False)
 @config_option
 @with_output
 def test_command(out: Output, path: Path | None) -> None:
@@ -59,7 +58,7 @@ def test_command(out: Output, path: Path | None) -> None:
 
 
 @guardrails_group.command(name="list")
-@click.argument("path", type=PATH, required=False)
+@click.argument("path", type=RULES_PATH, required=False)
 @config_option
 @with_output
 def list_command(out: Output, path: Path | None) -> None:
@@ -82,16 +81,6 @@ def list_command(out: Output, path: Path | None) -> None:
             table.add_row(severity, entry_text(f"{rule.id}: {rule.name}", details))
     out.show(lambda console: console.print(table))
     out.line(f"{len(rules.guardrails)} guardrails, version {rules.version}")
-
-
-def open_rules(path: Path | None) -> RuleSet:
-    """Load the rules at a path, or else the configured or default ones. Raises click.ClickException."""
-    if path is None:
-        path = current_state().settings().cstp.guardrails.config_path or default_rulebook_path()
-    try:
-        return load_rule_set(path)
-    except RulebookError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def rule_notes(rule: Guardrail) -> Iterator[str]:

@@ -12,16 +12,22 @@ import click
 from cstp_grpc.cli.command_decorators import (
     CONFIDENCE,
     LIMIT,
+    config_option,
+    connected_client,
+    current_state,
     enum_choice,
     federated_options,
     filter_options,
     inputs_options,
+    json_option,
     judged_options,
     parse_json,
+    server_options,
     with_client,
     with_output,
 )
-from cstp_grpc.cli.output import ReconnectNotices
+from cstp_grpc.cli.local_check import LocalChoice, judge_locally, local_options
+from cstp_grpc.cli.output import Output, ReconnectNotices
 from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.lazy_imports import LazyModule
@@ -29,7 +35,7 @@ from cstp_grpc.version import VERSION
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import decision_output
-    from cstp_grpc.cli.output import Output
+    from cstp_grpc.cli.server_choice import ServerChoice
     from cstp_grpc.client import CstpClient
     from cstp_grpc.contract.calls import Json
     from cstp_grpc.contract.methods import RpcMethod
@@ -93,26 +99,39 @@ def query_command(
     out.answer(answer, lambda console: decision_output.print_query_answer(console, answer))
 
 
+class JudgedOptions(TypedDict):
+    """The options of `cstp check` that an action has under the same names."""
+
+    category: str | None
+    stakes: str | None
+    confidence: float | None
+    project: str | None
+
+
 @click.command()
 @click.argument("description")
 @judged_options
 @inputs_options("--context")
 @click.option("--project", metavar="NAME", help="The project that it is about, for guardrails of some projects only.")
 @federated_options
-@with_client
+@local_options
+@server_options
+@json_option
+@config_option
 def check_command(
-    client: CstpClient,
-    out: Output,
     description: str,
-    category: str | None,
-    stakes: str | None,
-    confidence: float | None,
     inputs: dict[str, Json],
-    project: str | None,
     scope: str | None,
     asked: tuple[str, ...],
+    local: LocalChoice | None,
+    choice: ServerChoice,
+    timeout: float | None,
+    **judged: Unpack[JudgedOptions],
 ) -> None:
     """Ask the guardrails about an action. Exit code 0 means allowed, 3 blocked, 1 an error.
+
+    With --local no server is asked. What only a server knows, such as the intents of other agents, counts against the
+    action then.
 
     \b
     Examples:
@@ -120,17 +139,16 @@ def check_command(
           --context affectsProduction=true --context codeReviewCompleted=true
       cstp check "drop the old table" --context-json '{"affectsProduction": true}' && ./drop.sh
       cstp check "rotate the signing keys" --stakes critical --ask security
+      cstp check "drop the old table" --local --rules guardrails/
     """
-    answer = client.check_guardrails(
-        description,
-        category=category,
-        stakes=stakes,
-        confidence=confidence,
-        context=inputs,
-        project=project,
-        scope=scope,
-        agents=asked,
-    )
+    if local is None:
+        with connected_client(choice, timeout) as client:
+            answer = client.check_guardrails(description, context=inputs, scope=scope, agents=asked, **judged)
+    else:
+        if timeout or scope or asked or choice.is_made:
+            raise click.UsageError("--local asks no server; options that choose one have no meaning.")
+        answer = judge_locally(local, description, inputs, **judged)
+    out = Output(json_wanted=current_state().json_wanted)
     out.answer(answer, lambda console: decision_output.print_check_answer(console, answer))
     if not answer.allowed:
         click.get_current_context().exit(EXIT_BLOCKED)

@@ -217,6 +217,11 @@ class ServerChoice:
     agents_file: Path | None = None
     ca_file: Path | None = None
 
+    @property
+    def is_made(self) -> bool:
+        """Whether any of the options is given."""
+        return self != ServerChoice()
+
 
 class ConfigurationSource(Protocol):
     """The configuration, loaded only as far as needed: loading all of it takes longer than most calls."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Protocol
@@ -11,17 +11,9 @@ from typing import Any, Protocol
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, error_reason
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.model import NO_INTENTS, Action, IntentFacts, Verdict
+from cstp_grpc.guardrails.model import NO_INTENTS, Action, CheckResult, IntentFacts, Verdict
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import ITEM_BYTES, estimate_message_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The result of a check."""
-
-    verdict: Verdict
-    evaluated_at: datetime
 
 
 def verdict_audit_fields(verdict: Verdict | None) -> dict[str, Any]:

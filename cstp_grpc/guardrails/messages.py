@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cstp_grpc.caller import Caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.enums import Stakes
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, types_pb2
-from cstp_grpc.guardrails.checker import CheckResult
-from cstp_grpc.guardrails.model import Action, IgnoredInput, Verdict, Violation
+from cstp_grpc.guardrails.model import Action, CheckResult, IgnoredInput, Verdict, Violation
+
+if TYPE_CHECKING:
+    from cstp_grpc.caller import Caller
 
 
 def claimed_agent_name(

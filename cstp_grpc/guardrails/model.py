@@ -149,6 +149,14 @@ class Verdict:
         return is_approval_missing(self.violations)
 
 
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of a check."""
+
+    verdict: Verdict
+    evaluated_at: datetime
+
+
 def is_approval_missing(violations: Collection[Violation]) -> bool:
     """Return True if there are violations, and approval can resolve each of them."""
     return bool(violations) and all(each.severity is Severity.APPROVE for each in violations)
@@ -263,7 +271,7 @@ class RulebookTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Rulebook:
+class ParsedRulebook:
     """A file of guardrails with their inputs and tests; `digest` is the SHA-256 of the file."""
 
     file: str
@@ -274,7 +282,7 @@ class Rulebook:
     guardrails: tuple[Guardrail, ...]
     tests: tuple[RulebookTest, ...]
     digest: str
-    extended: tuple[Rulebook, ...] = ()
+    extended: tuple[ParsedRulebook, ...] = ()
     """The rulebooks that it extends, and those that they extend, each once."""
 
 
@@ -282,7 +290,7 @@ class Rulebook:
 class RuleSet:
     """All loaded rulebooks, in the order in which violations are reported."""
 
-    rulebooks: tuple[Rulebook, ...]
+    rulebooks: tuple[ParsedRulebook, ...]
 
     @property
     def guardrails(self) -> tuple[Guardrail, ...]:

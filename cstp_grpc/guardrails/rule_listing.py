@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from cstp_grpc.guardrails.evaluation_plan import input_names_of
-from cstp_grpc.guardrails.model import Guardrail, InputDeclaration, Rulebook, RuleSet
+from cstp_grpc.guardrails.model import Guardrail, InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.storage.pagination import (
     Page,
     PageRequest,
@@ -26,7 +26,7 @@ class ListedGuardrail:
     """A guardrail with its rulebook and the names of the inputs that it reads."""
 
     guardrail: Guardrail
-    rulebook: Rulebook
+    rulebook: ParsedRulebook
     inputs: Sequence[str]
 
 

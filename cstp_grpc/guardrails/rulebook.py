@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cstp_grpc.guardrails.input_names import find_spelling_clashes
-from cstp_grpc.guardrails.model import Guardrail, InputDeclaration, Rulebook, RuleSet
+from cstp_grpc.guardrails.model import Guardrail, InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.guardrails.rulebook_extension import (
     Extension,
     collect_rulebook_files,
@@ -33,8 +33,8 @@ from cstp_grpc.guardrails.yaml_document import read_document
 __all__ = [
     "Guardrail",
     "InputDeclaration",
+    "ParsedRulebook",
     "RuleSet",
-    "Rulebook",
     "RulebookError",
     "RulebookProblem",
     "default_rulebook_path",
@@ -93,7 +93,7 @@ class RulebookLoader:
         self._loaded: dict[Path, LoadedRulebook] = {}
         self._problems = list(problems)
 
-    def load(self) -> Sequence[Rulebook]:
+    def load(self) -> Sequence[ParsedRulebook]:
         """Return the rulebooks in the order in which violations are reported. Raises RulebookError."""
         extensions = {file: self._read_extensions(file) for file in self._files}
         extended = {each.path for found in extensions.values() for each in found}

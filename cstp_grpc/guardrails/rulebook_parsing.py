@@ -28,7 +28,7 @@ from cstp_grpc.guardrails.model import (
     UNKNOWN_ACTION_ID,
     Guardrail,
     InputDeclaration,
-    Rulebook,
+    ParsedRulebook,
     RulebookTest,
     TextTemplate,
 )
@@ -79,7 +79,7 @@ class RulebookProblem:
 class RulebookParseResult:
     """The result of parsing a file; `rulebook` is None if there are problems, `ids` maps guardrails to lines."""
 
-    rulebook: Rulebook | None = None
+    rulebook: ParsedRulebook | None = None
     inputs: dict[str, InputDeclaration] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)
     problems: list[RulebookProblem] = field(default_factory=list)
@@ -91,7 +91,7 @@ class InheritedParts:
 
     inputs: Mapping[str, InputDeclaration] = field(default_factory=dict)
     ids: frozenset[str] = frozenset()
-    rulebooks: tuple[Rulebook, ...] = ()
+    rulebooks: tuple[ParsedRulebook, ...] = ()
 
 
 NOTHING_INHERITED = InheritedParts()
@@ -126,7 +126,7 @@ class RulebookParser:
         """Add a problem."""
         self.parsed.problems.append(RulebookProblem(self._file, line, where, reason))
 
-    def rulebook(self, node: YamlNode, digest: str) -> Rulebook:
+    def rulebook(self, node: YamlNode, digest: str) -> ParsedRulebook:
         """Parse the whole document."""
         fields = YamlFields(
             node,
@@ -153,7 +153,7 @@ class RulebookParser:
         parameters = read_parameters(fields, self._arguments, self.report)
         # After all inputs, since the expressions are checked against their types.
         environment = CelEnvironment(self._types, parameters)
-        return Rulebook(
+        return ParsedRulebook(
             file=self._file,
             name=metadata.identifier("name"),
             version=metadata.identifier("version"),

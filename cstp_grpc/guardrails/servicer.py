@@ -12,9 +12,9 @@ from cstp_grpc.contract.proto_values import EnumMapping
 from cstp_grpc.enums import Enforcement, Permission
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
-from cstp_grpc.guardrails.checker import CheckResult, GuardrailChecker, batch_check_id
+from cstp_grpc.guardrails.checker import GuardrailChecker, batch_check_id
 from cstp_grpc.guardrails.messages import check_message, claimed_agent_name, parse_action
-from cstp_grpc.guardrails.model import Rulebook
+from cstp_grpc.guardrails.model import CheckResult, ParsedRulebook
 from cstp_grpc.guardrails.rule_listing import ListedGuardrail, ListedInput, RuleListing
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import PageRequest
@@ -139,7 +139,7 @@ def input_message(listed: ListedInput) -> guardrails_pb2.GuardrailInput:
     return message
 
 
-def rulebook_message(rulebook: Rulebook) -> guardrails_pb2.Rulebook:
+def rulebook_message(rulebook: ParsedRulebook) -> guardrails_pb2.Rulebook:
     """Convert a rulebook to a message."""
     return guardrails_pb2.Rulebook(
         name=rulebook.name,

@@ -9,9 +9,9 @@ import pytest
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, NullAuditSink
 from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, Unavailable
-from cstp_grpc.guardrails.checker import CheckResult, GuardrailChecker
+from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.model import Action
+from cstp_grpc.guardrails.model import Action, CheckResult
 from tests.guardrails.rulebooks import rule, rule_set
 from tests.lanes import ObservedLane
 
