@@ -70,6 +70,14 @@ class Reaction(StrEnum):
     BLOCK = "block"
 
 
+class JudgedContent(StrEnum):
+    """What the audit trail keeps of the actions that guardrails judge."""
+
+    FULL = "full"
+    DESCRIPTION = "description"
+    NOTHING = "nothing"
+
+
 class Visibility(StrEnum):
     """Who may read a decision or an intent besides its agent."""
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cstp_grpc.audit.judged_actions import JudgedAction
 from cstp_grpc.enums import PeerStatus
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ class AuditEvent(StrEnum):
     CALLS_REFUSED = "calls_refused"
 
 
+JUDGMENTS: Final = (AuditEvent.GUARDRAIL_CHECK, AuditEvent.INTENT_ANNOUNCED)
+"""The events whose actions are kept to be judged again."""
+JUDGED_TEXTS: Final = frozenset((*JUDGMENTS, AuditEvent.VERDICTS_MERGED))
+"""The events whose texts are what callers said of such actions."""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditedPeer:
     """A peer's answer about an action or an intent; `allowed` is None if it gave no verdict."""
@@ -85,6 +92,9 @@ class AuditEntry:
     count: int | None = None
     first_at: datetime | None = None
     last_at: datetime | None = None
+    dryrun: tuple[str, ...] = ()
+    judged: JudgedAction | None = None
+    """What was judged; None also if the listing does not read it, or it is not kept."""
     id: int | None = None
 
 
@@ -102,6 +112,8 @@ class AuditFilter:
     error: str | None = None
     after: datetime | None = None
     before: datetime | None = None
+    with_judged: bool = False
+    """Only the verdicts on checked and announced actions, and those with what was judged."""
 
 
 class AuditSink(Protocol):

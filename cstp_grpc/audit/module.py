@@ -22,7 +22,7 @@ class AuditParts:
 
 def build_audit_module(shared: SharedParts, refusals: RefusalCounter, list_intents: IntentLister) -> AuditParts:
     """Build the audit trail; `refusals` counts refused calls, `list_intents` lists announced intents."""
-    trail = SqlAuditTrail(shared.database, shared.writer)
+    trail = SqlAuditTrail(shared.database, shared.writer, shared.settings.audit.judged_content)
     servicers = [(audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(trail, list_intents))]
     if not shared.settings.audit.enabled:
         # The servicer stays: what was recorded before can still be listed. Only refused calls are not recorded any

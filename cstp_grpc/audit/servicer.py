@@ -10,9 +10,11 @@ import grpc
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.contract import proto_values
-from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc
+from cstp_grpc.enums import Permission
+from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, cstp_pb2, options_pb2
 from cstp_grpc.storage.pagination import PageRequest
 
+PERMISSION = proto_values.EnumMapping(options_pb2.Permission, Permission)
 AUDIT_EVENT = proto_values.EnumMapping(audit_pb2.AuditEvent, AuditEvent)
 
 IntentLister: TypeAlias = Callable[[audit_pb2.ListIntentsRequest], audit_pb2.ListIntentsResponse]
@@ -39,6 +41,15 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
             entries=[entry_message(entry) for entry in page.items], next_page_token=page.next_token
         )
 
+    def ListJudgedActions(
+        self, request: audit_pb2.ListJudgedActionsRequest, context: grpc.ServicerContext
+    ) -> audit_pb2.ListJudgedActionsResponse:
+        """List judged actions."""
+        page = self._trail.page(parse_judged_filter(request), PageRequest(request.page_size, request.page_token))
+        return audit_pb2.ListJudgedActionsResponse(
+            actions=[judged_action_message(entry) for entry in page.items], next_page_token=page.next_token
+        )
+
     def ListIntents(
         self, request: audit_pb2.ListIntentsRequest, context: grpc.ServicerContext
     ) -> audit_pb2.ListIntentsResponse:
@@ -60,6 +71,42 @@ def parse_entry_filter(message: audit_pb2.ListAuditEntriesRequest) -> AuditFilte
         after=proto_values.datetime_field(message, "after"),
         before=proto_values.datetime_field(message, "before"),
     )
+
+
+def parse_judged_filter(message: audit_pb2.ListJudgedActionsRequest) -> AuditFilter:
+    """Parse the conditions of a listing of judged actions."""
+    return AuditFilter(
+        requesting_agent=proto_values.optional_field(message, "requesting_agent"),
+        allowed=proto_values.optional_field(message, "allowed"),
+        guardrail_id=proto_values.optional_field(message, "guardrail_id"),
+        after=proto_values.datetime_field(message, "after"),
+        before=proto_values.datetime_field(message, "before"),
+        with_judged=True,
+    )
+
+
+def judged_action_message(entry: AuditEntry) -> audit_pb2.JudgedAction:
+    """Convert an entry with what was judged to a message."""
+    message = audit_pb2.JudgedAction(entry=entry_message(entry))
+    judged = entry.judged
+    if judged is None or entry.action is None:
+        return message
+    message.action.CopyFrom(
+        cstp_pb2.Action(
+            description=entry.action,
+            category=judged.category,
+            stakes=proto_values.STAKES.number(judged.stakes),
+            confidence=judged.confidence,
+            context=proto_values.dict_to_struct(judged.context),
+            project=judged.project,
+        )
+    )
+    message.permissions.extend(PERMISSION.number(Permission(each)) for each in sorted(judged.permissions))
+    message.paths.extend(judged.paths)
+    message.approval_required = judged.approval_required
+    if judged.announced_context:
+        message.announced_context = judged.announced_context
+    return message
 
 
 def entry_message(entry: AuditEntry) -> audit_pb2.AuditEntry:
@@ -90,4 +137,5 @@ def entry_message(entry: AuditEntry) -> audit_pb2.AuditEntry:
         count=entry.count,
         first_at=None if entry.first_at is None else proto_values.timestamp_message(entry.first_at),
         last_at=None if entry.last_at is None else proto_values.timestamp_message(entry.last_at),
+        dryrun_violations=entry.dryrun,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     RowMapping,
     Select,
     Table,
@@ -26,8 +28,9 @@ from sqlalchemy import (
     tuple_,
 )
 
-from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.enums import PeerStatus
+from cstp_grpc.audit.judged_actions import decode_judged_action, encode_judged_action
+from cstp_grpc.audit.model import JUDGED_TEXTS, JUDGMENTS, AuditedPeer, AuditEntry, AuditEvent, AuditFilter
+from cstp_grpc.enums import JudgedContent, PeerStatus
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
     Page,
@@ -78,6 +81,9 @@ audit_entries = Table(
     Column("count", Integer),
     Column("first_at", UtcDateTime),
     Column("last_at", UtcDateTime),
+    Column("dryrun", OPTIONAL_JSON),
+    # Last, so that SQLite reads past it only where it is asked for.
+    Column("judged", LargeBinary),
     # Nearly all end in the instant and the id, the order of every listing, so that filters need no sort; the few
     # entries of one request are sorted.
     Index(None, "timestamp", "id"),
@@ -90,7 +96,8 @@ audit_entries = Table(
     partial_index("allowed", "timestamp", "id", where=BLOCKED),
     partial_index("error", "timestamp", "id", where="error IS NOT NULL"),
 )
-"""The audit trail; triggers refuse every UPDATE and DELETE. `violations`, `warnings`, `peers` are NULL where empty."""
+"""The audit trail; triggers refuse every UPDATE and DELETE. `violations`, `warnings`, `dryrun`, `peers` are NULL where
+empty. `judged` is what `encode_judged_action` made."""
 
 audit_guardrails = Table(
     "audit_guardrails",
@@ -105,14 +112,22 @@ audit_guardrails = Table(
 
 COUNT_COLUMNS = ("count", "first_at", "last_at")
 """The columns of entries that count calls."""
+LISTED_COLUMNS = [column for column in audit_entries.c if column.name != "judged"]
+"""The columns of a listing of entries: what was judged may be large, and is read where it is wanted only."""
+MAX_JUDGED_PAGE = 200
+"""Maximum number of entries in a page with what was judged. Chosen: 200 of the largest are 13 MB."""
 
 
 class SqlAuditTrail:
-    """Stores entries in the tables `audit_entries` and `audit_guardrails`, which refuse changes and deletions."""
+    """Stores entries in the tables `audit_entries` and `audit_guardrails`, which refuse changes and deletions.
 
-    def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
+    `kept` is what it keeps of the actions that guardrails judge.
+    """
+
+    def __init__(self, database: Database, writer: GroupCommitWriter, kept: JudgedContent = JudgedContent.FULL) -> None:
         self._database = database
         self._writer = writer
+        self._kept = kept
         dialect = database.dialect
         columns = [column.name for column in audit_entries.c if column.name != "id"]
         # What only counts have costs the entries of all other calls nothing.
@@ -153,11 +168,13 @@ class SqlAuditTrail:
 
         Its values are converted here, on the caller's thread, so that the writer only executes.
         """
+        if self._kept is not JudgedContent.FULL:
+            entry = self._without_content(entry)
         if entry.count is not None:
             counts = {name: getattr(entry, name) for name in COUNT_COLUMNS}
             # Three kinds of insertion, so that the writer can execute consecutive ones of a kind as one statement.
             return RowInsertion(self._counts, self._counts.prepare(entry_to_row(entry) | counts))
-        if entry.violations or entry.warnings:
+        if entry.violations or entry.warnings or entry.dryrun:
             return RowInsertion(self._entries_with_guardrails, self._entries_with_guardrails.prepare(entry))
         return RowInsertion(self._entries, self._entries.prepare(entry_to_row(entry)))
 
@@ -167,13 +184,20 @@ class SqlAuditTrail:
         Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
         respond.
         """
-        query = page_query(conditions, request).limit(request.limit + 1)
+        limit = min(request.limit, MAX_JUDGED_PAGE) if conditions.with_judged else request.limit
+        query = page_query(conditions, request).limit(limit + 1)
         with self._database.read_snapshot() as unit_of_work:
             entries = [entry_from_row(row) for row in unit_of_work.execute(query).mappings()]
-        items = tuple(entries[: request.limit])
+        items = tuple(entries[:limit])
         # Cut again by bytes: a page of long actions would exceed the largest message.
         items = items[: count_within_budget(items, estimate_entry_size)]
         return Page(items, next_page_token(items[-1], conditions) if len(entries) > len(items) else "")
+
+    def _without_content(self, entry: AuditEntry) -> AuditEntry:
+        """Return an entry without what is not kept of the action that it is about."""
+        if entry.event not in JUDGED_TEXTS:
+            return entry
+        return replace(entry, judged=None, action=entry.action if self._kept is JudgedContent.DESCRIPTION else None)
 
 
 class GuardrailEntryInserter:
@@ -185,7 +209,7 @@ class GuardrailEntryInserter:
 
     def prepare(self, entry: AuditEntry) -> PreparedEntry:
         """Convert an entry to the driver's types."""
-        guardrails = sorted({*entry.violations, *entry.warnings})
+        guardrails = sorted({*entry.violations, *entry.warnings, *entry.dryrun})
         # The id of the entry is not known before it is inserted; `insert_rows` fills it in.
         rows = [{"guardrail_id": name, "timestamp": entry.timestamp, "entry_id": 0} for name in guardrails]
         return PreparedEntry(
@@ -213,10 +237,11 @@ class PreparedEntry:
     guardrails: list[Parameters]
 
 
-def page_query(conditions: AuditFilter, request: PageRequest) -> Select[tuple[object, ...]]:
+def page_query(conditions: AuditFilter, request: PageRequest) -> Select[Any]:
     """Return the query of a page, starting at its token."""
     table = audit_entries.c
-    query = select(audit_entries).where(*filter_clauses(conditions))
+    columns = audit_entries.c if conditions.with_judged else LISTED_COLUMNS
+    query = select(*columns).where(*filter_clauses(conditions))
     timestamp: Column[object] = table.timestamp
     identity: Column[object] = table.id
     if conditions.guardrail_id is not None:
@@ -253,6 +278,9 @@ def filter_clauses(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | Te
         yield table.event == conditions.event
         if conditions.event != AuditEvent.GUARDRAIL_CHECK:
             yield text(NOT_A_CHECK)  # implied, and what lets the partial index be used
+    if conditions.with_judged:
+        yield table.event.in_([event.value for event in JUDGMENTS])
+        yield table.allowed.is_not(None)
     if conditions.allowed is not None:
         # As the partial index is written: the planner compares conditions, not their meaning.
         yield table.allowed.is_(True) if conditions.allowed else text(BLOCKED)
@@ -277,6 +305,8 @@ def entry_to_row(entry: AuditEntry) -> dict[str, object]:
         "error": entry.error,
         "peers": [[peer.agent, peer.status, peer.allowed] for peer in entry.peers] if entry.peers else None,
         "intent_revision": entry.intent_revision,
+        "dryrun": entry.dryrun or None,
+        "judged": None if entry.judged is None else encode_judged_action(entry.judged),
     }
 
 
@@ -286,6 +316,9 @@ def entry_from_row(row: RowMapping) -> AuditEntry:
     values["event"] = AuditEvent(values["event"])
     values["violations"] = tuple(values["violations"] or ())
     values["warnings"] = tuple(values["warnings"] or ())
+    values["dryrun"] = tuple(values["dryrun"] or ())
+    encoded = values.pop("judged", None)
+    values["judged"] = None if encoded is None else decode_judged_action(encoded)
     values["peers"] = tuple(
         AuditedPeer(agent, PeerStatus(status), allowed) for agent, status, allowed in values["peers"] or ()
     )
@@ -310,4 +343,6 @@ def estimate_entry_size(entry: AuditEntry) -> int:
         entry.decision_id,
         entry.error,
     )
-    return estimate_message_bytes((*texts, *entry.violations, *entry.warnings, *(peer.agent for peer in entry.peers)))
+    named = (*entry.violations, *entry.warnings, *entry.dryrun, *(peer.agent for peer in entry.peers))
+    judged = 0 if entry.judged is None else len(encode_judged_action(entry.judged) or b"")
+    return estimate_message_bytes((*texts, *named)) + judged

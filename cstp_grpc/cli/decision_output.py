@@ -424,6 +424,7 @@ def print_audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry])
             f"claims to be {item.claimed_agent}" if item.HasField("claimed_agent") else "",
             *(f"blocked by {name}" for name in item.violations),
             *(f"warned by {name}" for name in item.warnings),
+            *(f"dry run of {name}" for name in item.dryrun_violations),
             *(f"{peer.agent} {enum_word(types_pb2.PeerStatus, peer.status).replace('_', ' ')}" for peer in item.peers),
             item.decision_id,
             f"correlation id {item.correlation_id}" if item.HasField("correlation_id") else "",

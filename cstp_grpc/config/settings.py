@@ -23,7 +23,7 @@ from cstp_grpc.config.listeners import (
 from cstp_grpc.config.other_agents import FederationSettings, LiaisonSettings
 from cstp_grpc.config.settings_section import URL, SettingsSection, SqliteFile, add_setting_descriptions
 from cstp_grpc.config.yaml_file import DEFAULT_DATA_DIR
-from cstp_grpc.enums import NodeRule, Reaction, RuleSeverity
+from cstp_grpc.enums import JudgedContent, NodeRule, Reaction, RuleSeverity
 from cstp_grpc.errors import ConfigError
 
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -232,6 +232,10 @@ class AuditSettings(SettingsSection):
 
     enabled: bool = True
     """False records no checks, announcements and refusals in the trail. Meant for measuring; the start warns of it."""
+    judged_content: JudgedContent = JudgedContent.FULL
+    """What the trail keeps of the actions that guardrails judge: `full`, all that they were judged by, so that `cstp
+    guardrails replay` can judge them by other rules; `description`, their descriptions alone; or `nothing`. Of
+    announcements whose content is not stored (`cstp.intent.store_received: false`) it keeps nothing in any case."""
 
 
 class ProjectSettings(SettingsSection):

@@ -63,102 +63,6 @@ def watch_intents(
     )
 
 
-def list_audit_entries(
-    *,
-    page_size: int = 0,
-    event: str | None = None,
-    requesting_agent: str | None = None,
-    allowed: bool | None = None,
-    guardrail_id: str | None = None,
-    request_id: str | None = None,
-    correlation_id: str | None = None,
-    decision_id: str | None = None,
-    after: datetime | None = None,
-    before: datetime | None = None,
-    error: str | None = None,
-) -> PagedCall[audit_pb2.AuditEntry]:
-    """Describe listAuditEntries of cstp.v1.AuditService."""
-    return PagedCall(
-        "cstp.listAuditEntries",
-        {
-            "page_size": page_size,
-            "event": event,
-            "requesting_agent": requesting_agent,
-            "allowed": allowed,
-            "guardrail_id": guardrail_id,
-            "request_id": request_id,
-            "correlation_id": correlation_id,
-            "decision_id": decision_id,
-            "after": after,
-            "before": before,
-            "error": error,
-        },
-        "entries",
-    )
-
-
-def list_intents(
-    *,
-    page_size: int = 0,
-    agent: str | None = None,
-    correlation_id: str | None = None,
-    category: str | None = None,
-    stakes: Sequence[str] = (),
-    after: datetime | None = None,
-    before: datetime | None = None,
-    closed: bool | None = None,
-) -> PagedCall[audit_pb2.IntentRecord]:
-    """Describe listIntents of cstp.v1.AuditService."""
-    return PagedCall(
-        "cstp.listIntents",
-        {
-            "page_size": page_size,
-            "agent": agent,
-            "correlation_id": correlation_id,
-            "category": category,
-            "stakes": stakes,
-            "after": after,
-            "before": before,
-            "closed": closed,
-        },
-        "intents",
-    )
-
-
-def get_calibration(
-    *,
-    filters: types_pb2.DecisionFilters | None = None,
-    all_agents: bool = False,
-    group_by: Sequence[str] = (),
-) -> UnaryCall[calibration_pb2.GetCalibrationResponse]:
-    """Describe getCalibration of cstp.v1.CalibrationService."""
-    return UnaryCall(
-        "cstp.getCalibration",
-        {
-            "filters": filters,
-            "all_agents": all_agents,
-            "group_by": group_by,
-        },
-    )
-
-
-def get_patterns(
-    *,
-    filters: types_pb2.DecisionFilters | None = None,
-    all_agents: bool = False,
-    limit: int = 0,
-) -> UnaryCall[calibration_pb2.GetPatternsResponse]:
-    """Describe getPatterns of cstp.v1.CalibrationService."""
-    return UnaryCall(
-        "cstp.getPatterns",
-        {
-            "filters": filters,
-            "all_agents": all_agents,
-            "limit": limit,
-        },
-    )
-
-
 def announce_intent(
     intent: str,
     *,
@@ -254,6 +158,126 @@ def check_guardrails(
             "agent": agent,
             "scope": scope,
             "agents": agents,
+        },
+    )
+
+
+def list_audit_entries(
+    *,
+    page_size: int = 0,
+    event: str | None = None,
+    requesting_agent: str | None = None,
+    allowed: bool | None = None,
+    guardrail_id: str | None = None,
+    request_id: str | None = None,
+    correlation_id: str | None = None,
+    decision_id: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+    error: str | None = None,
+) -> PagedCall[audit_pb2.AuditEntry]:
+    """Describe listAuditEntries of cstp.v1.AuditService."""
+    return PagedCall(
+        "cstp.listAuditEntries",
+        {
+            "page_size": page_size,
+            "event": event,
+            "requesting_agent": requesting_agent,
+            "allowed": allowed,
+            "guardrail_id": guardrail_id,
+            "request_id": request_id,
+            "correlation_id": correlation_id,
+            "decision_id": decision_id,
+            "after": after,
+            "before": before,
+            "error": error,
+        },
+        "entries",
+    )
+
+
+def list_judged_actions(
+    *,
+    page_size: int = 0,
+    requesting_agent: str | None = None,
+    allowed: bool | None = None,
+    guardrail_id: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+) -> PagedCall[audit_pb2.JudgedAction]:
+    """Describe listJudgedActions of cstp.v1.AuditService."""
+    return PagedCall(
+        "cstp.listJudgedActions",
+        {
+            "page_size": page_size,
+            "requesting_agent": requesting_agent,
+            "allowed": allowed,
+            "guardrail_id": guardrail_id,
+            "after": after,
+            "before": before,
+        },
+        "actions",
+    )
+
+
+def list_intents(
+    *,
+    page_size: int = 0,
+    agent: str | None = None,
+    correlation_id: str | None = None,
+    category: str | None = None,
+    stakes: Sequence[str] = (),
+    after: datetime | None = None,
+    before: datetime | None = None,
+    closed: bool | None = None,
+) -> PagedCall[audit_pb2.IntentRecord]:
+    """Describe listIntents of cstp.v1.AuditService."""
+    return PagedCall(
+        "cstp.listIntents",
+        {
+            "page_size": page_size,
+            "agent": agent,
+            "correlation_id": correlation_id,
+            "category": category,
+            "stakes": stakes,
+            "after": after,
+            "before": before,
+            "closed": closed,
+        },
+        "intents",
+    )
+
+
+def get_calibration(
+    *,
+    filters: types_pb2.DecisionFilters | None = None,
+    all_agents: bool = False,
+    group_by: Sequence[str] = (),
+) -> UnaryCall[calibration_pb2.GetCalibrationResponse]:
+    """Describe getCalibration of cstp.v1.CalibrationService."""
+    return UnaryCall(
+        "cstp.getCalibration",
+        {
+            "filters": filters,
+            "all_agents": all_agents,
+            "group_by": group_by,
+        },
+    )
+
+
+def get_patterns(
+    *,
+    filters: types_pb2.DecisionFilters | None = None,
+    all_agents: bool = False,
+    limit: int = 0,
+) -> UnaryCall[calibration_pb2.GetPatternsResponse]:
+    """Describe getPatterns of cstp.v1.CalibrationService."""
+    return UnaryCall(
+        "cstp.getPatterns",
+        {
+            "filters": filters,
+            "all_agents": all_agents,
+            "limit": limit,
         },
     )
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Cstp:
-    """The methods of cstp.v1.AccessService, cstp.v1.IntentService, cstp.v1.AuditService,
-    cstp.v1.CalibrationService, cstp.v1.CstpService, cstp.v1.GuardrailService, cstp.v1.JournalService.
+    """The methods of cstp.v1.AccessService, cstp.v1.IntentService, cstp.v1.CstpService, cstp.v1.AuditService,
+    cstp.v1.CalibrationService, cstp.v1.GuardrailService, cstp.v1.JournalService.
     """
 
     def __init__(self, caller: CallExecutor) -> None:
@@ -95,149 +95,6 @@ class Cstp:
         """
         call = calls.watch_intents(agent=agent, category=category, stakes=stakes, project=project, after=after)
         return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
-
-    def list_audit_entries(
-        self,
-        *,
-        page_size: int = 0,
-        event: str | None = None,
-        requesting_agent: str | None = None,
-        allowed: bool | None = None,
-        guardrail_id: str | None = None,
-        request_id: str | None = None,
-        correlation_id: str | None = None,
-        decision_id: str | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
-        error: str | None = None,
-        timeout: float | None = None,
-    ) -> Iterator[audit_pb2.AuditEntry]:
-        """Lists entries of the trail, latest first, page by page.
-
-        Yields one after another and fetches pages as they are needed.
-
-        Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
-            event: About exactly this. One of guardrail_check, intent_announced, decision_recorded, decision_imported,
-                decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
-                learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
-                session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
-                push_notification_sent, session_deleted, calls_refused, intent_closed, decision_updated,
-                decision_linked, decision_deleted.
-            requesting_agent: Caused by exactly this agent.
-            allowed: With exactly this verdict.
-            guardrail_id: Where exactly this guardrail blocked or warned.
-            request_id: Caused by exactly this request.
-            correlation_id: With exactly this correlation id.
-            decision_id: About exactly this decision.
-            after: At this instant or later.
-            before: At this instant or earlier.
-            error: That failed for exactly this reason, an ErrorReason without its prefix.
-            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
-        """
-        call = calls.list_audit_entries(
-            page_size=page_size,
-            event=event,
-            requesting_agent=requesting_agent,
-            allowed=allowed,
-            guardrail_id=guardrail_id,
-            request_id=request_id,
-            correlation_id=correlation_id,
-            decision_id=decision_id,
-            after=after,
-            before=before,
-            error=error,
-        )
-        return self._caller.pages(call, timeout=timeout)
-
-    def list_intents(
-        self,
-        *,
-        page_size: int = 0,
-        agent: str | None = None,
-        correlation_id: str | None = None,
-        category: str | None = None,
-        stakes: Sequence[str] = (),
-        after: datetime | None = None,
-        before: datetime | None = None,
-        closed: bool | None = None,
-        timeout: float | None = None,
-    ) -> Iterator[audit_pb2.IntentRecord]:
-        """Lists announced intents, latest first, page by page.
-
-        Yields one after another and fetches pages as they are needed.
-
-        Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
-            agent: Announced by exactly this agent.
-            correlation_id: With exactly this correlation id.
-            category: Of exactly this category.
-            stakes: With any of these stakes. One of low, medium, high, critical.
-            after: Received at this instant or later.
-            before: Received at this instant or earlier.
-            closed: Only closed ones where true, only open ones where false.
-            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
-        """
-        call = calls.list_intents(
-            page_size=page_size,
-            agent=agent,
-            correlation_id=correlation_id,
-            category=category,
-            stakes=stakes,
-            after=after,
-            before=before,
-            closed=closed,
-        )
-        return self._caller.pages(call, timeout=timeout)
-
-    def get_calibration(
-        self,
-        *,
-        filters: types_pb2.DecisionFilters | None = None,
-        all_agents: bool = False,
-        group_by: Sequence[str] = (),
-        timeout: float | None = None,
-    ) -> calibration_pb2.GetCalibrationResponse:
-        """Compares the confidences that agents stated with how their decisions turned out.
-
-        A success counts as 1, a partial success as 0.5, a failure as 0; decisions that were abandoned, or that have no
-        confidence or no outcome, are left out. With fewer decisions than `minimum` there are no figures. Errors:
-        INVALID_ARGUMENT, QUERY_FAILED.
-
-        Args:
-            filters: Conditions that decisions must meet; without an agent, those of the caller are evaluated. `outcome`
-                must be empty.
-            all_agents: True evaluates the decisions of every agent, as far as the caller may read them.
-            group_by: Adds figures for each group, for each of these; each once. One of agent, category, stakes, month.
-            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
-        """
-        call = calls.get_calibration(filters=filters, all_agents=all_agents, group_by=group_by)
-        return self._caller.make(call, timeout=timeout)
-
-    def get_patterns(
-        self,
-        *,
-        filters: types_pb2.DecisionFilters | None = None,
-        all_agents: bool = False,
-        limit: int = 0,
-        timeout: float | None = None,
-    ) -> calibration_pb2.GetPatternsResponse:
-        """Finds what decisions that failed have in common: reasons, tags, categories, stakes and projects that go with
-        failure, and failures that resemble each other.
-
-        Only a failure counts as one; successes and partial successes are the others; abandoned decisions are left out.
-        Errors: INVALID_ARGUMENT, QUERY_FAILED.
-
-        Args:
-            filters: Conditions that decisions must meet; without an agent, those of the caller are read. `outcome` must
-                be empty.
-            all_agents: True reads the decisions of every agent, as far as the caller may read them.
-            limit: How many factors, and how many groups of failures, at the most; 20 when absent or 0, and more than
-                100 count as 100.
-            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
-        """
-        call = calls.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
-        return self._caller.make(call, timeout=timeout)
 
     def announce_intent(
         self,
@@ -408,6 +265,185 @@ class Cstp:
             scope=scope,
             agents=agents,
         )
+        return self._caller.make(call, timeout=timeout)
+
+    def list_audit_entries(
+        self,
+        *,
+        page_size: int = 0,
+        event: str | None = None,
+        requesting_agent: str | None = None,
+        allowed: bool | None = None,
+        guardrail_id: str | None = None,
+        request_id: str | None = None,
+        correlation_id: str | None = None,
+        decision_id: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        error: str | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[audit_pb2.AuditEntry]:
+        """Lists entries of the trail, latest first, page by page.
+
+        Yields one after another and fetches pages as they are needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            event: About exactly this. One of guardrail_check, intent_announced, decision_recorded, decision_imported,
+                decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
+                learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
+                session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
+                push_notification_sent, session_deleted, calls_refused, intent_closed, decision_updated,
+                decision_linked, decision_deleted.
+            requesting_agent: Caused by exactly this agent.
+            allowed: With exactly this verdict.
+            guardrail_id: Where exactly this guardrail blocked, warned or was in a dry run.
+            request_id: Caused by exactly this request.
+            correlation_id: With exactly this correlation id.
+            decision_id: About exactly this decision.
+            after: At this instant or later.
+            before: At this instant or earlier.
+            error: That failed for exactly this reason, an ErrorReason without its prefix.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_audit_entries(
+            page_size=page_size,
+            event=event,
+            requesting_agent=requesting_agent,
+            allowed=allowed,
+            guardrail_id=guardrail_id,
+            request_id=request_id,
+            correlation_id=correlation_id,
+            decision_id=decision_id,
+            after=after,
+            before=before,
+            error=error,
+        )
+        return self._caller.pages(call, timeout=timeout)
+
+    def list_judged_actions(
+        self,
+        *,
+        page_size: int = 0,
+        requesting_agent: str | None = None,
+        allowed: bool | None = None,
+        guardrail_id: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[audit_pb2.JudgedAction]:
+        """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and
+        the verdict then given: latest first, page by page.
+
+        With it another rulebook can be tried on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a
+        token of other conditions, QUERY_FAILED. Yields one after another and fetches pages as they are needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 200 count as 200.
+            requesting_agent: Checked or announced by exactly this agent.
+            allowed: With exactly this verdict.
+            guardrail_id: Where exactly this guardrail blocked, warned or was in a dry run.
+            after: Judged at this instant or later.
+            before: Judged at this instant or earlier.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_judged_actions(
+            page_size=page_size,
+            requesting_agent=requesting_agent,
+            allowed=allowed,
+            guardrail_id=guardrail_id,
+            after=after,
+            before=before,
+        )
+        return self._caller.pages(call, timeout=timeout)
+
+    def list_intents(
+        self,
+        *,
+        page_size: int = 0,
+        agent: str | None = None,
+        correlation_id: str | None = None,
+        category: str | None = None,
+        stakes: Sequence[str] = (),
+        after: datetime | None = None,
+        before: datetime | None = None,
+        closed: bool | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[audit_pb2.IntentRecord]:
+        """Lists announced intents, latest first, page by page.
+
+        Yields one after another and fetches pages as they are needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            agent: Announced by exactly this agent.
+            correlation_id: With exactly this correlation id.
+            category: Of exactly this category.
+            stakes: With any of these stakes. One of low, medium, high, critical.
+            after: Received at this instant or later.
+            before: Received at this instant or earlier.
+            closed: Only closed ones where true, only open ones where false.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_intents(
+            page_size=page_size,
+            agent=agent,
+            correlation_id=correlation_id,
+            category=category,
+            stakes=stakes,
+            after=after,
+            before=before,
+            closed=closed,
+        )
+        return self._caller.pages(call, timeout=timeout)
+
+    def get_calibration(
+        self,
+        *,
+        filters: types_pb2.DecisionFilters | None = None,
+        all_agents: bool = False,
+        group_by: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> calibration_pb2.GetCalibrationResponse:
+        """Compares the confidences that agents stated with how their decisions turned out.
+
+        A success counts as 1, a partial success as 0.5, a failure as 0; decisions that were abandoned, or that have no
+        confidence or no outcome, are left out. With fewer decisions than `minimum` there are no figures. Errors:
+        INVALID_ARGUMENT, QUERY_FAILED.
+
+        Args:
+            filters: Conditions that decisions must meet; without an agent, those of the caller are evaluated. `outcome`
+                must be empty.
+            all_agents: True evaluates the decisions of every agent, as far as the caller may read them.
+            group_by: Adds figures for each group, for each of these; each once. One of agent, category, stakes, month.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_calibration(filters=filters, all_agents=all_agents, group_by=group_by)
+        return self._caller.make(call, timeout=timeout)
+
+    def get_patterns(
+        self,
+        *,
+        filters: types_pb2.DecisionFilters | None = None,
+        all_agents: bool = False,
+        limit: int = 0,
+        timeout: float | None = None,
+    ) -> calibration_pb2.GetPatternsResponse:
+        """Finds what decisions that failed have in common: reasons, tags, categories, stakes and projects that go with
+        failure, and failures that resemble each other.
+
+        Only a failure counts as one; successes and partial successes are the others; abandoned decisions are left out.
+        Errors: INVALID_ARGUMENT, QUERY_FAILED.
+
+        Args:
+            filters: Conditions that decisions must meet; without an agent, those of the caller are read. `outcome` must
+                be empty.
+            all_agents: True reads the decisions of every agent, as far as the caller may read them.
+            limit: How many factors, and how many groups of failures, at the most; 20 when absent or 0, and more than
+                100 count as 100.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
         return self._caller.make(call, timeout=timeout)
 
     def list_guardrails(

@@ -39,6 +39,7 @@ METHOD_MODULES: dict[str, str] = {
     'cstp.listGuardrails': 'cstp_grpc.gen.cstp.v1.guardrails_pb2',
     'cstp.listInputs': 'cstp_grpc.gen.cstp.v1.guardrails_pb2',
     'cstp.listIntents': 'cstp_grpc.gen.cstp.v1.audit_pb2',
+    'cstp.listJudgedActions': 'cstp_grpc.gen.cstp.v1.audit_pb2',
     'cstp.listPushConfigs': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.listTasks': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.queryDecisions': 'cstp_grpc.gen.cstp.v1.cstp_pb2',

@@ -8,6 +8,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Protocol
 
+from cstp_grpc.audit.judged_actions import JudgedAction
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, error_reason
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
@@ -24,12 +25,31 @@ def verdict_audit_fields(verdict: Verdict | None) -> dict[str, Any]:
         "allowed": verdict.allowed,
         "violations": tuple(map(GUARDRAIL_ID, verdict.violations)),
         "warnings": tuple(map(GUARDRAIL_ID, verdict.warnings)),
+        "dryrun": tuple(map(GUARDRAIL_ID, verdict.dryrun)),
         "evaluated": verdict.evaluated,
         "rule_set_version": verdict.rule_set_version,
     }
 
 
 GUARDRAIL_ID = attrgetter("guardrail_id")
+
+
+def judged_audit_fields(action: Action, verdict: Verdict | None) -> dict[str, Any]:
+    """Return the fields of an audit entry that record a verdict and what it is on; none without a verdict."""
+    if verdict is None:
+        return {}
+    judged = JudgedAction(
+        category=action.category,
+        stakes=action.stakes,
+        confidence=action.confidence,
+        context=action.context,
+        project=action.project,
+        announced_context=action.announced_context,
+        paths=action.code.paths,
+        permissions=action.permissions,
+        approval_required=verdict.approval_required,
+    )
+    return verdict_audit_fields(verdict) | {"judged": judged}
 
 
 class IntentFactsReader(Protocol):
@@ -110,7 +130,7 @@ class GuardrailChecker:
                 claimed_agent=claimed_agent,
                 action=action.description,
                 error=None if failure is None else error_reason(failure),
-                **verdict_audit_fields(verdict),
+                **judged_audit_fields(action, verdict),
             )
         )
         if failure is not None:
@@ -155,7 +175,7 @@ class GuardrailChecker:
                     claimed_agent=claimed_agent,
                     action=action.description,
                     error=error_reason(outcome) if isinstance(outcome, Exception) else None,
-                    **verdict_audit_fields(outcome if isinstance(outcome, Verdict) else None),
+                    **judged_audit_fields(action, outcome if isinstance(outcome, Verdict) else None),
                 )
                 for place, (action, outcome) in enumerate(zip(actions, outcomes, strict=True))
             ]

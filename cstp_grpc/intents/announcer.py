@@ -17,7 +17,7 @@ from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.decisions.store import NO_BACKGROUND, BackgroundReader, DecisionBackground
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Permission, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, error_reason
-from cstp_grpc.guardrails.checker import GuardrailChecker, verdict_audit_fields
+from cstp_grpc.guardrails.checker import GuardrailChecker, judged_audit_fields, verdict_audit_fields
 from cstp_grpc.guardrails.input_values import check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, UNREAD_INTENTS, Action, IntentFacts, Verdict
 from cstp_grpc.intents.model import (
@@ -118,6 +118,8 @@ class Feedback:
     """What the stated confidence has meant so far, if that was something else."""
     background: DecisionBackground = NO_BACKGROUND
     """What suggestions need of similar decisions beyond what searches read."""
+    action: Action | None = None
+    """What the verdict is on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +266,14 @@ class Announcer:
             return Feedback(received_at)
         caller, reader = acting.name, acting.reader
         facts = await self._read_intent_facts(announcement, caller, reader)
-        verdict = self._judge.judge(action_from_announcement(announcement, acting, code, facts))
+        action = action_from_announcement(announcement, acting, code, facts)
+        verdict = self._judge.judge(action)
         similar = await self._find_similar(announcement, reader)
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
         background = await self._read_background(similar, reader)
-        return Feedback(received_at, tuple(similar), verdict, code=code, warning=warning, background=background)
+        return Feedback(
+            received_at, tuple(similar), verdict, code=code, warning=warning, background=background, action=action
+        )
 
     async def _read_background(self, similar: Sequence[Match], reader: str) -> DecisionBackground:
         """Return the background that suggestions need; most announcements need none, and nothing is read."""
@@ -353,6 +358,7 @@ class Announcer:
         intent = self._build_intent(announcement, caller, feedback.received_at)
         cited = [match.decision for match in feedback.similar]
         allowed = feedback.verdict.allowed if feedback.verdict else None
+        entry = announcement_entry(intent, request_id, feedback, error, with_content=self._stores_content)
 
         def job(unit_of_work: UnitOfWork) -> Intent:
             if self._citations is not None:
@@ -365,7 +371,7 @@ class Announcer:
                 self._related.store(unit_of_work, SharedIntent(stored, vector, allowed))
             elif stored.revision > 1:
                 self._related.note_withdrawal(unit_of_work, stored.key)
-            self._sink.append(unit_of_work, announcement_entry(intent, stored.revision, request_id, feedback, error))
+            self._sink.append(unit_of_work, replace(entry, intent_revision=stored.revision))
             return stored
 
         # For an intent that another server adds at the same time: the revision lock is waited for, first in a
@@ -406,9 +412,11 @@ class Announcer:
 
 
 def announcement_entry(
-    intent: Intent, revision: int, request_id: str, feedback: Feedback, error: str | None
+    intent: Intent, request_id: str, feedback: Feedback, error: str | None, *, with_content: bool
 ) -> AuditEntry:
-    """Return the audit entry of an announcement, which is stored as a revision."""
+    """Return the audit entry of an announcement, without its revision."""
+    verdict, action = feedback.verdict, feedback.action
+    judged = judged_audit_fields(action, verdict) if with_content and action else verdict_audit_fields(verdict)
     return AuditEntry(
         timestamp=feedback.received_at,
         event=AuditEvent.INTENT_ANNOUNCED,
@@ -417,9 +425,8 @@ def announcement_entry(
         claimed_agent=intent.claimed_id,
         action=intent.intent,
         correlation_id=intent.correlation_id,
-        intent_revision=revision,
         error=error,
-        **verdict_audit_fields(feedback.verdict),
+        **judged,
     )
 
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
-from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
+from cstp_grpc.audit.judged_actions import MAX_JUDGED_BYTES, JudgedAction
+from cstp_grpc.audit.model import JUDGMENTS, AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.audit.sql_trail import SqlAuditTrail, audit_entries, audit_guardrails
+from cstp_grpc.enums import JudgedContent, Permission, Stakes
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import PageRequest
@@ -55,6 +57,7 @@ ENTRIES = st.builds(
     decision_id=st.none() | TEXTS,
     error=st.none() | TEXTS,
     intent_revision=st.none() | st.integers(1, 2**31 - 1),
+    dryrun=st.lists(TEXTS, max_size=3).map(tuple),
 )
 COUNTS = st.builds(
     AuditEntry,
@@ -87,6 +90,72 @@ def test_every_entry_comes_back_as_it_was(trail: SqlAuditTrail) -> None:
         assert replace(newest, id=None) == entry
 
     check()
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(TEXTS, values, max_size=3),
+    max_leaves=8,
+)
+ANY_TEXT = st.text(max_size=20)
+JUDGED = st.builds(
+    JudgedAction,
+    category=st.none() | ANY_TEXT,
+    stakes=st.sampled_from(Stakes),
+    confidence=st.none() | st.floats(0, 1),
+    context=st.dictionaries(ANY_TEXT, JSON_VALUES, max_size=4),
+    project=st.none() | ANY_TEXT,
+    announced_context=ANY_TEXT,
+    paths=st.lists(ANY_TEXT, max_size=3).map(tuple),
+    permissions=st.frozensets(st.sampled_from(Permission)),
+    approval_required=st.booleans(),
+)
+
+
+def test_what_was_judged_comes_back_as_it_was(trail: SqlAuditTrail) -> None:
+    @given(JUDGED)
+    def check(judged: JudgedAction) -> None:
+        trail.record(replace(CHECK, judged=judged))
+        entries = walk(lambda request: trail.page(AuditFilter(with_judged=True), request), [1000])
+        assert max(entries, key=lambda stored: stored.id or 0).judged == judged
+
+    check()
+
+
+@pytest.mark.parametrize("context", [{"text": "x" * MAX_JUDGED_BYTES}, {"number": float("nan")}])
+def test_what_is_too_large_or_no_json_is_not_kept(trail: SqlAuditTrail, context: dict[str, object]) -> None:
+    trail.record(replace(CHECK, judged=JudgedAction(context=context)))
+    (entry,) = trail.page(AuditFilter(with_judged=True), ALL).items
+    assert (entry.judged, entry.action) == (None, CHECK.action)
+
+
+@pytest.mark.parametrize(
+    ("kept", "event", "action"),
+    [
+        (JudgedContent.DESCRIPTION, AuditEvent.GUARDRAIL_CHECK, CHECK.action),
+        (JudgedContent.NOTHING, AuditEvent.GUARDRAIL_CHECK, None),
+        (JudgedContent.NOTHING, AuditEvent.INTENT_ANNOUNCED, None),
+        (JudgedContent.NOTHING, AuditEvent.VERDICTS_MERGED, None),
+        # It is no action that guardrails judge.
+        (JudgedContent.NOTHING, AuditEvent.DECISION_RECORDED, CHECK.action),
+    ],
+)
+def test_content_is_not_kept_where_that_is_wanted(
+    database: Database, writer: GroupCommitWriter, kept: JudgedContent, event: AuditEvent, action: str | None
+) -> None:
+    trail = SqlAuditTrail(database, writer, kept)
+    trail.record(replace(CHECK, event=event, judged=JudgedAction(category="process")))
+    (entry,) = trail.page(AuditFilter(), ALL).items
+    assert (entry.judged, entry.action, entry.violations) == (None, action, CHECK.violations)
+    assert all(each.judged is None for each in trail.page(AuditFilter(with_judged=True), ALL).items)
+
+
+def test_pages_of_large_actions_are_bounded(trail: SqlAuditTrail) -> None:
+    for _ in range(20):
+        trail.record(replace(CHECK, judged=JudgedAction(context={"text": "x" * 60_000})))
+    page = trail.page(AuditFilter(with_judged=True), ALL)
+    assert 0 < len(page.items) < 20
+    assert page.next_token
 
 
 def test_later_entries_have_greater_numbers(trail: SqlAuditTrail) -> None:
@@ -161,6 +230,8 @@ def sample() -> list[AuditEntry]:
             correlation_id=f"c-{number % 4}" if event == AuditEvent.INTENT_ANNOUNCED else None,
             decision_id=f"d-{number % 4}" if event == AuditEvent.DECISION_RECORDED else None,
             error="RATE_LIMITED" if number % 5 == 0 else None,
+            dryrun=guardrails if number % 5 == 1 else (),
+            judged=JudgedAction(category="process") if number % 4 else None,
         )
         for number, (event, agent, allowed, guardrails) in enumerate(kinds)
     ]
@@ -179,6 +250,7 @@ FILTERS = st.builds(
     error=st.sampled_from([None, None, None, "RATE_LIMITED"]),
     after=MOMENTS,
     before=MOMENTS,
+    with_judged=st.booleans(),
 )
 
 
@@ -195,9 +267,13 @@ def meets(entry: AuditEntry, conditions: AuditFilter) -> bool:
     )
     return (
         all(value is None or value == present for value, present in wanted)
-        and (conditions.guardrail_id is None or conditions.guardrail_id in entry.violations + entry.warnings)
+        and (
+            conditions.guardrail_id is None
+            or conditions.guardrail_id in entry.violations + entry.warnings + entry.dryrun
+        )
         and (conditions.after is None or entry.timestamp >= conditions.after)
         and (conditions.before is None or entry.timestamp <= conditions.before)
+        and (not conditions.with_judged or (entry.event in JUDGMENTS and entry.allowed is not None))
     )
 
 
@@ -211,11 +287,18 @@ def test_pages_hold_every_entry_that_meets_the_conditions_once_and_in_order(
     writer.run(fill)
     everything = trail.page(AuditFilter(), ALL).items
     assert len(everything) == len(sample())
+    # In the order of their numbers, as they were added.
+    judged = [entry.judged for entry in sample()]
     latest_first = sorted(everything, key=lambda entry: (entry.timestamp, entry.id), reverse=True)
+    first = min(entry.id or 0 for entry in everything)
 
     @given(FILTERS, st.lists(st.integers(1, 40), min_size=1, max_size=4))
     def check(conditions: AuditFilter, sizes: list[int]) -> None:
-        expected = [entry for entry in latest_first if meets(entry, conditions)]
+        expected = [
+            replace(entry, judged=judged[(entry.id or 0) - first] if conditions.with_judged else None)
+            for entry in latest_first
+            if meets(entry, conditions)
+        ]
         assert walk(lambda request: trail.page(conditions, request), sizes) == expected
 
     check()

@@ -184,3 +184,8 @@ def test_what_was_merged_is_on_record(house: House) -> None:
         for event in ("guardrail_check", "verdicts_merged")
     )
     assert (own[0]["allowed"], merged[0]["allowed"]) == (True, False)
+    # The own verdict can be tried again with other rules; those of peers are theirs to try.
+    (judged, *_) = result_of(house.a, "cstp.listJudgedActions", {"pageSize": 1})["actions"]
+    assert judged["entry"] == own[0]
+    assert judged["action"]["category"] == "architecture"
+    assert judged["action"]["context"] == {"production": True, "risky": True}

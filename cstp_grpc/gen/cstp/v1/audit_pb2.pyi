@@ -4,7 +4,9 @@ isort:skip_file
 The audit trail, for those who ask what happened."""
 
 from collections import abc as _abc
+from cstp_grpc.gen.cstp.v1 import cstp_pb2 as _cstp_pb2
 from cstp_grpc.gen.cstp.v1 import intents_pb2 as _intents_pb2
+from cstp_grpc.gen.cstp.v1 import options_pb2 as _options_pb2
 from cstp_grpc.gen.cstp.v1 import types_pb2 as _types_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -183,6 +185,7 @@ class AuditEntry(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     FIRST_AT_FIELD_NUMBER: _builtins.int
     LAST_AT_FIELD_NUMBER: _builtins.int
+    DRYRUN_VIOLATIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier; later entries have greater numbers."""
     event: Global___AuditEvent.ValueType
@@ -238,6 +241,10 @@ class AuditEntry(_message.Message):
     def last_at(self) -> _timestamp_pb2.Timestamp:
         """When the last of them came."""
 
+    @_builtins.property
+    def dryrun_violations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The identifiers of the guardrails in a dry run that would have blocked, needed approval or warned."""
+
     def __init__(
         self,
         *,
@@ -261,10 +268,11 @@ class AuditEntry(_message.Message):
         count: _builtins.int | None = ...,
         first_at: _timestamp_pb2.Timestamp | None = ...,
         last_at: _timestamp_pb2.Timestamp | None = ...,
+        dryrun_violations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_count", b"_count", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "count", b"count", "decision_id", b"decision_id", "error", b"error", "first_at", b"first_at", "intent_revision", b"intent_revision", "last_at", b"last_at", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_count", b"_count", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "count", b"count", "decision_id", b"decision_id", "error", b"error", "evaluated", b"evaluated", "event", b"event", "first_at", b"first_at", "id", b"id", "intent_revision", b"intent_revision", "last_at", b"last_at", "peers", b"peers", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_count", b"_count", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "count", b"count", "decision_id", b"decision_id", "dryrun_violations", b"dryrun_violations", "error", b"error", "evaluated", b"evaluated", "event", b"event", "first_at", b"first_at", "id", b"id", "intent_revision", b"intent_revision", "last_at", b"last_at", "peers", b"peers", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__action: _TypeAlias = _typing.Literal["action"]  # noqa: Y015
     _WhichOneofArgType__action: _TypeAlias = _typing.Literal["_action", b"_action"]  # noqa: Y015
@@ -366,7 +374,7 @@ class ListAuditEntriesRequest(_message.Message):
     allowed: _builtins.bool
     """With exactly this verdict."""
     guardrail_id: _builtins.str
-    """Where exactly this guardrail blocked or warned."""
+    """Where exactly this guardrail blocked, warned or was in a dry run."""
     request_id: _builtins.str
     """Caused by exactly this request."""
     correlation_id: _builtins.str
@@ -461,6 +469,154 @@ class ListAuditEntriesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListAuditEntriesResponse: _TypeAlias = ListAuditEntriesResponse  # noqa: Y015
+
+@_typing.final
+class ListJudgedActionsRequest(_message.Message):
+    """Judged actions to list. Conditions must all be met; an absent one does not restrict."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REQUESTING_AGENT_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    GUARDRAIL_ID_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """How many at the most; 50 when absent or 0, and more than 200 count as 200."""
+    page_token: _builtins.str
+    """The nextPageToken of the page before; the other fields must stay the same."""
+    requesting_agent: _builtins.str
+    """Checked or announced by exactly this agent."""
+    allowed: _builtins.bool
+    """With exactly this verdict."""
+    guardrail_id: _builtins.str
+    """Where exactly this guardrail blocked, warned or was in a dry run."""
+    @_builtins.property
+    def after(self) -> _timestamp_pb2.Timestamp:
+        """Judged at this instant or later."""
+
+    @_builtins.property
+    def before(self) -> _timestamp_pb2.Timestamp:
+        """Judged at this instant or earlier."""
+
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        requesting_agent: _builtins.str | None = ...,
+        allowed: _builtins.bool | None = ...,
+        guardrail_id: _builtins.str | None = ...,
+        after: _timestamp_pb2.Timestamp | None = ...,
+        before: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_guardrail_id", b"_guardrail_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "before", b"before", "guardrail_id", b"guardrail_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_guardrail_id", b"_guardrail_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "before", b"before", "guardrail_id", b"guardrail_id", "page_size", b"page_size", "page_token", b"page_token", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__allowed: _TypeAlias = _typing.Literal["allowed"]  # noqa: Y015
+    _WhichOneofArgType__allowed: _TypeAlias = _typing.Literal["_allowed", b"_allowed"]  # noqa: Y015
+    _WhichOneofReturnType__guardrail_id: _TypeAlias = _typing.Literal["guardrail_id"]  # noqa: Y015
+    _WhichOneofArgType__guardrail_id: _TypeAlias = _typing.Literal["_guardrail_id", b"_guardrail_id"]  # noqa: Y015
+    _WhichOneofReturnType__requesting_agent: _TypeAlias = _typing.Literal["requesting_agent"]  # noqa: Y015
+    _WhichOneofArgType__requesting_agent: _TypeAlias = _typing.Literal["_requesting_agent", b"_requesting_agent"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed) -> _WhichOneofReturnType__allowed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__guardrail_id) -> _WhichOneofReturnType__guardrail_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__requesting_agent) -> _WhichOneofReturnType__requesting_agent | None: ...
+
+Global___ListJudgedActionsRequest: _TypeAlias = ListJudgedActionsRequest  # noqa: Y015
+
+@_typing.final
+class ListJudgedActionsResponse(_message.Message):
+    """A page of judged actions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Names the next page; empty on the last."""
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___JudgedAction]:
+        """Latest first."""
+
+    def __init__(
+        self,
+        *,
+        actions: _abc.Iterable[Global___JudgedAction] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJudgedActionsResponse: _TypeAlias = ListJudgedActionsResponse  # noqa: Y015
+
+@_typing.final
+class JudgedAction(_message.Message):
+    """An action as guardrails judged it, with the verdict then given."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    PERMISSIONS_FIELD_NUMBER: _builtins.int
+    ANNOUNCED_CONTEXT_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    APPROVAL_REQUIRED_FIELD_NUMBER: _builtins.int
+    announced_context: _builtins.str
+    """The further text of an announcement."""
+    approval_required: _builtins.bool
+    """Whether an approval alone was missing; absent where the action is."""
+    @_builtins.property
+    def entry(self) -> Global___AuditEntry:
+        """The audit entry of the verdict."""
+
+    @_builtins.property
+    def action(self) -> _cstp_pb2.Action:
+        """The action; absent where its content is not kept, or was larger than 64 KiB. Of an announcement, its intent is the
+        description, and its metadata are the context.
+        """
+
+    @_builtins.property
+    def permissions(self) -> _containers.RepeatedScalarFieldContainer[_options_pb2.Permission.ValueType]:
+        """The permissions that the agent had."""
+
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The paths of an announcement. What is written about their code is not kept."""
+
+    def __init__(
+        self,
+        *,
+        entry: Global___AuditEntry | None = ...,
+        action: _cstp_pb2.Action | None = ...,
+        permissions: _abc.Iterable[_options_pb2.Permission.ValueType] | None = ...,
+        announced_context: _builtins.str | None = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        approval_required: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_announced_context", b"_announced_context", "_approval_required", b"_approval_required", "action", b"action", "announced_context", b"announced_context", "approval_required", b"approval_required", "entry", b"entry"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_announced_context", b"_announced_context", "_approval_required", b"_approval_required", "action", b"action", "announced_context", b"announced_context", "approval_required", b"approval_required", "entry", b"entry", "paths", b"paths", "permissions", b"permissions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__announced_context: _TypeAlias = _typing.Literal["announced_context"]  # noqa: Y015
+    _WhichOneofArgType__announced_context: _TypeAlias = _typing.Literal["_announced_context", b"_announced_context"]  # noqa: Y015
+    _WhichOneofReturnType__approval_required: _TypeAlias = _typing.Literal["approval_required"]  # noqa: Y015
+    _WhichOneofArgType__approval_required: _TypeAlias = _typing.Literal["_approval_required", b"_approval_required"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__announced_context) -> _WhichOneofReturnType__announced_context | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__approval_required) -> _WhichOneofReturnType__approval_required | None: ...
+
+Global___JudgedAction: _TypeAlias = JudgedAction  # noqa: Y015
 
 @_typing.final
 class IntentRecord(_message.Message):

@@ -40,6 +40,11 @@ class AuditServiceStub:
                 request_serializer=cstp_dot_v1_dot_audit__pb2.ListAuditEntriesRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_audit__pb2.ListAuditEntriesResponse.FromString,
                 _registered_method=True)
+        self.ListJudgedActions = channel.unary_unary(
+                '/cstp.v1.AuditService/ListJudgedActions',
+                request_serializer=cstp_dot_v1_dot_audit__pb2.ListJudgedActionsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_audit__pb2.ListJudgedActionsResponse.FromString,
+                _registered_method=True)
         self.ListIntents = channel.unary_unary(
                 '/cstp.v1.AuditService/ListIntents',
                 request_serializer=cstp_dot_v1_dot_audit__pb2.ListIntentsRequest.SerializeToString,
@@ -53,6 +58,15 @@ class AuditServiceServicer:
 
     def ListAuditEntries(self, request, context):
         """Lists entries of the trail, latest first, page by page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListJudgedActions(self, request, context):
+        """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
+        then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
+        does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,6 +86,11 @@ def add_AuditServiceServicer_to_server(servicer, server):
                     servicer.ListAuditEntries,
                     request_deserializer=cstp_dot_v1_dot_audit__pb2.ListAuditEntriesRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_audit__pb2.ListAuditEntriesResponse.SerializeToString,
+            ),
+            'ListJudgedActions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJudgedActions,
+                    request_deserializer=cstp_dot_v1_dot_audit__pb2.ListJudgedActionsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_audit__pb2.ListJudgedActionsResponse.SerializeToString,
             ),
             'ListIntents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListIntents,
@@ -107,6 +126,33 @@ class AuditService:
             '/cstp.v1.AuditService/ListAuditEntries',
             cstp_dot_v1_dot_audit__pb2.ListAuditEntriesRequest.SerializeToString,
             cstp_dot_v1_dot_audit__pb2.ListAuditEntriesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListJudgedActions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.AuditService/ListJudgedActions',
+            cstp_dot_v1_dot_audit__pb2.ListJudgedActionsRequest.SerializeToString,
+            cstp_dot_v1_dot_audit__pb2.ListJudgedActionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,11 @@ class AuditServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AuditServiceAsyncStub: ...
     ListAuditEntries: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListAuditEntriesRequest, _audit_pb2.ListAuditEntriesResponse]
     """Lists entries of the trail, latest first, page by page."""
+    ListJudgedActions: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListJudgedActionsRequest, _audit_pb2.ListJudgedActionsResponse]
+    """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
+    then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
+    does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+    """
     ListIntents: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListIntentsRequest, _audit_pb2.ListIntentsResponse]
     """Lists announced intents, latest first, page by page."""
 
@@ -45,6 +50,11 @@ class AuditServiceAsyncStub(AuditServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListAuditEntries: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListAuditEntriesRequest, _audit_pb2.ListAuditEntriesResponse]  # type: ignore[assignment]
     """Lists entries of the trail, latest first, page by page."""
+    ListJudgedActions: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListJudgedActionsRequest, _audit_pb2.ListJudgedActionsResponse]  # type: ignore[assignment]
+    """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
+    then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
+    does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+    """
     ListIntents: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListIntentsRequest, _audit_pb2.ListIntentsResponse]  # type: ignore[assignment]
     """Lists announced intents, latest first, page by page."""
 
@@ -58,6 +68,17 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_audit_pb2.ListAuditEntriesResponse, _abc.Awaitable[_audit_pb2.ListAuditEntriesResponse]]:
         """Lists entries of the trail, latest first, page by page."""
+
+    @_abc_1.abstractmethod
+    def ListJudgedActions(
+        self,
+        request: _audit_pb2.ListJudgedActionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_pb2.ListJudgedActionsResponse, _abc.Awaitable[_audit_pb2.ListJudgedActionsResponse]]:
+        """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
+        then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
+        does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+        """
 
     @_abc_1.abstractmethod
     def ListIntents(

@@ -225,9 +225,11 @@ type AuditEntry struct {
 	// When the first of the calls that are counted came.
 	FirstAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=first_at,json=firstAt,proto3" json:"first_at,omitempty"`
 	// When the last of them came.
-	LastAt        *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LastAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
+	// The identifiers of the guardrails in a dry run that would have blocked, needed approval or warned.
+	DryrunViolations []string `protobuf:"bytes,21,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *AuditEntry) Reset() {
@@ -400,6 +402,13 @@ func (x *AuditEntry) GetLastAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *AuditEntry) GetDryrunViolations() []string {
+	if x != nil {
+		return x.DryrunViolations
+	}
+	return nil
+}
+
 // What a peer said of an action or an intent.
 type AuditedPeer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -477,7 +486,7 @@ type ListAuditEntriesRequest struct {
 	RequestingAgent *string `protobuf:"bytes,4,opt,name=requesting_agent,json=requestingAgent,proto3,oneof" json:"requesting_agent,omitempty"`
 	// With exactly this verdict.
 	Allowed *bool `protobuf:"varint,5,opt,name=allowed,proto3,oneof" json:"allowed,omitempty"`
-	// Where exactly this guardrail blocked or warned.
+	// Where exactly this guardrail blocked, warned or was in a dry run.
 	GuardrailId *string `protobuf:"bytes,6,opt,name=guardrail_id,json=guardrailId,proto3,oneof" json:"guardrail_id,omitempty"`
 	// Caused by exactly this request.
 	RequestId *string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3,oneof" json:"request_id,omitempty"`
@@ -664,6 +673,253 @@ func (x *ListAuditEntriesResponse) GetNextPageToken() string {
 	return ""
 }
 
+// Judged actions to list. Conditions must all be met; an absent one does not restrict.
+type ListJudgedActionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many at the most; 50 when absent or 0, and more than 200 count as 200.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The nextPageToken of the page before; the other fields must stay the same.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Checked or announced by exactly this agent.
+	RequestingAgent *string `protobuf:"bytes,3,opt,name=requesting_agent,json=requestingAgent,proto3,oneof" json:"requesting_agent,omitempty"`
+	// With exactly this verdict.
+	Allowed *bool `protobuf:"varint,4,opt,name=allowed,proto3,oneof" json:"allowed,omitempty"`
+	// Where exactly this guardrail blocked, warned or was in a dry run.
+	GuardrailId *string `protobuf:"bytes,5,opt,name=guardrail_id,json=guardrailId,proto3,oneof" json:"guardrail_id,omitempty"`
+	// Judged at this instant or later.
+	After *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
+	// Judged at this instant or earlier.
+	Before        *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListJudgedActionsRequest) Reset() {
+	*x = ListJudgedActionsRequest{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListJudgedActionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListJudgedActionsRequest) ProtoMessage() {}
+
+func (x *ListJudgedActionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListJudgedActionsRequest.ProtoReflect.Descriptor instead.
+func (*ListJudgedActionsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ListJudgedActionsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListJudgedActionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListJudgedActionsRequest) GetRequestingAgent() string {
+	if x != nil && x.RequestingAgent != nil {
+		return *x.RequestingAgent
+	}
+	return ""
+}
+
+func (x *ListJudgedActionsRequest) GetAllowed() bool {
+	if x != nil && x.Allowed != nil {
+		return *x.Allowed
+	}
+	return false
+}
+
+func (x *ListJudgedActionsRequest) GetGuardrailId() string {
+	if x != nil && x.GuardrailId != nil {
+		return *x.GuardrailId
+	}
+	return ""
+}
+
+func (x *ListJudgedActionsRequest) GetAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *ListJudgedActionsRequest) GetBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+// A page of judged actions.
+type ListJudgedActionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Latest first.
+	Actions []*JudgedAction `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`
+	// Names the next page; empty on the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListJudgedActionsResponse) Reset() {
+	*x = ListJudgedActionsResponse{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListJudgedActionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListJudgedActionsResponse) ProtoMessage() {}
+
+func (x *ListJudgedActionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListJudgedActionsResponse.ProtoReflect.Descriptor instead.
+func (*ListJudgedActionsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ListJudgedActionsResponse) GetActions() []*JudgedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *ListJudgedActionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// An action as guardrails judged it, with the verdict then given.
+type JudgedAction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The audit entry of the verdict.
+	Entry *AuditEntry `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// The action; absent where its content is not kept, or was larger than 64 KiB. Of an announcement, its intent is the
+	// description, and its metadata are the context.
+	Action *Action `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	// The permissions that the agent had.
+	Permissions []Permission `protobuf:"varint,3,rep,packed,name=permissions,proto3,enum=cstp.v1.Permission" json:"permissions,omitempty"`
+	// The further text of an announcement.
+	AnnouncedContext *string `protobuf:"bytes,4,opt,name=announced_context,json=announcedContext,proto3,oneof" json:"announced_context,omitempty"`
+	// The paths of an announcement. What is written about their code is not kept.
+	Paths []string `protobuf:"bytes,5,rep,name=paths,proto3" json:"paths,omitempty"`
+	// Whether an approval alone was missing; absent where the action is.
+	ApprovalRequired *bool `protobuf:"varint,6,opt,name=approval_required,json=approvalRequired,proto3,oneof" json:"approval_required,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *JudgedAction) Reset() {
+	*x = JudgedAction{}
+	mi := &file_cstp_v1_audit_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgedAction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgedAction) ProtoMessage() {}
+
+func (x *JudgedAction) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_audit_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgedAction.ProtoReflect.Descriptor instead.
+func (*JudgedAction) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *JudgedAction) GetEntry() *AuditEntry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *JudgedAction) GetAction() *Action {
+	if x != nil {
+		return x.Action
+	}
+	return nil
+}
+
+func (x *JudgedAction) GetPermissions() []Permission {
+	if x != nil {
+		return x.Permissions
+	}
+	return nil
+}
+
+func (x *JudgedAction) GetAnnouncedContext() string {
+	if x != nil && x.AnnouncedContext != nil {
+		return *x.AnnouncedContext
+	}
+	return ""
+}
+
+func (x *JudgedAction) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *JudgedAction) GetApprovalRequired() bool {
+	if x != nil && x.ApprovalRequired != nil {
+		return *x.ApprovalRequired
+	}
+	return false
+}
+
 // An intent as it was announced.
 type IntentRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -705,7 +961,7 @@ type IntentRecord struct {
 
 func (x *IntentRecord) Reset() {
 	*x = IntentRecord{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[4]
+	mi := &file_cstp_v1_audit_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +973,7 @@ func (x *IntentRecord) String() string {
 func (*IntentRecord) ProtoMessage() {}
 
 func (x *IntentRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[4]
+	mi := &file_cstp_v1_audit_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +986,7 @@ func (x *IntentRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntentRecord.ProtoReflect.Descriptor instead.
 func (*IntentRecord) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *IntentRecord) GetCorrelationId() string {
@@ -872,7 +1128,7 @@ type ListIntentsRequest struct {
 
 func (x *ListIntentsRequest) Reset() {
 	*x = ListIntentsRequest{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[5]
+	mi := &file_cstp_v1_audit_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1140,7 @@ func (x *ListIntentsRequest) String() string {
 func (*ListIntentsRequest) ProtoMessage() {}
 
 func (x *ListIntentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[5]
+	mi := &file_cstp_v1_audit_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +1153,7 @@ func (x *ListIntentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIntentsRequest.ProtoReflect.Descriptor instead.
 func (*ListIntentsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListIntentsRequest) GetPageSize() int32 {
@@ -976,7 +1232,7 @@ type ListIntentsResponse struct {
 
 func (x *ListIntentsResponse) Reset() {
 	*x = ListIntentsResponse{}
-	mi := &file_cstp_v1_audit_proto_msgTypes[6]
+	mi := &file_cstp_v1_audit_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1244,7 @@ func (x *ListIntentsResponse) String() string {
 func (*ListIntentsResponse) ProtoMessage() {}
 
 func (x *ListIntentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_audit_proto_msgTypes[6]
+	mi := &file_cstp_v1_audit_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1257,7 @@ func (x *ListIntentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListIntentsResponse.ProtoReflect.Descriptor instead.
 func (*ListIntentsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_audit_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListIntentsResponse) GetIntents() []*IntentRecord {
@@ -1022,7 +1278,7 @@ var File_cstp_v1_audit_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x91\a\n" +
+	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x12cstp/v1/cstp.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\a\n" +
 	"\n" +
 	"AuditEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x128\n" +
@@ -1049,7 +1305,8 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x0fintent_revision\x18\x11 \x01(\x05H\aR\x0eintentRevision\x88\x01\x01\x12\x19\n" +
 	"\x05count\x18\x12 \x01(\x05H\bR\x05count\x88\x01\x01\x125\n" +
 	"\bfirst_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\afirstAt\x123\n" +
-	"\alast_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x06lastAtB\x10\n" +
+	"\alast_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x06lastAt\x12+\n" +
+	"\x11dryrun_violations\x18\x15 \x03(\tR\x10dryrunViolationsB\x10\n" +
 	"\x0e_claimed_agentB\t\n" +
 	"\a_actionB\n" +
 	"\n" +
@@ -1093,7 +1350,32 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x06_error\"q\n" +
 	"\x18ListAuditEntriesResponse\x12-\n" +
 	"\aentries\x18\x01 \x03(\v2\x13.cstp.v1.AuditEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe0\x05\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe5\x02\n" +
+	"\x18ListJudgedActionsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12.\n" +
+	"\x10requesting_agent\x18\x03 \x01(\tH\x00R\x0frequestingAgent\x88\x01\x01\x12\x1d\n" +
+	"\aallowed\x18\x04 \x01(\bH\x01R\aallowed\x88\x01\x01\x12&\n" +
+	"\fguardrail_id\x18\x05 \x01(\tH\x02R\vguardrailId\x88\x01\x01\x120\n" +
+	"\x05after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
+	"\x06before\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06beforeB\x13\n" +
+	"\x11_requesting_agentB\n" +
+	"\n" +
+	"\b_allowedB\x0f\n" +
+	"\r_guardrail_id\"t\n" +
+	"\x19ListJudgedActionsResponse\x12/\n" +
+	"\aactions\x18\x01 \x03(\v2\x15.cstp.v1.JudgedActionR\aactions\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbf\x02\n" +
+	"\fJudgedAction\x12)\n" +
+	"\x05entry\x18\x01 \x01(\v2\x13.cstp.v1.AuditEntryR\x05entry\x12'\n" +
+	"\x06action\x18\x02 \x01(\v2\x0f.cstp.v1.ActionR\x06action\x125\n" +
+	"\vpermissions\x18\x03 \x03(\x0e2\x13.cstp.v1.PermissionR\vpermissions\x120\n" +
+	"\x11announced_context\x18\x04 \x01(\tH\x00R\x10announcedContext\x88\x01\x01\x12\x14\n" +
+	"\x05paths\x18\x05 \x03(\tR\x05paths\x120\n" +
+	"\x11approval_required\x18\x06 \x01(\bH\x01R\x10approvalRequired\x88\x01\x01B\x14\n" +
+	"\x12_announced_contextB\x14\n" +
+	"\x12_approval_required\"\xe0\x05\n" +
 	"\fIntentRecord\x12%\n" +
 	"\x0ecorrelation_id\x18\x01 \x01(\tR\rcorrelationId\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x127\n" +
@@ -1173,9 +1455,10 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x19AUDIT_EVENT_INTENT_CLOSED\x10\x18\x12 \n" +
 	"\x1cAUDIT_EVENT_DECISION_UPDATED\x10\x19\x12\x1f\n" +
 	"\x1bAUDIT_EVENT_DECISION_LINKED\x10\x1b\x12 \n" +
-	"\x1cAUDIT_EVENT_DECISION_DELETED\x10\x1a2\x9f\x02\n" +
+	"\x1cAUDIT_EVENT_DECISION_DELETED\x10\x1a2\xb7\x03\n" +
 	"\fAuditService\x12\x86\x01\n" +
-	"\x10ListAuditEntries\x12 .cstp.v1.ListAuditEntriesRequest\x1a!.cstp.v1.ListAuditEntriesResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"allowed\": false, \"pageSize\": 20}\x90\x02\x01\x12\x85\x01\n" +
+	"\x10ListAuditEntries\x12 .cstp.v1.ListAuditEntriesRequest\x1a!.cstp.v1.ListAuditEntriesResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"allowed\": false, \"pageSize\": 20}\x90\x02\x01\x12\x95\x01\n" +
+	"\x11ListJudgedActions\x12!.cstp.v1.ListJudgedActionsRequest\x1a\".cstp.v1.ListJudgedActionsResponse\"9\x88\xb5\x18\x06\x9a\xb5\x18.{\"requestingAgent\": \"emerson\", \"pageSize\": 20}\x90\x02\x01\x12\x85\x01\n" +
 	"\vListIntents\x12\x1b.cstp.v1.ListIntentsRequest\x1a\x1c.cstp.v1.ListIntentsResponse\";\x88\xb5\x18\x06\x9a\xb5\x180{\"stakes\": [\"high\", \"critical\"], \"pageSize\": 20}\x90\x02\x01B{\n" +
 	"\vcom.cstp.v1B\n" +
 	"AuditProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
@@ -1193,54 +1476,67 @@ func file_cstp_v1_audit_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cstp_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_cstp_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_cstp_v1_audit_proto_goTypes = []any{
-	(AuditEvent)(0),                  // 0: cstp.v1.AuditEvent
-	(*AuditEntry)(nil),               // 1: cstp.v1.AuditEntry
-	(*AuditedPeer)(nil),              // 2: cstp.v1.AuditedPeer
-	(*ListAuditEntriesRequest)(nil),  // 3: cstp.v1.ListAuditEntriesRequest
-	(*ListAuditEntriesResponse)(nil), // 4: cstp.v1.ListAuditEntriesResponse
-	(*IntentRecord)(nil),             // 5: cstp.v1.IntentRecord
-	(*ListIntentsRequest)(nil),       // 6: cstp.v1.ListIntentsRequest
-	(*ListIntentsResponse)(nil),      // 7: cstp.v1.ListIntentsResponse
-	(*timestamppb.Timestamp)(nil),    // 8: google.protobuf.Timestamp
-	(PeerStatus)(0),                  // 9: cstp.v1.PeerStatus
-	(*AgentInfo)(nil),                // 10: cstp.v1.AgentInfo
-	(Stakes)(0),                      // 11: cstp.v1.Stakes
-	(*structpb.Struct)(nil),          // 12: google.protobuf.Struct
-	(Visibility)(0),                  // 13: cstp.v1.Visibility
-	(*IntentClosing)(nil),            // 14: cstp.v1.IntentClosing
+	(AuditEvent)(0),                   // 0: cstp.v1.AuditEvent
+	(*AuditEntry)(nil),                // 1: cstp.v1.AuditEntry
+	(*AuditedPeer)(nil),               // 2: cstp.v1.AuditedPeer
+	(*ListAuditEntriesRequest)(nil),   // 3: cstp.v1.ListAuditEntriesRequest
+	(*ListAuditEntriesResponse)(nil),  // 4: cstp.v1.ListAuditEntriesResponse
+	(*ListJudgedActionsRequest)(nil),  // 5: cstp.v1.ListJudgedActionsRequest
+	(*ListJudgedActionsResponse)(nil), // 6: cstp.v1.ListJudgedActionsResponse
+	(*JudgedAction)(nil),              // 7: cstp.v1.JudgedAction
+	(*IntentRecord)(nil),              // 8: cstp.v1.IntentRecord
+	(*ListIntentsRequest)(nil),        // 9: cstp.v1.ListIntentsRequest
+	(*ListIntentsResponse)(nil),       // 10: cstp.v1.ListIntentsResponse
+	(*timestamppb.Timestamp)(nil),     // 11: google.protobuf.Timestamp
+	(PeerStatus)(0),                   // 12: cstp.v1.PeerStatus
+	(*Action)(nil),                    // 13: cstp.v1.Action
+	(Permission)(0),                   // 14: cstp.v1.Permission
+	(*AgentInfo)(nil),                 // 15: cstp.v1.AgentInfo
+	(Stakes)(0),                       // 16: cstp.v1.Stakes
+	(*structpb.Struct)(nil),           // 17: google.protobuf.Struct
+	(Visibility)(0),                   // 18: cstp.v1.Visibility
+	(*IntentClosing)(nil),             // 19: cstp.v1.IntentClosing
 }
 var file_cstp_v1_audit_proto_depIdxs = []int32{
-	8,  // 0: cstp.v1.AuditEntry.timestamp:type_name -> google.protobuf.Timestamp
+	11, // 0: cstp.v1.AuditEntry.timestamp:type_name -> google.protobuf.Timestamp
 	0,  // 1: cstp.v1.AuditEntry.event:type_name -> cstp.v1.AuditEvent
 	2,  // 2: cstp.v1.AuditEntry.peers:type_name -> cstp.v1.AuditedPeer
-	8,  // 3: cstp.v1.AuditEntry.first_at:type_name -> google.protobuf.Timestamp
-	8,  // 4: cstp.v1.AuditEntry.last_at:type_name -> google.protobuf.Timestamp
-	9,  // 5: cstp.v1.AuditedPeer.status:type_name -> cstp.v1.PeerStatus
+	11, // 3: cstp.v1.AuditEntry.first_at:type_name -> google.protobuf.Timestamp
+	11, // 4: cstp.v1.AuditEntry.last_at:type_name -> google.protobuf.Timestamp
+	12, // 5: cstp.v1.AuditedPeer.status:type_name -> cstp.v1.PeerStatus
 	0,  // 6: cstp.v1.ListAuditEntriesRequest.event:type_name -> cstp.v1.AuditEvent
-	8,  // 7: cstp.v1.ListAuditEntriesRequest.after:type_name -> google.protobuf.Timestamp
-	8,  // 8: cstp.v1.ListAuditEntriesRequest.before:type_name -> google.protobuf.Timestamp
+	11, // 7: cstp.v1.ListAuditEntriesRequest.after:type_name -> google.protobuf.Timestamp
+	11, // 8: cstp.v1.ListAuditEntriesRequest.before:type_name -> google.protobuf.Timestamp
 	1,  // 9: cstp.v1.ListAuditEntriesResponse.entries:type_name -> cstp.v1.AuditEntry
-	10, // 10: cstp.v1.IntentRecord.claimed_agent:type_name -> cstp.v1.AgentInfo
-	8,  // 11: cstp.v1.IntentRecord.received_at:type_name -> google.protobuf.Timestamp
-	11, // 12: cstp.v1.IntentRecord.stakes:type_name -> cstp.v1.Stakes
-	12, // 13: cstp.v1.IntentRecord.metadata:type_name -> google.protobuf.Struct
-	13, // 14: cstp.v1.IntentRecord.visibility:type_name -> cstp.v1.Visibility
-	14, // 15: cstp.v1.IntentRecord.closing:type_name -> cstp.v1.IntentClosing
-	11, // 16: cstp.v1.ListIntentsRequest.stakes:type_name -> cstp.v1.Stakes
-	8,  // 17: cstp.v1.ListIntentsRequest.after:type_name -> google.protobuf.Timestamp
-	8,  // 18: cstp.v1.ListIntentsRequest.before:type_name -> google.protobuf.Timestamp
-	5,  // 19: cstp.v1.ListIntentsResponse.intents:type_name -> cstp.v1.IntentRecord
-	3,  // 20: cstp.v1.AuditService.ListAuditEntries:input_type -> cstp.v1.ListAuditEntriesRequest
-	6,  // 21: cstp.v1.AuditService.ListIntents:input_type -> cstp.v1.ListIntentsRequest
-	4,  // 22: cstp.v1.AuditService.ListAuditEntries:output_type -> cstp.v1.ListAuditEntriesResponse
-	7,  // 23: cstp.v1.AuditService.ListIntents:output_type -> cstp.v1.ListIntentsResponse
-	22, // [22:24] is the sub-list for method output_type
-	20, // [20:22] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	11, // 10: cstp.v1.ListJudgedActionsRequest.after:type_name -> google.protobuf.Timestamp
+	11, // 11: cstp.v1.ListJudgedActionsRequest.before:type_name -> google.protobuf.Timestamp
+	7,  // 12: cstp.v1.ListJudgedActionsResponse.actions:type_name -> cstp.v1.JudgedAction
+	1,  // 13: cstp.v1.JudgedAction.entry:type_name -> cstp.v1.AuditEntry
+	13, // 14: cstp.v1.JudgedAction.action:type_name -> cstp.v1.Action
+	14, // 15: cstp.v1.JudgedAction.permissions:type_name -> cstp.v1.Permission
+	15, // 16: cstp.v1.IntentRecord.claimed_agent:type_name -> cstp.v1.AgentInfo
+	11, // 17: cstp.v1.IntentRecord.received_at:type_name -> google.protobuf.Timestamp
+	16, // 18: cstp.v1.IntentRecord.stakes:type_name -> cstp.v1.Stakes
+	17, // 19: cstp.v1.IntentRecord.metadata:type_name -> google.protobuf.Struct
+	18, // 20: cstp.v1.IntentRecord.visibility:type_name -> cstp.v1.Visibility
+	19, // 21: cstp.v1.IntentRecord.closing:type_name -> cstp.v1.IntentClosing
+	16, // 22: cstp.v1.ListIntentsRequest.stakes:type_name -> cstp.v1.Stakes
+	11, // 23: cstp.v1.ListIntentsRequest.after:type_name -> google.protobuf.Timestamp
+	11, // 24: cstp.v1.ListIntentsRequest.before:type_name -> google.protobuf.Timestamp
+	8,  // 25: cstp.v1.ListIntentsResponse.intents:type_name -> cstp.v1.IntentRecord
+	3,  // 26: cstp.v1.AuditService.ListAuditEntries:input_type -> cstp.v1.ListAuditEntriesRequest
+	5,  // 27: cstp.v1.AuditService.ListJudgedActions:input_type -> cstp.v1.ListJudgedActionsRequest
+	9,  // 28: cstp.v1.AuditService.ListIntents:input_type -> cstp.v1.ListIntentsRequest
+	4,  // 29: cstp.v1.AuditService.ListAuditEntries:output_type -> cstp.v1.ListAuditEntriesResponse
+	6,  // 30: cstp.v1.AuditService.ListJudgedActions:output_type -> cstp.v1.ListJudgedActionsResponse
+	10, // 31: cstp.v1.AuditService.ListIntents:output_type -> cstp.v1.ListIntentsResponse
+	29, // [29:32] is the sub-list for method output_type
+	26, // [26:29] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_audit_proto_init() }
@@ -1248,6 +1544,7 @@ func file_cstp_v1_audit_proto_init() {
 	if File_cstp_v1_audit_proto != nil {
 		return
 	}
+	file_cstp_v1_cstp_proto_init()
 	file_cstp_v1_intents_proto_init()
 	file_cstp_v1_options_proto_init()
 	file_cstp_v1_types_proto_init()
@@ -1255,14 +1552,16 @@ func file_cstp_v1_audit_proto_init() {
 	file_cstp_v1_audit_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cstp_v1_audit_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_audit_proto_msgTypes[4].OneofWrappers = []any{}
-	file_cstp_v1_audit_proto_msgTypes[5].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[6].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[7].OneofWrappers = []any{}
+	file_cstp_v1_audit_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_audit_proto_rawDesc), len(file_cstp_v1_audit_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,8 +21,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AuditService_ListAuditEntries_FullMethodName = "/cstp.v1.AuditService/ListAuditEntries"
-	AuditService_ListIntents_FullMethodName      = "/cstp.v1.AuditService/ListIntents"
+	AuditService_ListAuditEntries_FullMethodName  = "/cstp.v1.AuditService/ListAuditEntries"
+	AuditService_ListJudgedActions_FullMethodName = "/cstp.v1.AuditService/ListJudgedActions"
+	AuditService_ListIntents_FullMethodName       = "/cstp.v1.AuditService/ListIntents"
 )
 
 // AuditServiceClient is the client API for AuditService service.
@@ -33,6 +34,10 @@ const (
 type AuditServiceClient interface {
 	// Lists entries of the trail, latest first, page by page.
 	ListAuditEntries(ctx context.Context, in *ListAuditEntriesRequest, opts ...grpc.CallOption) (*ListAuditEntriesResponse, error)
+	// Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
+	// then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
+	// does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+	ListJudgedActions(ctx context.Context, in *ListJudgedActionsRequest, opts ...grpc.CallOption) (*ListJudgedActionsResponse, error)
 	// Lists announced intents, latest first, page by page.
 	ListIntents(ctx context.Context, in *ListIntentsRequest, opts ...grpc.CallOption) (*ListIntentsResponse, error)
 }
@@ -49,6 +54,16 @@ func (c *auditServiceClient) ListAuditEntries(ctx context.Context, in *ListAudit
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListAuditEntriesResponse)
 	err := c.cc.Invoke(ctx, AuditService_ListAuditEntries_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *auditServiceClient) ListJudgedActions(ctx context.Context, in *ListJudgedActionsRequest, opts ...grpc.CallOption) (*ListJudgedActionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListJudgedActionsResponse)
+	err := c.cc.Invoke(ctx, AuditService_ListJudgedActions_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +88,10 @@ func (c *auditServiceClient) ListIntents(ctx context.Context, in *ListIntentsReq
 type AuditServiceServer interface {
 	// Lists entries of the trail, latest first, page by page.
 	ListAuditEntries(context.Context, *ListAuditEntriesRequest) (*ListAuditEntriesResponse, error)
+	// Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
+	// then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
+	// does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+	ListJudgedActions(context.Context, *ListJudgedActionsRequest) (*ListJudgedActionsResponse, error)
 	// Lists announced intents, latest first, page by page.
 	ListIntents(context.Context, *ListIntentsRequest) (*ListIntentsResponse, error)
 	mustEmbedUnimplementedAuditServiceServer()
@@ -87,6 +106,9 @@ type UnimplementedAuditServiceServer struct{}
 
 func (UnimplementedAuditServiceServer) ListAuditEntries(context.Context, *ListAuditEntriesRequest) (*ListAuditEntriesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListAuditEntries not implemented")
+}
+func (UnimplementedAuditServiceServer) ListJudgedActions(context.Context, *ListJudgedActionsRequest) (*ListJudgedActionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListJudgedActions not implemented")
 }
 func (UnimplementedAuditServiceServer) ListIntents(context.Context, *ListIntentsRequest) (*ListIntentsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListIntents not implemented")
@@ -130,6 +152,24 @@ func _AuditService_ListAuditEntries_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AuditService_ListJudgedActions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListJudgedActionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuditServiceServer).ListJudgedActions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AuditService_ListJudgedActions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuditServiceServer).ListJudgedActions(ctx, req.(*ListJudgedActionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AuditService_ListIntents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListIntentsRequest)
 	if err := dec(in); err != nil {
@@ -158,6 +198,10 @@ var AuditService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListAuditEntries",
 			Handler:    _AuditService_ListAuditEntries_Handler,
+		},
+		{
+			MethodName: "ListJudgedActions",
+			Handler:    _AuditService_ListJudgedActions_Handler,
 		},
 		{
 			MethodName: "ListIntents",
