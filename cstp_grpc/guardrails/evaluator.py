@@ -69,12 +69,22 @@ MAX_NAMED_INPUTS = 5
 
 
 class UnknownInputReporter:
-    """Reports what an action leaves unknown, by a policy; `inputs` are those that any guardrail reads."""
+    """Reports what an action leaves unknown, by a policy; `inputs` are those that any guardrail in question reads."""
 
     def __init__(self, policy: UnknownInputPolicy, inputs: Sequence[InputDeclaration]) -> None:
+        self._names = frozenset(each.name for each in inputs)
         self._undeclared = REACTION_SEVERITIES[policy.undeclared]
         severity = REACTION_SEVERITIES[policy.unknown_action]
         self._unknown_action = None if severity is None else unknown_action_violation(inputs, severity)
+
+    def is_informed(self, context: Mapping[str, Any]) -> bool:
+        """Return whether a context gives any of the inputs, or there are none."""
+        names = self._names
+        # A loop, since any() of a generator takes three times as long.
+        for key in context:
+            if key in names and context[key] is not None:
+                return True
+        return not names
 
     def find_violations(self, ignored: Sequence[IgnoredInput], is_informed: bool, *, is_allowed: bool) -> Unknowns:
         """Return the violations and warnings for an action that guardrails allow, or do not."""
@@ -157,9 +167,10 @@ class GuardrailEvaluator:
         self._groups = [compiler.compile_group(group) for group in groups]
         self._counts = self._selector.count_in_force()
         guardrails = [guardrail for group in groups for _, guardrail in group.guardrails]
-        self._read_inputs = input_names_of([guardrail.when for guardrail in guardrails]) - server_keys
-        read_inputs = [self._inputs[name] for name in sorted(self._read_inputs)]
-        self._unknowns = UnknownInputReporter(policy, read_inputs)
+        self._policy = policy
+        self._inputs_of_groups = [
+            input_names_of([guardrail.when for _, guardrail in group.guardrails]) - server_keys for group in groups
+        ]
         read = {name for guardrail in guardrails for each in guardrail.expressions for name in each.values}
         self.reads_intents = INTENTS_VARIABLE in read
         """Whether any guardrail reads the related intents of other agents."""
@@ -167,9 +178,10 @@ class GuardrailEvaluator:
         """Whether verdicts depend on `Action.now`."""
         # The size of all defaults, and 2 for the values that description and category are.
         self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
-        # Both are only ever added to, by assignments that are atomic; made twice, they are the same.
+        # All are only ever added to, by assignments that are atomic; made twice, they are the same.
         self._plans: dict[int, EvaluationPlan] = {}
-        self._clear: dict[tuple[int, tuple[str, ...], bool], Verdict] = {}
+        self._reporters: dict[int, UnknownInputReporter] = {}
+        self._clear: dict[tuple[int, int, tuple[str, ...], bool], Verdict] = {}
 
     def evaluate(self, action: Action) -> Verdict:
         """Return the verdict on an action.
@@ -192,14 +204,19 @@ class GuardrailEvaluator:
         plan = self._plans.get(selected) or self._make_plan(selected)
         values, assumed = plan.read_variables(action)
         matched = self._find_matches(plan, values, action, size)
-        is_informed = self._is_informed(action.context)
+        # An input informs only those guardrails that the agent is judged by. What the caller can choose, such as the
+        # category, does not matter: nobody shall become known by naming one of which no guardrail speaks.
+        concerning = self._selector.select_for_agent(action.agent, period)
+        reporter = self._reporters.get(concerning) or self._make_reporter(concerning)
+        is_informed = reporter.is_informed(action.context)
         if action.is_stated_by_server:
             ignored, is_informed = (), True
         # Verdicts are immutable, and nothing matches in almost all checks.
-        clear = self._clear.get((period, assumed, is_informed)) or self._make_clear(period, assumed, is_informed)
+        key = (concerning, period, assumed, is_informed)
+        clear = self._clear.get(key) or self._make_clear(key, reporter)
         if not matched and not ignored:
             return clear
-        return self._add_matches(clear, matched, ignored, is_informed)
+        return self._add_matches(clear, matched, ignored, is_informed, reporter)
 
     def _find_matches(
         self, plan: EvaluationPlan, values: Mapping[str, object], action: Action, size: int
@@ -231,27 +248,32 @@ class GuardrailEvaluator:
             self._plans[selected] = plan
         return plan
 
-    def _is_informed(self, context: Mapping[str, Any]) -> bool:
-        """Return whether any input is given that any guardrail reads, or none of them reads any."""
-        read = self._read_inputs
-        # A loop, since any() of a generator takes three times as long.
-        for key in context:
-            if key in read and context[key] is not None:
-                return True
-        return not read
+    def _make_reporter(self, groups: int) -> UnknownInputReporter:
+        """Return what reports on the inputs that the groups read whose bits are set."""
+        names = frozenset[str]().union(*(self._inputs_of_groups[group] for group in positions_of(groups)))
+        reporter = UnknownInputReporter(self._policy, [self._inputs[name] for name in sorted(names)])
+        if len(self._reporters) < MAX_KEPT:
+            self._reporters[groups] = reporter
+        return reporter
 
-    def _make_clear(self, period: int, assumed: tuple[str, ...], is_informed: bool) -> Verdict:
+    def _make_clear(self, key: tuple[int, int, tuple[str, ...], bool], reporter: UnknownInputReporter) -> Verdict:
         """Return the verdict on an action that no guardrail matches."""
-        violations, warnings = self._unknowns.find_violations((), is_informed, is_allowed=True)
+        _, period, assumed, is_informed = key
+        violations, warnings = reporter.find_violations((), is_informed, is_allowed=True)
         clear = Verdict(
             violations, warnings, self._counts[period], self._version, allowed=not violations, assumed=assumed
         )
         if len(self._clear) < MAX_KEPT:
-            self._clear[period, assumed, is_informed] = clear
+            self._clear[key] = clear
         return clear
 
     def _add_matches(
-        self, clear: Verdict, matched: list[MatchedRule], ignored: tuple[IgnoredInput, ...], is_informed: bool
+        self,
+        clear: Verdict,
+        matched: list[MatchedRule],
+        ignored: tuple[IgnoredInput, ...],
+        is_informed: bool,
+        reporter: UnknownInputReporter,
     ) -> Verdict:
         """Return a verdict with the guardrails that fired, and with what the action leaves unknown."""
         # Groups are evaluated one after another; answers keep the order of the rule set.
@@ -265,7 +287,7 @@ class GuardrailEvaluator:
                 dryrun.append(violation)
             else:
                 (warnings if violation.severity is Severity.WARN else violations).append(violation)
-        unknown = self._unknowns.find_violations(ignored, is_informed, is_allowed=not violations)
+        unknown = reporter.find_violations(ignored, is_informed, is_allowed=not violations)
         return Verdict(
             (*violations, *unknown[0]),
             (*warnings, *unknown[1]),

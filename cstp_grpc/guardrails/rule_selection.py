@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from cstp_grpc.enums import Enforcement
 from cstp_grpc.guardrails.model import Action, Guardrail, RuleMatch, RuleScope
@@ -52,11 +53,9 @@ class RuleSelector:
 
     def __init__(self, groups: Sequence[GuardrailGroup]) -> None:
         conditions = [group.conditions for group in groups]
-        tests = [
-            (ConditionMask([get(each) for each in conditions]), read, accepts_absent)
-            for get, read, accepts_absent in CONDITIONS
-        ]
-        self._tests = [(mask, read, absent) for mask, read, absent in tests if mask.restricts]
+        tests = [(ConditionMask([test.accepted(each) for each in conditions]), test) for test in CONDITIONS]
+        self._tests = [(mask, test.read, test.accepts_absent) for mask, test in tests if mask.restricts]
+        self._agent_masks = [mask for mask, test in tests if mask.restricts and test.is_agent]
         self._expiries = sorted({each.expires for each in conditions if each.expires is not None})
         # The groups in force before the first expiry, between the first and the second, and so on.
         self._in_force = [(1 << len(groups)) - 1] + [
@@ -84,6 +83,13 @@ class RuleSelector:
             value = read(action)
             if value is not None or not accepts_absent:
                 selected &= mask.accepting(value)
+        return selected
+
+    def select_for_agent(self, agent: str, period: int) -> int:
+        """Return the bits of the groups that are in force for an agent, whatever it says of its action."""
+        selected = self._in_force[period]
+        for mask in self._agent_masks:
+            selected &= mask.accepting(agent)
         return selected
 
 
@@ -116,20 +122,33 @@ def fold_name(name: str) -> str:
 ReadText = Callable[[Action], str | None]
 GetAccepted = Callable[[GroupConditions], Collection[str]]
 
-CONDITIONS: Sequence[tuple[GetAccepted, ReadText, bool]] = (
-    (lambda group: group.match.stakes, lambda action: action.stakes, False),
-    (lambda group: group.match.categories, lambda action: action.category, False),
-    (lambda group: group.match.agents, lambda action: action.agent, False),
-    (lambda group: group.match.projects, lambda action: action.project, False),
-    (lambda group: group.scope.agents, lambda action: action.agent, False),
+
+class Condition(NamedTuple):
+    """The values that a group accepts, and the action's value.
+
+    `accepts_absent` is whether an action without one is accepted, `is_agent` whether it is the authenticated agent,
+    which the caller cannot choose.
+    """
+
+    accepted: GetAccepted
+    read: ReadText
+    accepts_absent: bool = False
+    is_agent: bool = False
+
+
+CONDITIONS: Sequence[Condition] = (
+    Condition(lambda group: group.match.stakes, lambda action: action.stakes),
+    Condition(lambda group: group.match.categories, lambda action: action.category),
+    Condition(lambda group: group.match.agents, lambda action: action.agent, is_agent=True),
+    Condition(lambda group: group.match.projects, lambda action: action.project),
+    Condition(lambda group: group.scope.agents, lambda action: action.agent, is_agent=True),
     # Fail closed: whoever names no project, or spells it otherwise, could leave the scope of every project.
-    (
+    Condition(
         lambda group: set(map(fold_name, group.scope.projects)),
         lambda action: fold_name(action.project or "") or None,
-        True,
+        accepts_absent=True,
     ),
 )
-"""The values that a group accepts, the action's value, and whether an action without one is accepted."""
 
 
 def bits_of(flags: Iterable[bool]) -> int:
