@@ -165,26 +165,54 @@ class CelProgram:
         return self.estimate_steps(dict.fromkeys(self._reads, ValueSize(size, 4 * size)))
 
     def evaluate(self, bound: CelActivation) -> object:
-        """Evaluate the expression. Raises CelEvaluationError."""
+        """Evaluate the expression and return its value as JSON, an instant or a duration. Raises CelEvaluationError."""
+        return read_plain_value(self._evaluate(bound))
+
+    def is_true(self, bound: CelActivation) -> bool:
+        """Evaluate the expression of a rule. Raises CelEvaluationError."""
+        result = self._evaluate(bound)
+        if result.type() == cel.Type.BOOL:
+            return bool(result.plain_value())
+        # So that nothing else ever counts as a match or as none.
+        raise CelEvaluationError(f"it is no bool, but {result.type().name().lower()}")
+
+    def _evaluate(self, bound: CelActivation) -> cel.Value:
         try:
             result = self._program.eval(bound)
         except RuntimeError as error:
             raise CelEvaluationError(clean_engine_message(str(error))) from None
-        # The engine returns errors as values too, whose plain value is a text.
-        if result.type() == cel.Type.ERROR:
-            message = clean_engine_message(str(result.plain_value()))
-            # The whole message, because one about a value may quote whatever the caller has sent.
-            missing = MISSING_VARIABLE.fullmatch(message)
-            raise CelEvaluationError(message, missing[1] if missing else None)
-        return result.plain_value()
+        check_no_error(result)
+        return result
 
-    def is_true(self, bound: CelActivation) -> bool:
-        """Evaluate the expression of a rule. Raises CelEvaluationError."""
-        result = self.evaluate(bound)
-        # `is` accepts nothing but a bool, so that nothing else ever counts as a match or as none.
-        if result is True or result is False:
-            return bool(result)
-        raise CelEvaluationError(f"it is no bool, but {type(result).__name__}")
+
+def check_no_error(result: cel.Value) -> None:
+    """Raise CelEvaluationError if a value is an error, or an optional value."""
+    # The engine returns errors as values too, whose plain value is a text.
+    if result.type() != cel.Type.ERROR:
+        return
+    try:
+        message = clean_engine_message(str(result.plain_value()))
+    except TypeError:
+        # Optional values have the same type, and no form in Python.
+        raise CelEvaluationError("it is an optional value; orValue makes one of it that can be written") from None
+    # The whole message, because one about a value may quote whatever the caller has sent.
+    missing = MISSING_VARIABLE.fullmatch(message)
+    raise CelEvaluationError(message, missing[1] if missing else None)
+
+
+def read_plain_value(value: cel.Value) -> object:
+    """Return a value as JSON, an instant or a duration. Raises CelEvaluationError."""
+    # Item by item, and never by the engine's `plain_value` of a list or map: that ends the process if it holds an
+    # optional value.
+    check_no_error(value)
+    if value.type() in (cel.Type.BYTES, cel.Type.TYPE):
+        raise CelEvaluationError(f"a value of the type {value.type().name().lower()} cannot be written")
+    plain = value.value()
+    if isinstance(plain, list):
+        return [read_plain_value(item) for item in plain]
+    if isinstance(plain, dict):
+        return {str(key): read_plain_value(item) for key, item in plain.items()}
+    return plain
 
 
 class CelPredicateBatch:

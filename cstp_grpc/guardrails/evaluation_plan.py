@@ -202,12 +202,12 @@ class GuardrailCompiler:
             Violation(guardrail.id, guardrail.name, guardrail.message, guardrail.severity, guardrail.suggestion),
             [describe_missing_input(each) for each in declared],
             [CONTEXT_PREFIX + each.name for each in declared if each.is_required],
-            self._compile_text(guardrail.message, guardrail.message_template),
-            self._compile_text(guardrail.suggestion, guardrail.suggestion_template),
+            self._compile_text(guardrail.message_template),
+            self._compile_text(guardrail.suggestion_template),
         )
 
-    def _compile_text(self, text: str | None, template: TextTemplate | None) -> CompiledTemplate | None:
-        return None if text is None or template is None else compile_template(text, template, self._environment)
+    def _compile_text(self, template: TextTemplate | None) -> CompiledTemplate | None:
+        return None if template is None else compile_template(template, self._environment)
 
 
 def batch_rules(rules: Sequence[CompiledGuardrail]) -> Iterator[Sequence[CompiledGuardrail]]:

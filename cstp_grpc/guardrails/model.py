@@ -218,6 +218,11 @@ class TextTemplate:
     parts: tuple[str, ...]
     expressions: tuple[RuleExpression, ...]
 
+    @property
+    def outline(self) -> str:
+        """The text with `${…}` in the place of each expression, for those who may not read expressions."""
+        return "${…}".join(self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Guardrail:

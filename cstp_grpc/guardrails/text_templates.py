@@ -66,18 +66,18 @@ ExplainError = Callable[[CelEvaluationError], str]
 
 @dataclass(frozen=True, slots=True)
 class CompiledTemplate:
-    """A template with compiled expressions; `text` is what is shown if one of them fails."""
+    """A template with compiled expressions."""
 
-    text: str
     template: TextTemplate
     programs: Sequence[CelProgram]
 
     def render(self, bound: CelActivation, sizes: Mapping[str, ValueSize], explain: ExplainError) -> str:
-        """Return the text with values in the place of expressions, or as it is written, with the reason."""
+        """Return the text with values in the place of expressions, or with the reason why they have none."""
         try:
             values = [self._evaluate(program, bound, sizes) for program in self.programs]
         except CelEvaluationError as error:
-            return f"{self.text} ({explain(error)})"
+            # Whoever is judged may not read expressions, and could make them fail.
+            return f"{self.template.outline} ({explain(error)})"
         first, *rest = self.template.parts
         return first + "".join(format_value(value) + part for value, part in zip(values, rest, strict=True))
 
@@ -87,9 +87,9 @@ class CompiledTemplate:
         return program.evaluate(bound)
 
 
-def compile_template(text: str, template: TextTemplate, environment: CelEnvironment) -> CompiledTemplate:
+def compile_template(template: TextTemplate, environment: CelEnvironment) -> CompiledTemplate:
     """Compile the expressions of a template."""
-    return CompiledTemplate(text, template, [environment.compile_one(part) for part in template.expressions])
+    return CompiledTemplate(template, [environment.compile_one(part) for part in template.expressions])
 
 
 def format_value(value: object) -> str:

@@ -271,9 +271,9 @@ MEASURES = {"rows": {"type": "number"}, "table": {"type": "string"}, "tags": {"t
         (
             "${context.table}",
             {"rows": 1},
-            "${context.table} (context.table is missing and has no default)",
+            "${…} (context.table is missing and has no default)",
         ),
-        ("${context.tags.owner}", {"rows": 1}, '${context.tags.owner} (Key not found in map : "owner")'),
+        ("by ${context.tags.owner}", {"rows": 1}, 'by ${…} (Key not found in map : "owner")'),
     ],
 )
 def test_messages_and_suggestions_hold_expressions(message: str, context: Mapping[str, Any], expected: str) -> None:
@@ -284,6 +284,30 @@ def test_messages_and_suggestions_hold_expressions(message: str, context: Mappin
     violation = only_violation(verdict)
     assert (violation.message, violation.code) == (expected, None)
     assert violation.suggestion == f"Do: {expected}"
+
+
+OPTIONAL = "it is ${…} (it is an optional value; orValue makes one of it that can be written)"
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("dyn(optional.of(1))", OPTIONAL),
+        ("dyn(optional.none())", OPTIONAL),
+        ("dyn([optional.of(1)])", OPTIONAL),
+        ("dyn([1, 2].map(x, optional.of(x)))", OPTIONAL),
+        ("dyn({'a': [optional.of('b')]})", OPTIONAL),
+        ("dyn(b'x')", "it is ${…} (a value of the type bytes cannot be written)"),
+        ("dyn([type(1)])", "it is ${…} (a value of the type type cannot be written)"),
+        ("dyn([1u, null, {2: true}])", 'it is [1, null, {"2": true}]'),
+    ],
+)
+def test_a_value_that_cannot_be_written_leaves_the_text_and_the_reason(expression: str, message: str) -> None:
+    rules = [rule("r", "true", message=f"it is ${{{expression}}}")]
+
+    violation = only_violation(GuardrailEvaluator(rule_set(rules)).evaluate(Action("x")))
+
+    assert violation.message == message
 
 
 def test_an_expression_of_a_message_is_not_evaluated_beyond_its_bounds() -> None:
