@@ -44,6 +44,9 @@ HEALTH_PATH: Final = "/health"
 
 INDEX_SERVICE: Final = "index"
 """The name of the vector index in the server's health service."""
+RULEBOOKS_SERVICE: Final = "rulebooks"
+"""The same for rulebooks, which are not well while those of the files cannot be loaded."""
+DETAILS: Final = (INDEX_SERVICE, RULEBOOKS_SERVICE)
 HEALTH_TIMEOUT: Final = 2.0
 """Maximum seconds for the server's answer. Chosen: load balancers expect a health check to answer within a few."""
 
@@ -91,10 +94,13 @@ class HealthEndpoint:
         self._health = health_pb2_grpc.HealthStub(channel)
 
     async def respond(self, _: web.Request) -> web.Response:
-        """Report the health of the gRPC server and of its index; without the index the server is only slower."""
+        """Report the health of the gRPC server, with details of parts without which it serves all the same.
+
+        Without its index it is only slower; with invalid rulebooks it judges by those before.
+        """
         # The empty name asks for the server as a whole (gRPC health checking protocol).
-        server, index = await asyncio.gather(self._state(""), self._state(INDEX_SERVICE))
-        details = {"index": index} if index else {}
+        server, *parts = await asyncio.gather(*map(self._state, ("", *DETAILS)))
+        details = {name: state for name, state in zip(DETAILS, parts, strict=True) if state}
         return web.json_response(
             {"status": server or "unavailable", **details},
             status=200 if server == "ok" else 503,

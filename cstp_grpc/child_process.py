@@ -51,6 +51,10 @@ class ChildProcess:
         """Wait until it has ended and return its exit code. Raises subprocess.TimeoutExpired."""
         return self._process.wait(timeout)
 
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """Kill it immediately, even if it is suspended."""
         self._process.kill()

@@ -43,6 +43,8 @@ class Module:
     """
     on_foreign_commit: Sequence[Callable[[], object]] = ()
     """Called in a thread after another process has written to the database."""
+    on_reload: Sequence[Callable[[], object]] = ()
+    """Called when the operator asks to read files again that may change while the server runs; they return at once."""
     health: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
     """Additional names in the health service; each returns whether its component is healthy now."""
 

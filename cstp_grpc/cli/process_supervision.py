@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import socket
 import threading
 import time
@@ -132,12 +133,14 @@ class SupervisedProcess:
         """Guards `child`, and `_channel` in `stop`. Held while a process is replaced, so that none is started after
         `stop`, but not while its report is awaited: `stop` ends that wait by shutting the channel down.
         """
+        self._is_ready = False
         self._keeper: threading.Thread | None = None
         self.child: child_process.ChildProcess | None = None
         """The process; None before the first start."""
 
     def prepare(self) -> None:
         """Start the process, which loads its modules and then waits for its task."""
+        self._is_ready = False
         ours, theirs = socket.socketpair()
         program = self.program
         try:
@@ -187,6 +190,7 @@ class SupervisedProcess:
         report: ReadinessReport = json.loads(line)
         if error := report.get("error"):
             raise ChildProcessFailed(str(error))
+        self._is_ready = True
         return report
 
     def keep_alive(self, notify: RestartCallback) -> None:
@@ -195,6 +199,13 @@ class SupervisedProcess:
             target=self._restart_until_stopped, args=(notify,), name=self.program.name, daemon=True
         )
         self._keeper.start()
+
+    def request_reload(self) -> None:
+        """Send the process SIGHUP if it serves; one that does not yet will read its files anyway."""
+        with self._lock:
+            # Before it is ready it might have no handler yet, and the signal would end it.
+            if self.child and self._is_ready:
+                self.child.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """Stop the process and wait for it to exit."""

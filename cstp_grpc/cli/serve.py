@@ -34,7 +34,7 @@ from cstp_grpc.server.deployment import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
-HANGUP_MESSAGE = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the server"
+HANGUP_MESSAGE = "SIGHUP: rulebooks are read again, but no settings; SIGTERM stops the server"
 
 STOP_SECONDS = 20.0
 """Seconds that stopping may take after draining. Chosen: more means that something hangs, such as a database."""
@@ -228,6 +228,7 @@ def supervise_until_stopped(stack: ServerStack, announced: StartupMessages, even
         elif event == signal.SIGHUP:
             # Logged here and not in the signal handler, which may have interrupted a write to the log.
             logger.warning(HANGUP_MESSAGE)
+            stack.server.reload()
         else:
             return
 

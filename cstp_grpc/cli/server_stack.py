@@ -160,7 +160,7 @@ class WorkerProcesses:
                 opened.callback(os.close, memory)
             self._index_url = start_index(opened, settings)
             self._opened = opened.pop_all()
-        # Read once: a worker that is restarted later judges by the same rules, whatever has become of the files.
+        # A worker that is started again while the files are invalid begins with these.
         self._rulebooks = read_rulebooks(settings)
         grpc = settings.grpc.model_copy(update={"port": shared.port})
         self._settings = settings.model_copy(update={"grpc": grpc})
@@ -221,6 +221,11 @@ class WorkerProcesses:
         for each in self.processes:
             each.keep_alive(notify)
 
+    def reload(self) -> None:
+        """Have every server read its files again."""
+        for each in self.processes:
+            each.request_reload()
+
     def stop(self) -> None:
         """Stop all processes concurrently, let calls in progress drain, and wait for them to exit."""
         stop_all(self.processes)
@@ -279,6 +284,9 @@ class RunningServer(Protocol):
     @property
     def private_target(self) -> str:
         """The `host:port` without TLS for this process and its children."""
+
+    def reload(self) -> None:
+        """Have files read again that may change while it runs; return at once."""
 
 
 class ServerStack:

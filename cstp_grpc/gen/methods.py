@@ -484,7 +484,8 @@ class Cstp:
         return self._caller.pages(call, timeout=timeout)
 
     def get_rulebook(self, *, timeout: float | None = None) -> guardrails_pb2.GetRulebookResponse:
-        """Tells which rulebooks are in force, and since when.
+        """Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is
+        so.
 
         Args:
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Protocol
@@ -70,6 +70,34 @@ class NoRelatedIntents:
         return NO_INTENTS
 
 
+@dataclass(frozen=True, slots=True)
+class RuleSnapshot:
+    """The rules at one instant, for an answer of several steps that must all come from one version."""
+
+    evaluator: GuardrailEvaluator | None
+    clock: Callable[[], datetime]
+
+    @property
+    def reads_intents(self) -> bool:
+        """Whether any guardrail reads the related intents, which the action must have then."""
+        return self.evaluator is not None and self.evaluator.reads_intents
+
+    def judge(self, action: Action) -> Verdict:
+        """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
+        if self.evaluator is None:
+            raise GuardrailEvalFailed("There is no usable rule set")
+        if action.now is None and self.evaluator.reads_time:
+            action = replace(action, now=self.clock())
+        return self.evaluator.evaluate(action)
+
+    def try_to_judge(self, action: Action) -> Verdict | Exception:
+        """Return the verdict on an action, or why there is none."""
+        try:
+            return self.judge(action)
+        except Exception as error:  # noqa: BLE001 - recorded, and then answered or raised
+            return error
+
+
 class GuardrailChecker:
     """Evaluates actions against the rule set, if there is one, and records the checks."""
 
@@ -80,23 +108,23 @@ class GuardrailChecker:
         clock: Callable[[], datetime],
         intents: IntentFactsReader | None = None,
     ) -> None:
-        self._evaluator = evaluator
+        # Replaced by one assignment, which is atomic; whoever takes several steps with it takes it once.
+        self._rules = RuleSnapshot(evaluator, clock)
         self._sink = sink
         self._clock = clock
         self._intents = intents or NoRelatedIntents()
 
-    @property
-    def reads_intents(self) -> bool:
-        """Whether any guardrail reads the related intents, which the action must have then."""
-        return self._evaluator is not None and self._evaluator.reads_intents
+    def use_evaluator(self, evaluator: GuardrailEvaluator) -> None:
+        """Judge by other rules from now on; from any thread."""
+        self._rules = RuleSnapshot(evaluator, self._clock)
+
+    def take_snapshot(self) -> RuleSnapshot:
+        """Return the rules as they are now."""
+        return self._rules
 
     def judge(self, action: Action) -> Verdict:
         """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
-        if self._evaluator is None:
-            raise GuardrailEvalFailed("There is no usable rule set")
-        if action.now is None and self._evaluator.reads_time:
-            action = replace(action, now=self._clock())
-        return self._evaluator.evaluate(action)
+        return self._rules.judge(action)
 
     async def judge_and_record(
         self, action: Action, caller: str, claimed_agent: str | None, request_id: str, reader: str | None = None
@@ -108,14 +136,15 @@ class GuardrailChecker:
         on the event loop; the record is awaited. Raises GuardrailEvalFailed, InvalidArgument, and Unavailable if the
         record cannot be written.
         """
+        rules = self._rules
         verdict: Verdict | None = None
         failure: Exception | None = None
         try:
             # The lookup is a search, which rule sets that do not ask for intents need not wait for.
-            if self.reads_intents:
+            if rules.reads_intents:
                 facts = await self._intents.read_facts(action.description, caller, caller if reader is None else reader)
                 action = replace(action, intents=facts)
-            verdict = self.judge(action)
+            verdict = rules.judge(action)
         except Exception as error:  # noqa: BLE001 - it is raised once it is on record
             failure = error
         evaluated_at = self._clock()
@@ -155,12 +184,13 @@ class GuardrailChecker:
         if the verdicts take more than `max_bytes`, by estimate; Unavailable if the entries cannot be written; and what
         is unexpected once it is on record.
         """
-        if self.reads_intents:
+        rules = self._rules
+        if rules.reads_intents:
             actions = [
                 replace(action, intents=await self._intents.read_facts(action.description, caller, reader))
                 for action in actions
             ]
-        outcomes = await run_blocking(lambda: [self._try_to_judge(action) for action in actions])
+        outcomes = await run_blocking(lambda: [rules.try_to_judge(action) for action in actions])
         # Before the checks are on record: an answer that does not fit into a message would never arrive.
         if sum(estimate_verdict_bytes(each) for each in outcomes if isinstance(each, Verdict)) > max_bytes:
             raise InvalidArgument.field("actions", "have verdicts that are too long for one answer; send fewer actions")
@@ -186,13 +216,6 @@ class GuardrailChecker:
                 raise outcome
             results.append(CheckResult(outcome, evaluated_at) if isinstance(outcome, Verdict) else outcome)
         return results
-
-    def _try_to_judge(self, action: Action) -> Verdict | Exception:
-        """Return the verdict on an action, or why there is none."""
-        try:
-            return self.judge(action)
-        except Exception as error:  # noqa: BLE001 - recorded, and then answered or raised
-            return error
 
 
 def estimate_verdict_bytes(verdict: Verdict) -> int:

@@ -183,6 +183,11 @@ class GuardrailEvaluator:
         self._reporters: dict[int, UnknownInputReporter] = {}
         self._clear: dict[tuple[int, int, tuple[str, ...], bool], Verdict] = {}
 
+    def warm_up(self) -> None:
+        """Work out what is kept for each guardrail, which the first action would otherwise wait for."""
+        # A plan for everything asks every program for its bounds, which it then keeps.
+        make_plan([batch for group in self._groups for batch in group], self._inputs)
+
     def evaluate(self, action: Action) -> Verdict:
         """Return the verdict on an action.
 

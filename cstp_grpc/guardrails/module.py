@@ -1,23 +1,76 @@
-"""Wiring of the guardrails' own service."""
+"""Wiring of guardrails: the rules in force, what loads them again, and their own service."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.model import RuleSet
-from cstp_grpc.guardrails.rule_listing import RuleListing
+from cstp_grpc.guardrails.evaluator import UnknownInputPolicy
+from cstp_grpc.guardrails.rulebook import RulebookError, read_rulebooks
+from cstp_grpc.guardrails.rulebook_reload import RulebookReloader, RuleLoader
+from cstp_grpc.guardrails.rules_in_force import LoadedRules, RulesInForce
 from cstp_grpc.guardrails.servicer import GuardrailService
+from cstp_grpc.server.deployment import Deployment, rulebook_path
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
 
+RULEBOOK_HEALTH = "rulebooks"
+"""The name of the rulebooks in the health service: not serving while those of the files cannot be loaded."""
 
-def build_guardrails_module(shared: SharedParts, rule_set: RuleSet, checker: GuardrailChecker) -> Module:
-    """Build the service that tells agents by what they are judged."""
-    rules = RuleListing(rule_set, shared.clock())
+
+@dataclass(frozen=True, slots=True)
+class RuleParts:
+    """The rules in force, and what replaces them when their files change."""
+
+    in_force: RulesInForce
+    reloader: RulebookReloader
+
+
+def open_rules(
+    settings: Settings, deployment: Deployment, clock: Callable[[], datetime], server_keys: frozenset[str]
+) -> RuleParts:
+    """Load the rules that the settings name; `server_keys` are keys of contexts that the server reads itself.
+
+    Raises RulebookError.
+    """
+    guardrails = settings.cstp.guardrails
+    policy = UnknownInputPolicy(guardrails.undeclared, guardrails.unknown_action)
+    loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock)
+    rules = RulesInForce(load_first_rules(loader, deployment))
+    return RuleParts(rules, RulebookReloader(loader, rules))
+
+
+def load_first_rules(loader: RuleLoader, deployment: Deployment) -> LoadedRules:
+    """Load the rules with which a server begins. Raises RulebookError.
+
+    A worker that is started again begins with those that its supervisor has read, if the files are invalid by now.
+    """
+    found, unreadable = read_rulebooks(loader.path)
+    try:
+        return loader.load(found, unreadable)
+    except RulebookError:
+        if deployment.rulebooks is None:
+            raise
+        return loader.load(deployment.rulebooks)
+
+
+def build_guardrails_module(shared: SharedParts, parts: RuleParts, checker: GuardrailChecker) -> Module:
+    """Build the service that tells agents by what they are judged, and what follows changes of the rulebooks."""
+    rules, reloader = parts.in_force, parts.reloader
+    rules.follow(lambda loaded: checker.use_evaluator(loaded.evaluator))
     # The threads of searches: a batch computes, and must not take those of single checks.
     run_blocking = shared.pools[PoolName.QUERIES].run
     settings = shared.settings
     # Half of a message, because the estimate leaves out what frames the fields.
     max_bytes = settings.grpc.max_message_bytes // 2
     servicer = GuardrailService(settings.agent.name, rules, checker, run_blocking, max_bytes)
-    return Module(servicers=[(guardrails_pb2_grpc.add_GuardrailServiceServicer_to_server, servicer)])
+    return Module(
+        servicers=[(guardrails_pb2_grpc.add_GuardrailServiceServicer_to_server, servicer)],
+        late_background=[reloader],
+        on_reload=[reloader.request_reload],
+        health={RULEBOOK_HEALTH: rules.is_up_to_date},
+    )

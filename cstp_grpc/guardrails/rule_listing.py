@@ -45,6 +45,7 @@ class RuleListing:
         self.rule_set = rule_set
         self.version = rule_set.version
         self.loaded_at = loaded_at
+        self.count = len(rule_set.guardrails)
         self._guardrails = [
             ListedGuardrail(guardrail, rulebook, sorted(input_names_of(tuple(guardrail.expressions))))
             for rulebook in rule_set.rulebooks

@@ -40,6 +40,7 @@ __all__ = [
     "default_rulebook_path",
     "load_rule_set",
     "parse_rulebook",
+    "read_rulebooks",
 ]
 
 
@@ -51,25 +52,34 @@ class RulebookError(Exception):
         super().__init__("\n".join(map(str, self.problems)))
 
 
-def load_rule_set(path: Path, files: Sequence[RulebookFile] | None = None) -> RuleSet:
+def load_rule_set(
+    path: Path, files: Sequence[RulebookFile] | None = None, unreadable: Sequence[RulebookProblem] = ()
+) -> RuleSet:
     """Load a rulebook, or every *.yaml and *.yml in a folder in name order, with what they extend; all or none.
 
     Hidden files and subfolders are skipped, and a rulebook of the folder that others extend is loaded with them. If
-    `files` is given, it is used instead of reading the folder. Raises RulebookError.
+    `files` is given, it is used instead of reading the folder, and `unreadable` are the problems with the others.
+    Raises RulebookError.
     """
+    if files is None:
+        files, unreadable = read_rulebooks(path)
+    if not files and not unreadable:
+        raise RulebookError([RulebookProblem(str(path), 1, "rulebook", "the folder holds no *.yaml or *.yml")])
+    return RuleSet(tuple(RulebookLoader(path, files, unreadable).load()))
+
+
+def read_rulebooks(path: Path) -> tuple[Sequence[RulebookFile], Sequence[RulebookProblem]]:
+    """Read a rulebook or a folder of them, with what they extend; return the files, and problems with the others."""
     problems: list[RulebookProblem] = []
 
     def report(file: Path, error: OSError) -> None:
         problems.append(RulebookProblem(str(file), 1, "rulebook", f"cannot be read: {error.strerror}"))
 
     try:
-        found = collect_rulebook_files(path, report) if files is None else files
+        return collect_rulebook_files(path, report), problems
     except OSError as error:
         report(path, error)
-        raise RulebookError(problems) from error
-    if not found and not problems:
-        raise RulebookError([RulebookProblem(str(path), 1, "rulebook", "the folder holds no *.yaml or *.yml")])
-    return RuleSet(tuple(RulebookLoader(path, found, problems).load()))
+        return (), problems
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker, batch_check_id
 from cstp_grpc.guardrails.messages import check_message, claimed_agent_name, parse_action
 from cstp_grpc.guardrails.model import CheckResult, ParsedRulebook
-from cstp_grpc.guardrails.rule_listing import ListedGuardrail, ListedInput, RuleListing
+from cstp_grpc.guardrails.rule_listing import ListedGuardrail, ListedInput
+from cstp_grpc.guardrails.rules_in_force import FailedLoad, RulesInForce
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import PageRequest
 
@@ -30,7 +31,7 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     """
 
     def __init__(
-        self, name: str, rules: RuleListing, checker: GuardrailChecker, run_blocking: RunBlocking, max_bytes: int
+        self, name: str, rules: RulesInForce, checker: GuardrailChecker, run_blocking: RunBlocking, max_bytes: int
     ) -> None:
         self._name = name
         self._rules = rules
@@ -42,33 +43,38 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
         self, request: guardrails_pb2.ListGuardrailsRequest, context: grpc.ServicerContext
     ) -> guardrails_pb2.ListGuardrailsResponse:
         """List the guardrails."""
-        page = self._rules.list_guardrails(PageRequest(request.page_size, request.page_token))
+        rules = self._rules.current.listing
+        page = rules.list_guardrails(PageRequest(request.page_size, request.page_token))
         shows_expressions = Permission.ADMIN in current_caller.get().permissions
         return guardrails_pb2.ListGuardrailsResponse(
             guardrails=[guardrail_message(listed, shows_expressions=shows_expressions) for listed in page.items],
             next_page_token=page.next_token,
-            rule_set_version=self._rules.version,
+            rule_set_version=rules.version,
         )
 
     def ListInputs(
         self, request: guardrails_pb2.ListInputsRequest, context: grpc.ServicerContext
     ) -> guardrails_pb2.ListInputsResponse:
         """List the inputs that guardrails read."""
-        page = self._rules.list_inputs(PageRequest(request.page_size, request.page_token))
+        rules = self._rules.current.listing
+        page = rules.list_inputs(PageRequest(request.page_size, request.page_token))
         return guardrails_pb2.ListInputsResponse(
             inputs=[input_message(listed) for listed in page.items],
             next_page_token=page.next_token,
-            rule_set_version=self._rules.version,
+            rule_set_version=rules.version,
         )
 
     def GetRulebook(
         self, request: guardrails_pb2.GetRulebookRequest, context: grpc.ServicerContext
     ) -> guardrails_pb2.GetRulebookResponse:
         """Return which rulebooks are in force."""
+        state = self._rules.state
+        rules, failure = state.loaded.listing, state.failure
         return guardrails_pb2.GetRulebookResponse(
-            rule_set_version=self._rules.version,
-            loaded_at=proto_values.timestamp_message(self._rules.loaded_at),
-            rulebooks=[rulebook_message(rulebook) for rulebook in self._rules.rule_set.rulebooks],
+            rule_set_version=rules.version,
+            loaded_at=proto_values.timestamp_message(rules.loaded_at),
+            rulebooks=[rulebook_message(rulebook) for rulebook in rules.rule_set.rulebooks],
+            last_failed_load=None if failure is None else failed_load_message(failure),
         )
 
     async def BatchCheckGuardrails(
@@ -104,6 +110,9 @@ def result_message(result: CheckResult | CstpError, agent: str, check_id: str) -
 def guardrail_message(listed: ListedGuardrail, *, shows_expressions: bool) -> guardrails_pb2.Guardrail:
     """Convert a guardrail to a message."""
     rule = listed.guardrail
+    suggestion = rule.suggestion
+    if rule.suggestion_template is not None and not shows_expressions:
+        suggestion = rule.suggestion_template.outline
     return guardrails_pb2.Guardrail(
         id=rule.id,
         name=rule.name,
@@ -115,7 +124,7 @@ def guardrail_message(listed: ListedGuardrail, *, shows_expressions: bool) -> gu
         tags=rule.tags,
         rulebook=listed.rulebook.name,
         inputs=listed.inputs,
-        suggestion=rule.suggestion,
+        suggestion=suggestion,
         expression=rule.when.source if shows_expressions else None,
         categories=sorted(rule.match.categories),
         stakes=[proto_values.STAKES.number(stakes) for stakes in sorted(rule.match.stakes)],
@@ -149,4 +158,27 @@ def rulebook_message(rulebook: ParsedRulebook) -> guardrails_pb2.Rulebook:
         # Not its path, which tells callers about the machine.
         file=Path(rulebook.file).name,
         guardrails=len(rulebook.guardrails),
+    )
+
+
+MAX_SHOWN_PROBLEMS = 50
+"""Maximum number of problems in an answer. Chosen: more are not read, and the log has all."""
+MAX_PROBLEM_CHARACTERS = 500
+"""Maximum length of a problem in an answer: it may quote what the file says."""
+
+
+def failed_load_message(failure: FailedLoad) -> guardrails_pb2.FailedLoad:
+    """Convert a failure to load rules to a message."""
+    return guardrails_pb2.FailedLoad(
+        failed_at=proto_values.timestamp_message(failure.failed_at),
+        problem_count=len(failure.problems),
+        problems=[
+            guardrails_pb2.RulebookProblem(
+                file=problem.file,
+                line=problem.line,
+                where=problem.where,
+                reason=problem.reason[:MAX_PROBLEM_CHARACTERS],
+            )
+            for problem in failure.problems[:MAX_SHOWN_PROBLEMS]
+        ],
     )

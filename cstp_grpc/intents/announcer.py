@@ -265,9 +265,12 @@ class Announcer:
         if not self._responds:
             return Feedback(received_at)
         caller, reader = acting.name, acting.reader
-        facts = await self._read_intent_facts(announcement, caller, reader)
+        rules = self._judge.take_snapshot()
+        facts = UNREAD_INTENTS
+        if rules.reads_intents:
+            facts = await self._read_intent_facts(announcement, caller, reader)
         action = action_from_announcement(announcement, acting, code, facts)
-        verdict = self._judge.judge(action)
+        verdict = rules.judge(action)
         similar = await self._find_similar(announcement, reader)
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
         background = await self._read_background(similar, reader)
@@ -314,9 +317,7 @@ class Announcer:
         return build_suggestions(sources)
 
     async def _read_intent_facts(self, announcement: Announcement, caller: str, reader: str) -> IntentFacts:
-        """Return the facts on related intents that guardrails read; nothing is looked up unless one of them does."""
-        if not self._judge.reads_intents:
-            return UNREAD_INTENTS
+        """Return the facts on related intents, for guardrails that read them."""
         vector = await self._related.embed(announcement.searched_text)
         return self._related.read_subject_facts(subject_of_announcement(announcement, caller, reader, vector))
 

@@ -13,10 +13,8 @@ from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.store import BackgroundReader
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
-from cstp_grpc.guardrails.model import RuleSet
-from cstp_grpc.guardrails.rule_selection import find_expired_guardrails
-from cstp_grpc.intents.announcer import CONFIRMED_CHECKS_KEY, Announcer, CitationRecorder, ConfidenceHistory
+from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.intents.announcer import Announcer, CitationRecorder, ConfidenceHistory
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
 from cstp_grpc.intents.model import CodeContextReader, IntentSharing, IntentStore
@@ -49,7 +47,7 @@ class IntentParts:
 
 def build_intents_module(
     shared: SharedParts,
-    rule_set: RuleSet,
+    evaluator: GuardrailEvaluator,
     search: DecisionSearch,
     background: BackgroundReader,
     decisions: DecisionReader,
@@ -68,7 +66,7 @@ def build_intents_module(
     settings, pools = shared.settings, shared.pools
     recent = build_recent_intents(shared)
     related = build_related_intents(shared, recent, read_policy)
-    checker = build_checker(shared, rule_set, sink, related)
+    checker = GuardrailChecker(evaluator, sink, shared.clock, related)
     announcer = Announcer(
         search,
         checker,
@@ -97,19 +95,6 @@ def build_intents_module(
     module = build_intent_service_module(shared, recent, closer, feed)
     protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
     return IntentParts(module, protocol_module, checker, servicer, limits)
-
-
-def build_checker(shared: SharedParts, rule_set: RuleSet, sink: AuditSink, related: RelatedIntents) -> GuardrailChecker:
-    """Build the checks of guardrails, which may ask for related intents."""
-    for expired in find_expired_guardrails(rule_set.guardrails, shared.clock()):
-        logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)
-    guardrails = shared.settings.cstp.guardrails
-    evaluator = GuardrailEvaluator(
-        rule_set,
-        UnknownInputPolicy(guardrails.undeclared, guardrails.unknown_action),
-        server_keys=frozenset({CONFIRMED_CHECKS_KEY}),
-    )
-    return GuardrailChecker(evaluator, sink, shared.clock, related)
 
 
 def build_feed(

@@ -11,7 +11,7 @@ from cstp_grpc.config import Settings
 from cstp_grpc.contract.proto_values import EnumMapping
 from cstp_grpc.enums import Permission
 from cstp_grpc.gen.cstp.v1 import access_pb2, access_pb2_grpc, options_pb2
-from cstp_grpc.guardrails.rulebook import RuleSet
+from cstp_grpc.guardrails.rules_in_force import RulesInForce
 
 PERMISSION = EnumMapping(options_pb2.Permission, Permission)
 RATE_SEPARATOR = re.compile(r"\s*(?:/|per)\s*")
@@ -20,10 +20,10 @@ RATE_SEPARATOR = re.compile(r"\s*(?:/|per)\s*")
 class AccessService(access_pb2_grpc.AccessServiceServicer):
     """Serves cstp.v1.AccessService."""
 
-    def __init__(self, settings: Settings, rule_set: RuleSet, version: str) -> None:
+    def __init__(self, settings: Settings, rules: RulesInForce, version: str) -> None:
         self._name = settings.agent.name
         self._version = version
-        self._guardrails = access_pb2.GuardrailSet(version=rule_set.version, count=len(rule_set.guardrails))
+        self._rules = rules
         self._limits = caller_limits(settings)
 
     def GetAccess(
@@ -31,10 +31,11 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
     ) -> access_pb2.GetAccessResponse:
         """Return the identity, permissions and limits of the caller."""
         caller = current_caller.get()
+        rules = self._rules.current.listing
         return access_pb2.GetAccessResponse(
             requesting_agent=caller.agent,
             permissions=[PERMISSION.number(permission) for permission in sorted(caller.permissions)],
-            guardrails=self._guardrails,
+            guardrails=access_pb2.GuardrailSet(version=rules.version, count=rules.count),
             limits=self._limits,
             agent=self._name,
             version=self._version,

@@ -23,16 +23,16 @@ from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
 from cstp_grpc.embedding.module import build_configured_embedder
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.model import RuleSet
-from cstp_grpc.guardrails.module import build_guardrails_module
-from cstp_grpc.guardrails.rulebook import load_rule_set
+from cstp_grpc.guardrails.module import RuleParts, build_guardrails_module, open_rules
+from cstp_grpc.guardrails.rules_in_force import RulesInForce
+from cstp_grpc.intents.announcer import CONFIRMED_CHECKS_KEY
 from cstp_grpc.intents.model import CodeContextReader, NoProjects
 from cstp_grpc.intents.module import build_intents_module
 from cstp_grpc.intents.servicer import list_intents
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.access_servicer import AccessService
 from cstp_grpc.server.call_handlers import CallPolicy
-from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment, rulebook_path
+from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.execution import POOL_THREADS, REMOTE_EMBEDDER_THREADS, CallPools
 from cstp_grpc.server.grpc_server import LOOPBACK, BoundPorts, GrpcServer, build_call_policy
 from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
@@ -117,6 +117,12 @@ class App:
         self._start_parts([part for module in self._modules for part in module.late_background])
         self._policy.validation.warm_up([method.request for method in self._policy.methods.values()])
 
+    def reload(self) -> None:
+        """Have files read again that may change while the server runs, such as rulebooks; return at once."""
+        for module in self._modules:
+            for reload in module.on_reload:
+                reload()
+
     def stop(self, drain_seconds: float | None = None) -> None:
         """Drain calls in progress up to the configured time, and close everything."""
         for module in self._modules:
@@ -145,7 +151,7 @@ class ServerInputs:
     """Counts refused calls."""
     policy: CallPolicy
     certificate: ServerCertificate | None
-    rule_set: RuleSet
+    rules: RuleParts
     peers: Sequence[Peer]
     """Empty if this server asks no other agents, which leaves out federation."""
     callback_urls: UrlAllowList | None
@@ -164,7 +170,7 @@ def read_inputs(
     refusals = RefusalCounter(clock)
     policy = build_call_policy(settings, refusals, deployment)
     certificate = ServerCertificate.load(settings.grpc.tls, "grpc.tls")
-    rule_set = load_rule_set(rulebook_path(settings), deployment.rulebooks)
+    rules = open_rules(settings, deployment, clock, server_keys=frozenset({CONFIRMED_CHECKS_KEY}))
     settings.intent_layer.check_roots()
     liaison = callback_urls = push_urls = None
     if settings.liaison.enabled:
@@ -184,7 +190,7 @@ def read_inputs(
         from cstp_grpc.tasks.module import read_push_urls
 
         push_urls = read_push_urls(settings)
-    return ServerInputs(refusals, policy, certificate, rule_set, peers, callback_urls, push_urls, liaison)
+    return ServerInputs(refusals, policy, certificate, rules, peers, callback_urls, push_urls, liaison)
 
 
 def open_shared_parts(
@@ -235,7 +241,7 @@ def build_modules(
         code = intent_layer.code
     intents = build_intents_module(
         shared,
-        inputs.rule_set,
+        inputs.rules.in_force.current.evaluator,
         decisions.search,
         decisions.background,
         decisions.journal,
@@ -267,8 +273,8 @@ def build_separate_modules(
     is_permitted_ip: Callable[[str], bool],
 ) -> Iterator[Module]:
     """Yield the modules that no other room uses: rules, access, and tasks and liaison unless left out."""
-    yield build_guardrails_module(shared, inputs.rule_set, checker)
-    yield build_access_module(shared, inputs.rule_set)
+    yield build_guardrails_module(shared, inputs.rules, checker)
+    yield build_access_module(shared, inputs.rules.in_force)
     if inputs.push_urls is not None:
         from cstp_grpc.tasks.module import build_tasks_module
 
@@ -279,9 +285,9 @@ def build_separate_modules(
         yield build_liaison_module(shared, inputs.liaison, checker, audit_sink)
 
 
-def build_access_module(shared: SharedParts, rule_set: RuleSet) -> Module:
+def build_access_module(shared: SharedParts, rules: RulesInForce) -> Module:
     """Build the service that reports to callers what they may do."""
-    servicer = AccessService(shared.settings, rule_set, VERSION)
+    servicer = AccessService(shared.settings, rules, VERSION)
     return Module(servicers=[(access_pb2_grpc.add_AccessServiceServicer_to_server, servicer)])
 
 

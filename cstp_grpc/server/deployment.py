@@ -39,7 +39,7 @@ class Deployment:
     feeds_index: bool = True
     """True if this process feeds the index; exactly one of the processes that share it does."""
     rulebooks: Sequence[RulebookFile] | None = None
-    """The rulebooks of all processes, so that one started later has the same; None to read the files."""
+    """The rulebooks as they were when the supervisor started, for processes that find invalid ones; None without it."""
 
     def shares_database(self, database: Database) -> bool:
         """Return whether other processes may write to the database: local workers, or other hosts on PostgreSQL."""

@@ -23,7 +23,8 @@ def main() -> int:
     # A handler runs in the main thread, also while that waits below. `SimpleQueue.put` is reentrant; `Event.set` could
     # deadlock on the lock that the interrupted wait holds.
     signals: SimpleQueue[int] = SimpleQueue()
-    signal.signal(signal.SIGTERM, lambda number, _: signals.put(number))
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda number, _: signals.put(number))
     received = channel.receive()
     if not received:
         # The supervisor has ended before it sent a task.
@@ -33,7 +34,8 @@ def main() -> int:
     try:
         with run_server(task) as app:
             channel.report(port=app.port)
-            signals.get()
+            while signals.get() == signal.SIGHUP:
+                app.reload()
     except Exception as error:
         message = describe_startup_failure(error)
         if message is None:

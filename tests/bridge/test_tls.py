@@ -77,7 +77,7 @@ def test_json_rpc_is_answered_over_https(tmp_path: Path, app: App, authority: Au
     ):
         assert peers.url.startswith("https://")
         assert c.check_guardrails("deploy").agent == "cstp"
-        assert get(f"{peers.url}/health", roots) == {"status": "ok"}
+        assert get(f"{peers.url}/health", roots) == {"status": "ok", "rulebooks": "ok"}
 
 
 def test_a_bridge_whose_authority_is_unknown_gets_no_call(tmp_path: Path, app: App, authority: Authority) -> None:
@@ -123,7 +123,7 @@ def test_a_renewed_certificate_is_shown_to_new_connections(
         assert len(caplog.records) == 1
         used.certificate.write_bytes(new.certificate.read_bytes())
         assert [shown(server) for server in servers] == [pem(new)] * 2
-        assert get(f"{peers.url}/health", authority.certificate.read_bytes()) == {"status": "ok"}
+        assert get(f"{peers.url}/health", authority.certificate.read_bytes()) == {"status": "ok", "rulebooks": "ok"}
 
 
 def test_the_server_behind_may_speak_tls(tmp_path: Path, authority: Authority) -> None:
@@ -198,5 +198,5 @@ def test_handshakes_that_never_begin_keep_nobody_out(tmp_path: Path, app: App, a
     with ExitStack() as opened:
         peers = opened.enter_context(secured(tmp_path, app, authority.certify(), max_connections=2))
         first, *_ = [opened.enter_context(silent(peers.url)) for _ in range(4)]
-        assert get(f"{peers.url}/health", roots) == {"status": "ok"}
+        assert get(f"{peers.url}/health", roots) == {"status": "ok", "rulebooks": "ok"}
         assert first.recv(1000) == b""

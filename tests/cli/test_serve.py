@@ -86,9 +86,10 @@ def test_a_hangup_ends_nothing_and_the_death_of_the_server_ends_its_bridge(home:
     with started("serve", "--dev") as process:
         process.wait_for(READY)
         bridge = bridge_of(process.popen.pid)
-        for number, name in ((process.popen.pid, "cstp_grpc.cli.serve"), (bridge, "bridge")):
-            os.kill(number, signal.SIGHUP)
-            process.wait_for(f"WARNING {name}: SIGHUP is ignored")
+        os.kill(process.popen.pid, signal.SIGHUP)
+        process.wait_for("the rulebooks are those in force, default@")
+        os.kill(bridge, signal.SIGHUP)
+        process.wait_for("WARNING bridge: SIGHUP is ignored")
         assert invoke("check", "tidy up").exit_code == 0
         assert invoke("check", "tidy up", "--agent", "developer-http").exit_code == 0
         assert bridge_of(process.popen.pid) == bridge

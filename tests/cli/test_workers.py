@@ -110,13 +110,13 @@ def test_workers_serve_one_journal_on_one_port_over_all_transports(home: Path, i
 
         for number in range(20):
             wait_until(partial(find, number), "every worker finds what one of them recorded")
-        assert get(f"{url}/health") == {"status": "ok"}
+        assert get(f"{url}/health") == {"status": "ok", "rulebooks": "ok"}
         assert answers(process.value("A2A").split(", gRPC ")[1])
 
         # A bridge that is killed is replaced on the same ports.
         os.kill(children(process, BRIDGE)[0], signal.SIGKILL)
         process.wait_for("ended with code -9 and is started again")
-        assert get(f"{url}/health") == {"status": "ok"}
+        assert get(f"{url}/health") == {"status": "ok", "rulebooks": "ok"}
         assert url in process.wait_for("The bridge was started again")
         assert len(children(process, BRIDGE)) == 2
         assert process.end(signal.SIGINT) == 0
@@ -152,7 +152,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path
         assert len(children(process, BRIDGE)) == 1
         target = process.value("gRPC")
         before = children(process, WORKER)
-        # Rules that are changed while it runs are those of the next start, for all.
+        # A worker that starts while they are invalid judges by those of the first start.
         rules.write_text("nonsense")
         with closing(JsonRpcCaller(process.value("JSON-RPC").removesuffix("/cstp"))) as bridged:
             os.kill(before[0], signal.SIGKILL)
@@ -172,6 +172,25 @@ def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path
         assert len(after) == 2
         assert before[1] in after
         assert before[0] not in after
+        assert process.end() == 0
+
+
+def test_every_worker_reads_rulebooks_again_at_a_hangup(home: Path) -> None:
+    rules = home / "rules.yaml"
+    rules.write_text(default_rulebook_path().read_text())
+    with serving(home, 2, "--no-bridge", cstp={"guardrails": {"config_path": "rules.yaml"}}) as process:
+        workers = children(process, WORKER)
+        process.popen.send_signal(signal.SIGHUP)
+        said = [process.wait_for("the rulebooks are those in force, default@") for _ in workers]
+        assert {f"worker {number}" in " ".join(said) for number in (1, 2)} == {True}
+
+        rules.write_text(rules.read_text().replace("name: default", "name: changed"))
+        process.popen.send_signal(signal.SIGHUP)
+        said = [process.wait_for("are in force instead of default@") for _ in workers]
+        assert {f"worker {number}" in " ".join(said) for number in (1, 2)} == {True}
+        versions = {ok(check(process.value("gRPC")))["ruleSetVersion"] for _ in range(8)}
+        assert [version.partition("@")[0] for version in versions] == ["changed"]
+        assert children(process, WORKER) == workers
         assert process.end() == 0
 
 

@@ -18,7 +18,7 @@ from cstp_grpc.decisions.search.recent_results import SearchParameters
 from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.enums import DecisionStatus, Stakes, Visibility
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
-from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.checker import GuardrailChecker, RuleSnapshot
 from cstp_grpc.guardrails.model import NO_CODE, Action, CodeFacts, Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
 from cstp_grpc.intents.model import CodeContext, Intent, IntentFilter
@@ -105,6 +105,9 @@ class Rules(GuardrailChecker):
     @property
     def reads_intents(self) -> bool:
         return self.reads
+
+    def take_snapshot(self) -> RuleSnapshot:
+        return cast("RuleSnapshot", self)
 
     def judge(self, action: Action) -> Verdict:
         self.judged.append(action)

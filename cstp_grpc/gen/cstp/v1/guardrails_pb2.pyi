@@ -348,6 +348,7 @@ class GetRulebookResponse(_message.Message):
     RULE_SET_VERSION_FIELD_NUMBER: _builtins.int
     LOADED_AT_FIELD_NUMBER: _builtins.int
     RULEBOOKS_FIELD_NUMBER: _builtins.int
+    LAST_FAILED_LOAD_FIELD_NUMBER: _builtins.int
     rule_set_version: _builtins.str
     """Names the rulebooks and their contents, as verdicts do: where it is the same, the same rules judge."""
     @_builtins.property
@@ -358,20 +359,95 @@ class GetRulebookResponse(_message.Message):
     def rulebooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rulebook]:
         """The rulebooks in the order in which their violations are reported."""
 
+    @_builtins.property
+    def last_failed_load(self) -> Global___FailedLoad:
+        """The last attempt to load rules, if it failed, so that those before stay in force; absent once the files are
+        mended.
+        """
+
     def __init__(
         self,
         *,
         rule_set_version: _builtins.str = ...,
         loaded_at: _timestamp_pb2.Timestamp | None = ...,
         rulebooks: _abc.Iterable[Global___Rulebook] | None = ...,
+        last_failed_load: Global___FailedLoad | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["loaded_at", b"loaded_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_failed_load", b"last_failed_load", "loaded_at", b"loaded_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["loaded_at", b"loaded_at", "rule_set_version", b"rule_set_version", "rulebooks", b"rulebooks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_failed_load", b"last_failed_load", "loaded_at", b"loaded_at", "rule_set_version", b"rule_set_version", "rulebooks", b"rulebooks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetRulebookResponse: _TypeAlias = GetRulebookResponse  # noqa: Y015
+
+@_typing.final
+class FailedLoad(_message.Message):
+    """An attempt to load rules that failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAILED_AT_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    PROBLEM_COUNT_FIELD_NUMBER: _builtins.int
+    problem_count: _builtins.int
+    """How many problems there are."""
+    @_builtins.property
+    def failed_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was made."""
+
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___RulebookProblem]:
+        """What is wrong with the files, by file and line; at most 50 problems."""
+
+    def __init__(
+        self,
+        *,
+        failed_at: _timestamp_pb2.Timestamp | None = ...,
+        problems: _abc.Iterable[Global___RulebookProblem] | None = ...,
+        problem_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failed_at", b"failed_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_at", b"failed_at", "problem_count", b"problem_count", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailedLoad: _TypeAlias = FailedLoad  # noqa: Y015
+
+@_typing.final
+class RulebookProblem(_message.Message):
+    """A mistake in a rulebook."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    file: _builtins.str
+    """The file, relative to the folder of the rulebooks."""
+    line: _builtins.int
+    """The line, from 1."""
+    where: _builtins.str
+    """The id of the guardrail, or the part of the file."""
+    reason: _builtins.str
+    """What is wrong."""
+    def __init__(
+        self,
+        *,
+        file: _builtins.str = ...,
+        line: _builtins.int = ...,
+        where: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "line", b"line", "reason", b"reason", "where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RulebookProblem: _TypeAlias = RulebookProblem  # noqa: Y015
 
 @_typing.final
 class Rulebook(_message.Message):

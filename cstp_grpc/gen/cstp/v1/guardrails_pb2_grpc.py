@@ -78,7 +78,7 @@ class GuardrailServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetRulebook(self, request, context):
-        """Tells which rulebooks are in force, and since when.
+        """Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,7 +42,7 @@ class GuardrailServiceStub:
     name. Errors: INVALID_ARGUMENT for a token of other rules.
     """
     GetRulebook: _grpc.UnaryUnaryMultiCallable[_guardrails_pb2.GetRulebookRequest, _guardrails_pb2.GetRulebookResponse]
-    """Tells which rulebooks are in force, and since when."""
+    """Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so."""
     BatchCheckGuardrails: _grpc.UnaryUnaryMultiCallable[_guardrails_pb2.BatchCheckGuardrailsRequest, _guardrails_pb2.BatchCheckGuardrailsResponse]
     """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
     write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
@@ -63,7 +63,7 @@ class GuardrailServiceAsyncStub(GuardrailServiceStub):
     name. Errors: INVALID_ARGUMENT for a token of other rules.
     """
     GetRulebook: _aio.UnaryUnaryMultiCallable[_guardrails_pb2.GetRulebookRequest, _guardrails_pb2.GetRulebookResponse]  # type: ignore[assignment]
-    """Tells which rulebooks are in force, and since when."""
+    """Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so."""
     BatchCheckGuardrails: _aio.UnaryUnaryMultiCallable[_guardrails_pb2.BatchCheckGuardrailsRequest, _guardrails_pb2.BatchCheckGuardrailsResponse]  # type: ignore[assignment]
     """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
     write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
@@ -99,7 +99,7 @@ class GuardrailServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _guardrails_pb2.GetRulebookRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_guardrails_pb2.GetRulebookResponse, _abc.Awaitable[_guardrails_pb2.GetRulebookResponse]]:
-        """Tells which rulebooks are in force, and since when."""
+        """Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so."""
 
     @_abc_1.abstractmethod
     def BatchCheckGuardrails(

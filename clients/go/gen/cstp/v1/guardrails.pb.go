@@ -629,9 +629,12 @@ type GetRulebookResponse struct {
 	// Since when this server judges by them.
 	LoadedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=loaded_at,json=loadedAt,proto3" json:"loaded_at,omitempty"`
 	// The rulebooks in the order in which their violations are reported.
-	Rulebooks     []*Rulebook `protobuf:"bytes,3,rep,name=rulebooks,proto3" json:"rulebooks,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Rulebooks []*Rulebook `protobuf:"bytes,3,rep,name=rulebooks,proto3" json:"rulebooks,omitempty"`
+	// The last attempt to load rules, if it failed, so that those before stay in force; absent once the files are
+	// mended.
+	LastFailedLoad *FailedLoad `protobuf:"bytes,4,opt,name=last_failed_load,json=lastFailedLoad,proto3" json:"last_failed_load,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetRulebookResponse) Reset() {
@@ -685,6 +688,150 @@ func (x *GetRulebookResponse) GetRulebooks() []*Rulebook {
 	return nil
 }
 
+func (x *GetRulebookResponse) GetLastFailedLoad() *FailedLoad {
+	if x != nil {
+		return x.LastFailedLoad
+	}
+	return nil
+}
+
+// An attempt to load rules that failed.
+type FailedLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was made.
+	FailedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"`
+	// What is wrong with the files, by file and line; at most 50 problems.
+	Problems []*RulebookProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	// How many problems there are.
+	ProblemCount  int32 `protobuf:"varint,3,opt,name=problem_count,json=problemCount,proto3" json:"problem_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FailedLoad) Reset() {
+	*x = FailedLoad{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FailedLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FailedLoad) ProtoMessage() {}
+
+func (x *FailedLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FailedLoad.ProtoReflect.Descriptor instead.
+func (*FailedLoad) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FailedLoad) GetFailedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FailedAt
+	}
+	return nil
+}
+
+func (x *FailedLoad) GetProblems() []*RulebookProblem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *FailedLoad) GetProblemCount() int32 {
+	if x != nil {
+		return x.ProblemCount
+	}
+	return 0
+}
+
+// A mistake in a rulebook.
+type RulebookProblem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The file, relative to the folder of the rulebooks.
+	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	// The line, from 1.
+	Line int32 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
+	// The id of the guardrail, or the part of the file.
+	Where string `protobuf:"bytes,3,opt,name=where,proto3" json:"where,omitempty"`
+	// What is wrong.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RulebookProblem) Reset() {
+	*x = RulebookProblem{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RulebookProblem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RulebookProblem) ProtoMessage() {}
+
+func (x *RulebookProblem) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RulebookProblem.ProtoReflect.Descriptor instead.
+func (*RulebookProblem) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RulebookProblem) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *RulebookProblem) GetLine() int32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *RulebookProblem) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
+func (x *RulebookProblem) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // A file of guardrails.
 type Rulebook struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -706,7 +853,7 @@ type Rulebook struct {
 
 func (x *Rulebook) Reset() {
 	*x = Rulebook{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[8]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -718,7 +865,7 @@ func (x *Rulebook) String() string {
 func (*Rulebook) ProtoMessage() {}
 
 func (x *Rulebook) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[8]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -731,7 +878,7 @@ func (x *Rulebook) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rulebook.ProtoReflect.Descriptor instead.
 func (*Rulebook) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{8}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Rulebook) GetName() string {
@@ -789,7 +936,7 @@ type BatchCheckGuardrailsRequest struct {
 
 func (x *BatchCheckGuardrailsRequest) Reset() {
 	*x = BatchCheckGuardrailsRequest{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[9]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +948,7 @@ func (x *BatchCheckGuardrailsRequest) String() string {
 func (*BatchCheckGuardrailsRequest) ProtoMessage() {}
 
 func (x *BatchCheckGuardrailsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[9]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +961,7 @@ func (x *BatchCheckGuardrailsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCheckGuardrailsRequest.ProtoReflect.Descriptor instead.
 func (*BatchCheckGuardrailsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{9}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BatchCheckGuardrailsRequest) GetActions() []*Action {
@@ -842,7 +989,7 @@ type BatchCheckGuardrailsResponse struct {
 
 func (x *BatchCheckGuardrailsResponse) Reset() {
 	*x = BatchCheckGuardrailsResponse{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[10]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +1001,7 @@ func (x *BatchCheckGuardrailsResponse) String() string {
 func (*BatchCheckGuardrailsResponse) ProtoMessage() {}
 
 func (x *BatchCheckGuardrailsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[10]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +1014,7 @@ func (x *BatchCheckGuardrailsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCheckGuardrailsResponse.ProtoReflect.Descriptor instead.
 func (*BatchCheckGuardrailsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{10}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BatchCheckGuardrailsResponse) GetResults() []*BatchCheckResult {
@@ -893,7 +1040,7 @@ type BatchCheckResult struct {
 
 func (x *BatchCheckResult) Reset() {
 	*x = BatchCheckResult{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1052,7 @@ func (x *BatchCheckResult) String() string {
 func (*BatchCheckResult) ProtoMessage() {}
 
 func (x *BatchCheckResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1065,7 @@ func (x *BatchCheckResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCheckResult.ProtoReflect.Descriptor instead.
 func (*BatchCheckResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{11}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BatchCheckResult) GetResult() isBatchCheckResult_Result {
@@ -977,7 +1124,7 @@ type CheckError struct {
 
 func (x *CheckError) Reset() {
 	*x = CheckError{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1136,7 @@ func (x *CheckError) String() string {
 func (*CheckError) ProtoMessage() {}
 
 func (x *CheckError) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1149,7 @@ func (x *CheckError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckError.ProtoReflect.Descriptor instead.
 func (*CheckError) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{12}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CheckError) GetReason() string {
@@ -1077,11 +1224,22 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\x06values\x18\x06 \x03(\tR\x06values\x12#\n" +
 	"\rguardrail_ids\x18\a \x03(\tR\fguardrailIdsB\x0e\n" +
 	"\f_description\"\x14\n" +
-	"\x12GetRulebookRequest\"\xa9\x01\n" +
+	"\x12GetRulebookRequest\"\xe8\x01\n" +
 	"\x13GetRulebookResponse\x12(\n" +
 	"\x10rule_set_version\x18\x01 \x01(\tR\x0eruleSetVersion\x127\n" +
 	"\tloaded_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bloadedAt\x12/\n" +
-	"\trulebooks\x18\x03 \x03(\v2\x11.cstp.v1.RulebookR\trulebooks\"\xa9\x01\n" +
+	"\trulebooks\x18\x03 \x03(\v2\x11.cstp.v1.RulebookR\trulebooks\x12=\n" +
+	"\x10last_failed_load\x18\x04 \x01(\v2\x13.cstp.v1.FailedLoadR\x0elastFailedLoad\"\xa0\x01\n" +
+	"\n" +
+	"FailedLoad\x127\n" +
+	"\tfailed_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bfailedAt\x124\n" +
+	"\bproblems\x18\x02 \x03(\v2\x18.cstp.v1.RulebookProblemR\bproblems\x12#\n" +
+	"\rproblem_count\x18\x03 \x01(\x05R\fproblemCount\"g\n" +
+	"\x0fRulebookProblem\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x12\n" +
+	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x14\n" +
+	"\x05where\x18\x03 \x01(\tR\x05where\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xa9\x01\n" +
 	"\bRulebook\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -1131,7 +1289,7 @@ func file_cstp_v1_guardrails_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_guardrails_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cstp_v1_guardrails_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_cstp_v1_guardrails_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_cstp_v1_guardrails_proto_goTypes = []any{
 	(Enforcement)(0),                     // 0: cstp.v1.Enforcement
 	(*ListGuardrailsRequest)(nil),        // 1: cstp.v1.ListGuardrailsRequest
@@ -1142,47 +1300,52 @@ var file_cstp_v1_guardrails_proto_goTypes = []any{
 	(*GuardrailInput)(nil),               // 6: cstp.v1.GuardrailInput
 	(*GetRulebookRequest)(nil),           // 7: cstp.v1.GetRulebookRequest
 	(*GetRulebookResponse)(nil),          // 8: cstp.v1.GetRulebookResponse
-	(*Rulebook)(nil),                     // 9: cstp.v1.Rulebook
-	(*BatchCheckGuardrailsRequest)(nil),  // 10: cstp.v1.BatchCheckGuardrailsRequest
-	(*BatchCheckGuardrailsResponse)(nil), // 11: cstp.v1.BatchCheckGuardrailsResponse
-	(*BatchCheckResult)(nil),             // 12: cstp.v1.BatchCheckResult
-	(*CheckError)(nil),                   // 13: cstp.v1.CheckError
-	(Severity)(0),                        // 14: cstp.v1.Severity
-	(*timestamppb.Timestamp)(nil),        // 15: google.protobuf.Timestamp
-	(Stakes)(0),                          // 16: cstp.v1.Stakes
-	(*structpb.Value)(nil),               // 17: google.protobuf.Value
-	(*Action)(nil),                       // 18: cstp.v1.Action
-	(*AgentInfo)(nil),                    // 19: cstp.v1.AgentInfo
-	(*CheckGuardrailsResponse)(nil),      // 20: cstp.v1.CheckGuardrailsResponse
+	(*FailedLoad)(nil),                   // 9: cstp.v1.FailedLoad
+	(*RulebookProblem)(nil),              // 10: cstp.v1.RulebookProblem
+	(*Rulebook)(nil),                     // 11: cstp.v1.Rulebook
+	(*BatchCheckGuardrailsRequest)(nil),  // 12: cstp.v1.BatchCheckGuardrailsRequest
+	(*BatchCheckGuardrailsResponse)(nil), // 13: cstp.v1.BatchCheckGuardrailsResponse
+	(*BatchCheckResult)(nil),             // 14: cstp.v1.BatchCheckResult
+	(*CheckError)(nil),                   // 15: cstp.v1.CheckError
+	(Severity)(0),                        // 16: cstp.v1.Severity
+	(*timestamppb.Timestamp)(nil),        // 17: google.protobuf.Timestamp
+	(Stakes)(0),                          // 18: cstp.v1.Stakes
+	(*structpb.Value)(nil),               // 19: google.protobuf.Value
+	(*Action)(nil),                       // 20: cstp.v1.Action
+	(*AgentInfo)(nil),                    // 21: cstp.v1.AgentInfo
+	(*CheckGuardrailsResponse)(nil),      // 22: cstp.v1.CheckGuardrailsResponse
 }
 var file_cstp_v1_guardrails_proto_depIdxs = []int32{
 	3,  // 0: cstp.v1.ListGuardrailsResponse.guardrails:type_name -> cstp.v1.Guardrail
-	14, // 1: cstp.v1.Guardrail.severity:type_name -> cstp.v1.Severity
+	16, // 1: cstp.v1.Guardrail.severity:type_name -> cstp.v1.Severity
 	0,  // 2: cstp.v1.Guardrail.enforcement:type_name -> cstp.v1.Enforcement
-	15, // 3: cstp.v1.Guardrail.expires:type_name -> google.protobuf.Timestamp
-	16, // 4: cstp.v1.Guardrail.stakes:type_name -> cstp.v1.Stakes
+	17, // 3: cstp.v1.Guardrail.expires:type_name -> google.protobuf.Timestamp
+	18, // 4: cstp.v1.Guardrail.stakes:type_name -> cstp.v1.Stakes
 	6,  // 5: cstp.v1.ListInputsResponse.inputs:type_name -> cstp.v1.GuardrailInput
-	17, // 6: cstp.v1.GuardrailInput.default_value:type_name -> google.protobuf.Value
-	15, // 7: cstp.v1.GetRulebookResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	9,  // 8: cstp.v1.GetRulebookResponse.rulebooks:type_name -> cstp.v1.Rulebook
-	18, // 9: cstp.v1.BatchCheckGuardrailsRequest.actions:type_name -> cstp.v1.Action
-	19, // 10: cstp.v1.BatchCheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	12, // 11: cstp.v1.BatchCheckGuardrailsResponse.results:type_name -> cstp.v1.BatchCheckResult
-	20, // 12: cstp.v1.BatchCheckResult.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
-	13, // 13: cstp.v1.BatchCheckResult.error:type_name -> cstp.v1.CheckError
-	1,  // 14: cstp.v1.GuardrailService.ListGuardrails:input_type -> cstp.v1.ListGuardrailsRequest
-	4,  // 15: cstp.v1.GuardrailService.ListInputs:input_type -> cstp.v1.ListInputsRequest
-	7,  // 16: cstp.v1.GuardrailService.GetRulebook:input_type -> cstp.v1.GetRulebookRequest
-	10, // 17: cstp.v1.GuardrailService.BatchCheckGuardrails:input_type -> cstp.v1.BatchCheckGuardrailsRequest
-	2,  // 18: cstp.v1.GuardrailService.ListGuardrails:output_type -> cstp.v1.ListGuardrailsResponse
-	5,  // 19: cstp.v1.GuardrailService.ListInputs:output_type -> cstp.v1.ListInputsResponse
-	8,  // 20: cstp.v1.GuardrailService.GetRulebook:output_type -> cstp.v1.GetRulebookResponse
-	11, // 21: cstp.v1.GuardrailService.BatchCheckGuardrails:output_type -> cstp.v1.BatchCheckGuardrailsResponse
-	18, // [18:22] is the sub-list for method output_type
-	14, // [14:18] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	19, // 6: cstp.v1.GuardrailInput.default_value:type_name -> google.protobuf.Value
+	17, // 7: cstp.v1.GetRulebookResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	11, // 8: cstp.v1.GetRulebookResponse.rulebooks:type_name -> cstp.v1.Rulebook
+	9,  // 9: cstp.v1.GetRulebookResponse.last_failed_load:type_name -> cstp.v1.FailedLoad
+	17, // 10: cstp.v1.FailedLoad.failed_at:type_name -> google.protobuf.Timestamp
+	10, // 11: cstp.v1.FailedLoad.problems:type_name -> cstp.v1.RulebookProblem
+	20, // 12: cstp.v1.BatchCheckGuardrailsRequest.actions:type_name -> cstp.v1.Action
+	21, // 13: cstp.v1.BatchCheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	14, // 14: cstp.v1.BatchCheckGuardrailsResponse.results:type_name -> cstp.v1.BatchCheckResult
+	22, // 15: cstp.v1.BatchCheckResult.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
+	15, // 16: cstp.v1.BatchCheckResult.error:type_name -> cstp.v1.CheckError
+	1,  // 17: cstp.v1.GuardrailService.ListGuardrails:input_type -> cstp.v1.ListGuardrailsRequest
+	4,  // 18: cstp.v1.GuardrailService.ListInputs:input_type -> cstp.v1.ListInputsRequest
+	7,  // 19: cstp.v1.GuardrailService.GetRulebook:input_type -> cstp.v1.GetRulebookRequest
+	12, // 20: cstp.v1.GuardrailService.BatchCheckGuardrails:input_type -> cstp.v1.BatchCheckGuardrailsRequest
+	2,  // 21: cstp.v1.GuardrailService.ListGuardrails:output_type -> cstp.v1.ListGuardrailsResponse
+	5,  // 22: cstp.v1.GuardrailService.ListInputs:output_type -> cstp.v1.ListInputsResponse
+	8,  // 23: cstp.v1.GuardrailService.GetRulebook:output_type -> cstp.v1.GetRulebookResponse
+	13, // 24: cstp.v1.GuardrailService.BatchCheckGuardrails:output_type -> cstp.v1.BatchCheckGuardrailsResponse
+	21, // [21:25] is the sub-list for method output_type
+	17, // [17:21] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_guardrails_proto_init() }
@@ -1195,8 +1358,8 @@ func file_cstp_v1_guardrails_proto_init() {
 	file_cstp_v1_types_proto_init()
 	file_cstp_v1_guardrails_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_guardrails_proto_msgTypes[5].OneofWrappers = []any{}
-	file_cstp_v1_guardrails_proto_msgTypes[8].OneofWrappers = []any{}
-	file_cstp_v1_guardrails_proto_msgTypes[11].OneofWrappers = []any{
+	file_cstp_v1_guardrails_proto_msgTypes[10].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[13].OneofWrappers = []any{
 		(*BatchCheckResult_Verdict)(nil),
 		(*BatchCheckResult_Error)(nil),
 	}
@@ -1206,7 +1369,7 @@ func file_cstp_v1_guardrails_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_guardrails_proto_rawDesc), len(file_cstp_v1_guardrails_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

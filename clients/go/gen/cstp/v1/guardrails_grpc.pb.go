@@ -39,7 +39,7 @@ type GuardrailServiceClient interface {
 	// Lists the inputs that guardrails read from the context of an action, or from the metadata of an announcement, by
 	// name. Errors: INVALID_ARGUMENT for a token of other rules.
 	ListInputs(ctx context.Context, in *ListInputsRequest, opts ...grpc.CallOption) (*ListInputsResponse, error)
-	// Tells which rulebooks are in force, and since when.
+	// Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so.
 	GetRulebook(ctx context.Context, in *GetRulebookRequest, opts ...grpc.CallOption) (*GetRulebookResponse, error)
 	// Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
 	// write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
@@ -107,7 +107,7 @@ type GuardrailServiceServer interface {
 	// Lists the inputs that guardrails read from the context of an action, or from the metadata of an announcement, by
 	// name. Errors: INVALID_ARGUMENT for a token of other rules.
 	ListInputs(context.Context, *ListInputsRequest) (*ListInputsResponse, error)
-	// Tells which rulebooks are in force, and since when.
+	// Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so.
 	GetRulebook(context.Context, *GetRulebookRequest) (*GetRulebookResponse, error)
 	// Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
 	// write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
