@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cstp_grpc.audit.judged_actions import JudgedAction
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, NullAuditSink
 from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, Unavailable
 from cstp_grpc.guardrails.checker import GuardrailChecker
@@ -80,6 +81,7 @@ def test_a_check_is_on_record_with_caller_claim_request_and_verdict() -> None:
             warnings=("hm",),
             evaluated=2,
             rule_set_version=answer.verdict.rule_set_version,
+            judged=JudgedAction(context={"bad": True}),
         )
     ]
     assert (answer.verdict.allowed, answer.evaluated_at) == (False, NOW)
