@@ -58,6 +58,7 @@ def generate(target: Path) -> dict[str, str]:
     files = FileDescriptorSet.FromString(described.read_bytes())
     reasons = generate_errors.read_reasons(files)
     (target / "comments.py").write_text(comments_module(files))
+    (target / "field_comments.py").write_text(field_comments_module(files))
     (target / "places.py").write_text(places_module(files))
     for name, text in generate_client.render_modules(files).items():
         (target / name).write_text(text)
@@ -80,6 +81,29 @@ def comments_module(files: FileDescriptorSet) -> str:
     lines = "".join(f"    {path!r}: {comment!r},\n" for path, comment in sorted(found.items()))
     head = '"""The comments before the rpcs of the contract, by gRPC path."""'
     return f"{head}\n\nRPC_COMMENTS: dict[str, str] = {{\n{lines}}}\n"
+
+
+def field_comments_module(files: FileDescriptorSet) -> str:
+    """Return a module with the comments before messages, fields and values of enums."""
+    found: dict[str, str] = {}
+    for file in files.file:
+        # Only what is ours: the annotations of others are no part of what callers send.
+        if not any((source / file.name).is_file() for source in SOURCES[:1]):
+            continue
+        comments = {tuple(at.path): " ".join(at.leading_comments.split()) for at in file.source_code_info.location}
+        for place, message in enumerate(file.message_type):
+            # The paths: field 4 of a file holds messages, field 2 of a message fields; nested messages are maps alone.
+            name = f"{file.package}.{message.name}"
+            found[name] = comments.get((4, place), "")
+            for number, field in enumerate(message.field):
+                found[f"{name}.{field.name}"] = comments.get((4, place, 2, number), "")
+        for place, enum in enumerate(file.enum_type):
+            # Field 5 of a file holds enums, field 2 of an enum values.
+            for number, value in enumerate(enum.value):
+                found[f"{file.package}.{enum.name}.{value.name}"] = comments.get((5, place, 2, number), "")
+    lines = "".join(f"    {path!r}: {comment!r},\n" for path, comment in sorted(found.items()))
+    head = '"""The comments before the messages, fields and values of enums of the contract, by their full names."""'
+    return f"{head}\n\nFIELD_COMMENTS: dict[str, str] = {{\n{lines}}}\n"
 
 
 def places_module(files: FileDescriptorSet) -> str:

@@ -35,6 +35,10 @@ COMMANDS: Final = {
     "bridge": ListedCommand(
         "serve:bridge_command", "Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere."
     ),
+    "mcp": ListedCommand(
+        "mcp_command:mcp_command",
+        "Serve the tools of CSTP to an agent's host over the Model Context Protocol, until standard input ends.",
+    ),
     "demo": ListedCommand(
         "demo:demo_command",
         "Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.",

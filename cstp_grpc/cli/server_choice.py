@@ -18,7 +18,7 @@ from cstp_grpc.config.environment import dial_host, join_host_port
 from cstp_grpc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cstp_grpc.client import CstpClient
+    from cstp_grpc.client import AsyncCstpClient, CstpClient
     from cstp_grpc.config import CommandEnvironment, Settings
 
 MAX_NAME_CHARACTERS: Final = 200
@@ -197,15 +197,24 @@ class Endpoint:
     def connect(self, timeout: float | None) -> CstpClient:
         """Return a client. Raises InvalidArgument and ConfigError."""
         from cstp_grpc.client.cstp_client import CstpClient
+
+        return CstpClient(self.url, self.token, **self._client_options(timeout))
+
+    def connect_async(self, timeout: float | None) -> AsyncCstpClient:
+        """Return a client for an event loop. Raises InvalidArgument, also for a bridge's URL, and ConfigError."""
+        from cstp_grpc.client.async_client import AsyncCstpClient
+
+        return AsyncCstpClient(self.url, self.token, **self._client_options(timeout))
+
+    def _client_options(self, timeout: float | None) -> dict[str, Any]:
+        """Return the options that both kinds of client take. Raises ConfigError."""
         from cstp_grpc.client.retry import RetryPolicy
 
-        return CstpClient(
-            self.url,
-            self.token,
-            timeout=self.defaults.timeout_seconds if timeout is None else timeout,
-            retries=RetryPolicy(attempts=self.defaults.retry_count + 1),
-            root_certificates=None if self.ca_file is None else read_ca_file(self.ca_file),
-        )
+        return {
+            "timeout": self.defaults.timeout_seconds if timeout is None else timeout,
+            "retries": RetryPolicy(attempts=self.defaults.retry_count + 1),
+            "root_certificates": None if self.ca_file is None else read_ca_file(self.ca_file),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,193 @@
+"""The tools: which rpc each calls, what its arguments are, and how hosts may treat it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import mcp_types
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from cstp_grpc.contract.json_codec import CodecError, from_json, json_path
+from cstp_grpc.contract.json_scalars import printable_key
+from cstp_grpc.contract.methods import RpcMethod, method_by_name
+from cstp_grpc.errors import FieldViolation
+from cstp_grpc.mcp_server import tool_texts
+from cstp_grpc.mcp_server.json_schemas import JsonSchema, request_schema, response_schema
+
+MAX_REPORTED: Final = 20
+"""Maximum number of unknown arguments that an error names. Chosen: a caller may send thousands."""
+
+JsonObject = Mapping[str, Any]
+
+IDENTITY_FIELDS: Final = frozenset({"agent", "agentId"})
+"""What an agent says of itself: whoever calls over MCP is who the token says."""
+REVISION_FIELDS: Final = frozenset({"minJournalRevision"})
+"""Of use to programs that write on one server and read on another, not to a model."""
+
+
+@dataclass(frozen=True)
+class ContractTool:
+    """A tool that calls one rpc of the contract."""
+
+    name: str
+    title: str
+    description: str
+    """For the model: when to call it, and what to do with the answer."""
+    method_name: str
+    """The JSON-RPC name of the rpc."""
+    render: Callable[[JsonObject], str]
+    """Returns the text for the model of a response in JSON."""
+    lifted: str | None = None
+    """The field of the request whose fields are arguments themselves; None if the request's own fields are."""
+    omitted: frozenset[str] = IDENTITY_FIELDS | REVISION_FIELDS
+    """The fields of the request, by their names in JSON, that are no arguments."""
+    read_only: bool = False
+    """Whether it changes nothing; what is read or checked is in the audit trail all the same."""
+    idempotent: bool = False
+    """Whether calling it again with the same arguments changes nothing more."""
+    gives_verdict: bool = False
+    """Whether it says if an action is allowed, so that its failure means that it is not known."""
+
+    @functools.cached_property
+    def method(self) -> RpcMethod:
+        """The rpc."""
+        return method_by_name(self.method_name)
+
+    @functools.cached_property
+    def _request(self) -> Descriptor:
+        """The type of the request."""
+        return cast(Descriptor, self.method.request.DESCRIPTOR)
+
+    @functools.cached_property
+    def input_schema(self) -> JsonSchema:
+        """The schema of the arguments."""
+        return request_schema(self._request, lifted=self.lifted, omitted=self.omitted)
+
+    def to_mcp(self) -> mcp_types.Tool:
+        """Return the tool as hosts list it."""
+        return mcp_types.Tool(
+            name=self.name,
+            title=self.title,
+            description=self.description,
+            input_schema=self.input_schema,
+            output_schema=response_schema(cast(Descriptor, self.method.response.DESCRIPTOR)),
+            annotations=mcp_types.ToolAnnotations(
+                title=self.title,
+                read_only_hint=self.read_only,
+                # Nothing is overwritten: announcements have revisions, and decisions keep all reviews.
+                destructive_hint=False,
+                idempotent_hint=self.read_only or self.idempotent,
+                open_world_hint=False,
+            ),
+        )
+
+    def parse_arguments(self, arguments: JsonObject) -> Message:
+        """Return the request. Raises CodecError with each field that is invalid, as a path in the request."""
+        known = self.input_schema["properties"]
+        # Checked here: an omitted field is one of the request, but no argument.
+        if unknown := sorted(map(printable_key, arguments.keys() - known.keys()))[:MAX_REPORTED]:
+            raise CodecError([FieldViolation(name, f"is not an argument of {self.name}") for name in unknown])
+        request = dict(arguments)
+        if self.lifted is not None:
+            own = {field.json_name for field in self._request.fields}
+            request = {key: value for key, value in arguments.items() if key in own}
+            request[self.lifted] = {key: value for key, value in arguments.items() if key not in own}
+        return from_json(request, self.method.request)
+
+    def argument_name(self, path: str) -> str:
+        """Return the name of an argument by the path of its field in the request, in JSON or as in the contract."""
+        name = json_path(self.method.request, path)
+        return name if self.lifted is None else name.removeprefix(f"{self.lifted}.")
+
+
+TOOLS: Final = (
+    ContractTool(
+        name="look_before_acting",
+        title="Look before acting",
+        description=(
+            "Announce what you are about to do, before you do it: a change to code, data or infrastructure, a"
+            " deployment, a message to people, anything that costs money or cannot be undone. Answers with a verdict of"
+            " the guardrails (act only if it is allowed), similar past decisions and how they turned out, what governs"
+            " the code at the paths that you name, and suggestions. The announcement is recorded."
+            " Announce a changed plan again under the same correlationId."
+        ),
+        method_name="cstp.announceIntent",
+        render=tool_texts.render_announcement,
+        gives_verdict=True,
+    ),
+    ContractTool(
+        name="check_action",
+        title="Check an action",
+        description=(
+            "Ask whether the guardrails allow one concrete action, without announcing it: cheaper than"
+            " look_before_acting, for a step within what you announced. Give the facts that rules read in `context`;"
+            " the resource cstp://rulebook/inputs lists them. Act only if the answer is ALLOWED."
+        ),
+        method_name="cstp.checkGuardrails",
+        lifted="action",
+        render=tool_texts.render_check,
+        read_only=True,
+        gives_verdict=True,
+    ),
+    ContractTool(
+        name="find_decisions",
+        title="Find decisions",
+        description=(
+            "Search past decisions by meaning and words, the most relevant first: what was decided, how it turned out"
+            " and what was learnt. Use it before you choose between alternatives, and to find what failed before."
+        ),
+        method_name="cstp.queryDecisions",
+        render=tool_texts.render_search,
+        read_only=True,
+    ),
+    ContractTool(
+        name="record_decision",
+        title="Record a decision",
+        description=(
+            "Record a decision that you took, with your confidence and reasons, so that you and others find it later."
+            " Give a requestId if you may have to repeat the call. Review it with review_decision once you know how it"
+            " turned out. It is private unless visibility is shared."
+        ),
+        method_name="cstp.recordDecision",
+        lifted="decision",
+        render=tool_texts.render_recorded_decision,
+    ),
+    ContractTool(
+        name="review_decision",
+        title="Review a decision",
+        description=(
+            "Say how a decision turned out, and what is to be learnt from it in `notes`. Do it as soon as the outcome"
+            " is known, for failures too: these are what warns the next one. The latest review counts."
+        ),
+        method_name="cstp.reviewDecision",
+        render=tool_texts.render_reviewed_decision,
+    ),
+    ContractTool(
+        name="code_context",
+        title="Read what governs code",
+        description=(
+            "Read what must hold for a file or folder before you edit it: contracts, pitfalls, checks and boundaries,"
+            " from the AGENTS.md and CLAUDE.md files that cover it. maxTokens bounds the answer."
+        ),
+        method_name="intentLayer.resolveContext",
+        render=tool_texts.render_code_context,
+        read_only=True,
+    ),
+    ContractTool(
+        name="report_learning",
+        title="Report a learning",
+        description=(
+            "File what you learned at work and would have liked to know before: a pitfall, a check, a pattern or an"
+            " insight about paths of a project. A person reviews it before it changes any file."
+        ),
+        method_name="intentLayer.reportLearning",
+        render=tool_texts.render_learning,
+    ),
+)
+"""In the order in which they are listed: what comes first is used first."""
+
+TOOLS_BY_NAME: Final[Mapping[str, ContractTool]] = {tool.name: tool for tool in TOOLS}

@@ -1,0 +1,66 @@
+"""The command as a process: what is on its streams, when it ends, and what it says where something is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cstp_grpc.cli import mcp_command
+from cstp_grpc.cli.main import main
+from cstp_grpc.server.app import App
+from tests.mcp_server.hosts import ROOT, SECONDS, stdio_parameters
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+
+
+def converse(app: App, *lines: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with lines on its standard input, which then ends."""
+    parameters = stdio_parameters(app.target)
+    return subprocess.run(
+        [parameters.command, *parameters.args],
+        input="".join(f"{line}\n" for line in lines),
+        env=parameters.env,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_only_the_protocol_is_on_standard_output_and_the_end_of_input_ends_it(cstp_server: App) -> None:
+    ended = converse(cstp_server, json.dumps(INITIALIZE), "this is no JSON")
+    assert ended.returncode == 0, ended.stderr
+    answers: list[dict[str, Any]] = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert all(answer["jsonrpc"] == "2.0" for answer in answers)
+    assert answers[0]["result"]["serverInfo"]["name"] == "cstp"
+    assert "look_before_acting" in answers[0]["result"]["instructions"]
+
+
+def test_without_the_sdk_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    result = CliRunner().invoke(main, ["mcp", "--agent", "grpc://127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert "[mcp]'" in result.output
+
+
+def test_a_bridge_is_refused_with_what_is_wanted() -> None:
+    result = CliRunner().invoke(main, ["mcp", "--agent", "http://127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert "grpc://" in result.output
+
+
+def test_the_sdk_is_loaded_by_this_command_alone() -> None:
+    program = "import sys, cstp_grpc.cli.mcp_command; sys.exit('mcp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+    assert isinstance(mcp_command.mcp_command, click.Command)

@@ -1,0 +1,130 @@
+"""The schemas of tools: valid, in agreement with the contract, and no wider than the codec."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import jsonschema
+import protovalidate
+import pytest
+from google.protobuf.descriptor_pb2 import MethodOptions
+from google.protobuf.descriptor_pool import Default
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstp_grpc.contract.json_codec import from_json, to_json
+from cstp_grpc.contract.json_values import MAX_NESTING
+from cstp_grpc.mcp_server.json_schemas import response_schema
+from cstp_grpc.mcp_server.tools import TOOLS, TOOLS_BY_NAME, ContractTool
+
+BETWEEN_FIELDS = {"filters.confidence_range", "filters.date_range"}
+"""The rules of the contract that hold between fields, which JSON Schema cannot express."""
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+assert MAX_NESTING > 6
+by_tool = pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+
+
+def values_of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Return the values that a schema of a request accepts, at the ends of its bounds too."""
+    match schema:
+        case {"enum": words}:
+            return st.sampled_from(words)
+        case {"format": "date-time"}:
+            instants = st.datetimes(
+                min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31), timezones=st.just(UTC)
+            )
+            return instants.map(lambda instant: instant.isoformat().rjust(len("0001-01-01T00:00:00+00:00"), "0"))
+        case {"type": "string"}:
+            return texts_of(schema)
+        case {"type": "boolean"}:
+            return st.booleans()
+        case {"type": "integer"}:
+            return st.integers(schema["minimum"], schema["maximum"])
+        case {"type": "number"}:
+            return st.floats(schema.get("minimum"), schema.get("maximum"), allow_nan=False, allow_infinity=False)
+        case {"type": "array", "items": items}:
+            most = min(3, schema.get("maxItems", 3))
+            return st.lists(values_of(items), min_size=schema.get("minItems", 0), max_size=most, unique_by=json.dumps)
+        case {"type": "object", "properties": properties}:
+            required = schema.get("required", [])
+            return st.fixed_dictionaries(
+                {name: values_of(properties[name]) for name in required},
+                optional={name: values_of(each) for name, each in properties.items() if name not in required},
+            )
+        case {"type": "object"}:
+            return st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=3)
+    raise AssertionError(f"no values are made for {schema}")
+
+
+def texts_of(schema: dict[str, Any]) -> st.SearchStrategy[str]:
+    """Return texts of a schema: of its pattern, and at the ends of its lengths."""
+    least, most = schema.get("minLength", 0), schema.get("maxLength", 200)
+    if schema.get("pattern", "").startswith("^"):
+        return st.from_regex(schema["pattern"].replace("$", r"\Z"))
+    texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=least, max_size=min(most, 20))
+    longest = st.just("é" * most)
+    return (texts | longest).filter(lambda text: jsonschema.Draft202012Validator(schema).is_valid(text))
+
+
+@by_tool
+@given(data=st.data())
+def test_what_the_schema_accepts_the_contract_accepts(tool: ContractTool, data: st.DataObject) -> None:
+    arguments = data.draw(values_of(tool.input_schema))
+    jsonschema.Draft202012Validator(tool.input_schema).validate(arguments)
+    request = tool.parse_arguments(arguments)
+    violations = protovalidate.collect_violations(request)
+    assert {each.proto.rule_id for each in violations} <= BETWEEN_FIELDS
+
+
+@by_tool
+@given(data=st.data())
+def test_what_is_required_is_required_by_the_contract(tool: ContractTool, data: st.DataObject) -> None:
+    arguments = data.draw(values_of(tool.input_schema))
+    name = data.draw(st.sampled_from(tool.input_schema["required"]))
+    del arguments[name]
+    violations = protovalidate.collect_violations(tool.parse_arguments(arguments))
+    paths = [each.proto.field.elements for each in violations if each.proto.field is not None]
+    assert name in {path[-1].field_name for path in paths}
+
+
+@by_tool
+def test_the_schemas_are_schemas(tool: ContractTool) -> None:
+    listed = tool.to_mcp()
+    for schema in (listed.input_schema, listed.output_schema):
+        jsonschema.Draft202012Validator.check_schema(schema)
+    undescribed = [name for name, each in listed.input_schema["properties"].items() if not each.get("description")]
+    assert not undescribed
+
+
+@by_tool
+@pytest.mark.parametrize("content", [{}, {"unknownLater": 1}], ids=["empty", "later"])
+def test_the_output_schema_accepts_what_the_codec_prints(tool: ContractTool, content: dict[str, Any]) -> None:
+    schema = response_schema(tool.method.response.DESCRIPTOR)  # type: ignore[arg-type]
+    jsonschema.Draft202012Validator(schema).validate(to_json(tool.method.response()) | content)
+
+
+def test_the_output_schema_accepts_a_verdict_and_refuses_another_type() -> None:
+    tool = TOOLS_BY_NAME["check_action"]
+    validator = jsonschema.Draft202012Validator(response_schema(tool.method.response.DESCRIPTOR))  # type: ignore[arg-type]
+    verdict = {
+        "allowed": False,
+        "violations": [{"guardrailId": "a", "severity": "block", "missingInputs": [{"name": "x", "type": "bool"}]}],
+        "evaluatedAt": "2026-01-31T08:00:00Z",
+    }
+    rendered = to_json(from_json(verdict, tool.method.response))
+    assert validator.is_valid(rendered)
+    assert not validator.is_valid(rendered | {"allowed": "no"})
+
+
+@by_tool
+def test_a_tool_that_says_it_changes_nothing_calls_what_changes_nothing(tool: ContractTool) -> None:
+    rpc = Default().FindMethodByName(f"{tool.method.service}.{tool.method.rpc}")
+    # A check is recorded in the audit trail, as every call is, and nowhere else.
+    expected = rpc.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS or tool.name == "check_action"
+    assert tool.read_only == expected
