@@ -35,6 +35,7 @@ from cstp_grpc.guardrails.cel_variables import (
     presence_variable,
     scan_expression,
 )
+from cstp_grpc.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.guardrails.input_values import InputType
 
 MAX_EXPRESSION_CHARACTERS = 10_000
@@ -88,6 +89,8 @@ TEXT_TYPES = (
 
 RELATED_AGES = cel.Type.List(cel.Type.DOUBLE)
 """The type of the variable `intents`: seconds since each related intent was announced."""
+HISTORY_ANSWERS = cel.Type.Map(cel.Type.STRING, cel.Type.INT)
+"""The type of the variables that hold the answers about the past by `HistoryQuery.key`."""
 
 SMALL_SIZE = 25
 """Size of the inputs on which every rule must stay within MAX_STEPS: 25 values and 100 characters. Chosen: a rule that
@@ -247,6 +250,7 @@ class CelEnvironment:
         for name, kind in inputs.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
         variables[INTENTS_VARIABLE] = RELATED_AGES
+        variables |= dict.fromkeys(HISTORY_SCOPES, HISTORY_ANSWERS)
         variables |= {PARAMETER_PREFIX + name: INPUT_TYPES[each.type] for name, each in parameters.items()}
         for name in self._inputs | OPTIONAL_FIELDS:
             variables[presence_variable(name)] = cel.Type.BOOL
@@ -318,7 +322,7 @@ class CelEnvironment:
             raise RuleExpressionError(explain_compile_error(str(error))) from None
 
     def _check_name(self, name: str) -> None:
-        if name in (INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE):
+        if name in (INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE) or name in HISTORY_SCOPES:
             return
         root, _, last = name.partition(".")
         names = {

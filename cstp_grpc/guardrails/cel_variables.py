@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cstp_grpc.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, parse_history_seconds
 from cstp_grpc.unicode_text import normalize_text
 
 VARIABLE_ROOTS = frozenset({"action", "agent", "context", "parameters", "stakes", "code"})
@@ -23,6 +24,8 @@ MENTIONS_VARIABLE = "action.mentions"
 """The variable of the words of the action, which expressions read as `action.mentions(["drop table"])` only."""
 INTENTS_VARIABLE = "intents"
 """The variable of the related intents, which expressions read as `intents.related("1h")` only."""
+HISTORY_ROOT = "history"
+"""The word with which expressions ask about the past, as `history.failures(category, "24h")` only."""
 VARIABLE_GROUPS = frozenset({"code.boundaries"})
 """Names with nested names, so that a variable's name continues after them."""
 RESERVED_NAMES = frozenset(
@@ -61,9 +64,9 @@ class RuleExpressionError(Exception):
 class RuleExpression:
     """An expression: its `source`, its `text` for the engine, and the variables it reads.
 
-    `values` are those whose value it reads, `presences` those it tests with `has`. `aligned` is the text with what is
-    written for the engine replaced by something of the same length and type, so that the positions in its messages are
-    those in the source.
+    `values` are those whose value it reads, `presences` those it tests with `has`, and `history` what it asks about the
+    past. `aligned` is the text with what is written for the engine replaced by something of the same length and type,
+    so that the positions in its messages are those in the source.
     """
 
     source: str
@@ -71,6 +74,7 @@ class RuleExpression:
     aligned: str
     values: frozenset[str]
     presences: frozenset[str]
+    history: frozenset[HistoryQuery] = frozenset()
 
 
 class CelToken(NamedTuple):
@@ -95,7 +99,7 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
     tokens = tokenize_expression(source)
     text = list(source)
     replaced: list[ReplacedPart] = []
-    values, presences = set(), set()
+    values, presences, history = set(), set(), set()
     position = 0
     while position < len(tokens):
         token = tokens[position]
@@ -121,6 +125,15 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
             elif token.text == INTENTS_VARIABLE:
                 check_intents_call(tokens[position + 1 : position + 6])
                 values.add(INTENTS_VARIABLE)
+            elif token.text == HISTORY_ROOT:
+                query, end = read_history_call(tokens, position, constants)
+                history.add(query)
+                values.add(query.variable)
+                # A number, as the answer is.
+                replaced.append(
+                    ReplacedPart(f'{query.variable}["{query.key}"]', "0", token.start, tokens[end].start + 1)
+                )
+                position = end
         position += 1
     return RuleExpression(
         source,
@@ -128,6 +141,7 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
         replace_parts(text, replaced, aligned=True),
         frozenset(values),
         frozenset(presences),
+        frozenset(history),
     )
 
 
@@ -230,6 +244,61 @@ def parse_window_seconds(text: str) -> int:
     if not 0 < seconds <= MAX_WINDOW_SECONDS:
         raise ValueError('must be like "90s", "15m" or "1h", at most "24h"')
     return seconds
+
+
+HISTORY_HINT = (
+    f'history is asked as in history.failures(category, "24h"): one of {", ".join(HistoryMeasure)}, of what has the'
+    f" same {', '.join(HistoryScope)} as the action, or of everything, and a time"
+)
+
+
+def read_history_call(
+    tokens: Sequence[CelToken], position: int, constants: Mapping[str, str]
+) -> tuple[HistoryQuery, int]:
+    """Return the question that starts at `position`, and the position of its last parenthesis.
+
+    Raises RuleExpressionError.
+    """
+    texts = [token.text for token in tokens[position + 1 : position + 4]]
+    if texts[:1] != ["."] or texts[1:2] not in [[measure.value] for measure in HistoryMeasure] or texts[2:] != ["("]:
+        raise RuleExpressionError(HISTORY_HINT)
+    scopes: set[HistoryScope] = set()
+    place = position + 4
+    while place + 1 < len(tokens) and tokens[place].text in set(HistoryScope) and tokens[place + 1].text == ",":
+        scopes.add(HistoryScope(tokens[place].text))
+        place += 2
+    end = find_closing_parenthesis(tokens, place)
+    text = read_constant_time([token.text for token in tokens[place:end]], constants)
+    if text is None:
+        raise RuleExpressionError(HISTORY_HINT)
+    try:
+        seconds = parse_history_seconds(text)
+    except ValueError as error:
+        raise RuleExpressionError(f"asks history of a time that {error}") from None
+    ordered = tuple(scope for scope in HistoryScope if scope in scopes)
+    return HistoryQuery(ordered, HistoryMeasure(texts[1]), seconds), end
+
+
+def find_closing_parenthesis(tokens: Sequence[CelToken], position: int) -> int:
+    """Return the position of the parenthesis that closes the one before `position`. Raises RuleExpressionError."""
+    depth = 1
+    for place in range(position, len(tokens)):
+        depth += (tokens[place].text == "(") - (tokens[place].text == ")")
+        if depth == 0:
+            return place
+    raise RuleExpressionError(HISTORY_HINT)
+
+
+def read_constant_time(texts: Sequence[str], constants: Mapping[str, str]) -> str | None:
+    """Return the time in tokens that are a text, `duration("24h")` or a parameter; None if they are something else."""
+    if len(texts) == 3 and (literal := constants.get("".join(texts))) is not None:
+        texts = [token.text for token in tokenize_expression(literal)]
+    if len(texts) == 4 and (texts[0], texts[1], texts[3]) == ("duration", "(", ")"):
+        texts = texts[2:3]
+    # Without prefixes and escapes, so that what is written is the time.
+    if len(texts) != 1 or texts[0][:1] not in ('"', "'") or texts[0][:3] in QUOTES or "\\" in texts[0]:
+        return None
+    return texts[0][1:-1]
 
 
 def tokenize_expression(source: str) -> list[CelToken]:

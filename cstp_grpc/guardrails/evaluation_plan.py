@@ -1,6 +1,6 @@
 """What has to be read and evaluated for the guardrails that an action can concern, with their compiled expressions.
 
-Variables that are no inputs are the action, its code and the related intents.
+Variables that are no inputs are the action, its code, the related intents and the past.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from cstp_grpc.guardrails.cel_variables import (
     normalize_words,
     presence_variable,
 )
+from cstp_grpc.guardrails.history import HISTORY_SCOPES, HistoryQuery, HistoryScope
 from cstp_grpc.guardrails.input_values import (
     CONVERTERS,
     ConvertValue,
@@ -115,13 +116,31 @@ def read_related_ages(action: Action) -> object:
     return list(action.intents.ages)
 
 
+def history_reader(scopes: Sequence[HistoryScope], queries: Sequence[HistoryQuery]) -> ReadVariable:
+    """Return a function that reads the answers to queries of the same scopes, by their keys."""
+
+    def read(action: Action) -> object:
+        # Before it is asked whether anything was read: who states no category must be told that.
+        if (missing := action.history_subject.find_missing(scopes)) is not None:
+            raise InputValueError(f"needs action.{missing}, which is missing")
+        if action.history.unreadable is not None:
+            raise InputValueError(f"cannot be read: {action.history.unreadable}")
+        return {query.key: action.history.count(query) for query in queries}
+
+    return read
+
+
+HISTORY_READERS: Mapping[str, ReadVariable] = {
+    name: history_reader(scopes, ()) for name, scopes in HISTORY_SCOPES.items()
+}
+"""Readers of no answers, which say why there are none."""
 LARGE_READERS: Mapping[str, ReadVariable] = {
     **CODE_READERS,
     INTENTS_VARIABLE: read_related_ages,
     MENTIONS_VARIABLE: read_words,
 }
 """The readers of what may be as large as a context, and counts as such."""
-FACT_READERS: Mapping[str, ReadVariable] = {**ACTION_READERS, **LARGE_READERS}
+FACT_READERS: Mapping[str, ReadVariable] = {**ACTION_READERS, **LARGE_READERS, **HISTORY_READERS}
 """The readers of everything but the inputs."""
 
 
@@ -266,6 +285,7 @@ class EvaluationPlan:
     large_names: Sequence[str]
     light_size: int
     demanding: Sequence[CompiledGuardrail]
+    history: Sequence[HistoryQuery]
 
     def read_variables(self, action: Action) -> tuple[Mapping[str, object], tuple[str, ...]]:
         """Return the variables that guardrails read, and the names of the inputs that took their defaults.
@@ -347,9 +367,11 @@ def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDecla
     expressions = [expression for rule in rules for expression in rule.guardrail.expressions]
     read = sorted({name for expression in expressions for name in expression.values})
     tested = sorted({name for expression in expressions for name in expression.presences})
+    history = sorted({query for expression in expressions for query in expression.history})
+    readers = {**FACT_READERS, **group_history_readers(history)} if history else FACT_READERS
     return EvaluationPlan(
         batches=batches,
-        readers=[(name, FACT_READERS[name]) for name in read if name in FACT_READERS],
+        readers=[(name, readers[name]) for name in read if name in readers],
         input_readers=[
             input_reader(inputs[name.removeprefix(CONTEXT_PREFIX)]) for name in read if name.startswith(CONTEXT_PREFIX)
         ],
@@ -357,7 +379,16 @@ def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDecla
         large_names=[name for name in read if name in LARGE_READERS],
         light_size=min((rule.program.light_size for rule in rules), default=LARGEST_SIZE),
         demanding=[rule for rule in rules if rule.required],
+        history=history,
     )
+
+
+def group_history_readers(queries: Sequence[HistoryQuery]) -> dict[str, ReadVariable]:
+    """Return the readers of the variables that hold the answers to queries."""
+    grouped: dict[str, list[HistoryQuery]] = {}
+    for query in queries:
+        grouped.setdefault(query.variable, []).append(query)
+    return {name: history_reader(HISTORY_SCOPES[name], asked) for name, asked in grouped.items()}
 
 
 def input_reader(declared: InputDeclaration) -> InputReader:

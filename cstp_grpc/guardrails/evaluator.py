@@ -28,6 +28,7 @@ from cstp_grpc.guardrails.evaluation_plan import (
     input_names_of,
     make_plan,
 )
+from cstp_grpc.guardrails.history import HISTORY_SCOPES, HistoryQuery
 from cstp_grpc.guardrails.input_names import InputNames
 from cstp_grpc.guardrails.input_values import InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import (
@@ -176,6 +177,11 @@ class GuardrailEvaluator:
         """Whether any guardrail reads the related intents of other agents."""
         self.reads_time = NOW_VARIABLE in read or self._selector.expires
         """Whether verdicts depend on `Action.now`."""
+        self.longest_history = max(
+            (query.seconds for guardrail in guardrails for each in guardrail.expressions for query in each.history),
+            default=0,
+        )
+        """The longest time in seconds of which a guardrail reads outcomes; 0 if none does."""
         # The size of all defaults, and 2 for the values that description and category are.
         self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
         # All are only ever added to, by assignments that are atomic; made twice, they are the same.
@@ -187,6 +193,11 @@ class GuardrailEvaluator:
         """Work out what is kept for each guardrail, which the first action would otherwise wait for."""
         # A plan for everything asks every program for its bounds, which it then keeps.
         make_plan([batch for group in self._groups for batch in group], self._inputs)
+
+    def find_history_queries(self, action: Action) -> Sequence[HistoryQuery]:
+        """Return what the guardrails that an action can concern ask about the past."""
+        selected = self._selector.select(action, self._selector.period(action.now))
+        return (self._plans.get(selected) or self._make_plan(selected)).history
 
     def evaluate(self, action: Action) -> Verdict:
         """Return the verdict on an action.
@@ -347,7 +358,7 @@ class GuardrailEvaluator:
         if error.variable is None:
             suggestion = f"Check what the guardrail reads: {', '.join(sorted(guardrail.when.values))}"
         else:
-            suggestion = self._remedy(error.variable)
+            suggestion = self._remedy(error.variable, action)
         return Violation(
             guardrail.id,
             guardrail.name,
@@ -372,10 +383,12 @@ class GuardrailEvaluator:
             return str(error)
         return "is missing and has no default" if name.startswith("context.") else "is missing"
 
-    def _remedy(self, name: str) -> str:
+    def _remedy(self, name: str, action: Action) -> str:
         if name in CODE_READERS:
             return "Make what governs the paths readable, or ask a person"
-        if name == INTENTS_VARIABLE:
+        if name in HISTORY_SCOPES and (missing := action.history_subject.find_missing(HISTORY_SCOPES[name])):
+            return f"Provide action.{missing}"
+        if name == INTENTS_VARIABLE or name in HISTORY_SCOPES:
             return "Try again later, or ask a person"
         declared = self._inputs.get(name.removeprefix("context."))
         if declared is None:

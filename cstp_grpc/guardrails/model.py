@@ -10,6 +10,7 @@ from typing import Any
 
 from cstp_grpc.enums import Enforcement, Severity, Stakes
 from cstp_grpc.guardrails.cel_variables import RuleExpression
+from cstp_grpc.guardrails.history import UNREAD_HISTORY, HistoryFacts, HistorySubject
 from cstp_grpc.guardrails.input_values import InputType
 
 EVALUATION_ERROR = "EVALUATION_ERROR"
@@ -86,6 +87,12 @@ class Action:
     now: datetime | None = None
     announced_context: str = ""
     """The further text of an announcement."""
+    history: HistoryFacts = UNREAD_HISTORY
+
+    @property
+    def history_subject(self) -> HistorySubject:
+        """What its history is about."""
+        return HistorySubject(self.agent, self.category, self.project)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cstp_grpc.enums import Permission, Stakes
+from cstp_grpc.enums import Outcome, Permission, Stakes
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.cel_variables import parse_window_seconds
+from cstp_grpc.guardrails.history import HistorySubject, PastOutcome, StatedHistory, parse_history_seconds
 from cstp_grpc.guardrails.input_values import InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, NO_INTENTS, Action, CodeFacts, IntentFacts
 from cstp_grpc.guardrails.rule_conditions import read_instant
@@ -25,6 +26,7 @@ ACTION_OPTIONS = (
     "permissions",
     "now",
     "announced_context",
+    "history",
 )
 MAX_ANNOUNCED_CONTEXT = 20_000
 """As long as the context of an announcement may be."""
@@ -41,24 +43,28 @@ class TestActionReader:
     def read(self, node: YamlNode, where: str) -> Action:
         """Return the action; a missing one is reported already."""
         if node.value is None:
-            return Action("", intents=NO_INTENTS)
+            return Action("", intents=NO_INTENTS, history=StatedHistory(HistorySubject("")))
         fields = YamlFields(node, where, self._report, ["description"], ACTION_OPTIONS)
         confidence = fields.number("confidence")
         if confidence is not None and not 0 <= confidence <= 1:
             fields.report_problem("`confidence` must be from 0 to 1", "confidence")
+        subject = HistorySubject(
+            fields.optional_text("agent") or "", fields.optional_text("category"), fields.optional_text("project")
+        )
         return Action(
             description=fields.text("description"),
-            category=fields.optional_text("category"),
+            category=subject.category,
             stakes=fields.enum_word("stakes", Stakes, Stakes.MEDIUM),
             confidence=confidence,
             context=self._context(fields),
             code=self._code(fields),
             intents=self._intents(fields),
-            project=fields.optional_text("project"),
-            agent=fields.optional_text("agent") or "",
+            project=subject.project,
+            agent=subject.agent,
             permissions=read_permissions(fields),
             now=read_instant(fields, "now"),
             announced_context=fields.optional_text("announced_context", MAX_ANNOUNCED_CONTEXT) or "",
+            history=StatedHistory(subject, self._outcomes(fields, subject)),
         )
 
     def _code(self, fields: YamlFields) -> CodeFacts:
@@ -93,6 +99,27 @@ class TestActionReader:
             except ValueError as error:
                 self._report(line, fields.where, f"`related_intents` holds {text}, but a time {error}")
         return IntentFacts(tuple(ages))
+
+    def _outcomes(self, fields: YamlFields, subject: HistorySubject) -> tuple[PastOutcome, ...]:
+        return tuple(self._outcome(node, fields.where, subject) for node in fields.items("history"))
+
+    def _outcome(self, node: YamlNode, where: str, subject: HistorySubject) -> PastOutcome:
+        """Return an outcome; what it does not say is as in the action."""
+        fields = YamlFields(node, where, self._report, ["outcome", "ago"], ["agent", "category", "project"])
+        age = 0
+        if ago := fields.text("ago"):
+            try:
+                age = parse_history_seconds(ago)
+            except ValueError as error:
+                fields.report_problem(f"`ago` {error}", "ago")
+        agent = fields.optional_text("agent")
+        return PastOutcome(
+            fields.enum_word("outcome", Outcome),
+            age,
+            subject.agent if agent is None else agent,
+            fields.optional_text("category") or subject.category,
+            fields.optional_text("project") or subject.project,
+        )
 
     def _context(self, fields: YamlFields) -> Mapping[str, object]:
         node = fields.get("context")

@@ -1,0 +1,192 @@
+"""What rules ask about outcomes of the past, and the answers: `history.failures(category, "24h")`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from itertools import combinations
+from typing import Protocol
+
+from cstp_grpc.enums import Outcome
+from cstp_grpc.guardrails.input_values import InputValueError, to_duration
+
+MAX_HISTORY_DAYS = 90
+"""The longest time of which outcomes count. Chosen: a quarter; servers keep so much of it in memory."""
+
+
+class HistoryMeasure(StrEnum):
+    """What is counted of the outcomes of a time."""
+
+    COUNT = "count"
+    FAILURES = "failures"
+    SUCCESSES = "successes"
+    SUCCESSES_SINCE_FAILURE = "successes_since_failure"
+
+
+class HistoryScope(StrEnum):
+    """What an outcome must have in common with the action to be counted."""
+
+    AGENT = "agent"
+    CATEGORY = "category"
+    PROJECT = "project"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HistoryQuery:
+    """A question about the outcomes that have all of `scopes` in common with the action.
+
+    `scopes` are in the order of their enum, each once.
+    """
+
+    scopes: tuple[HistoryScope, ...]
+    measure: HistoryMeasure
+    seconds: int
+    """How old an outcome may be."""
+
+    @property
+    def variable(self) -> str:
+        """The variable that holds the answers for these scopes, by their keys."""
+        return history_variable(self.scopes)
+
+    @property
+    def key(self) -> str:
+        """The key of the answer in its variable."""
+        return f"{self.measure} {self.seconds}"
+
+
+def history_variable(scopes: Collection[HistoryScope]) -> str:
+    """Return the variable that holds answers for these scopes."""
+    return f"history.{'_'.join(scopes) or 'all'}"
+
+
+HISTORY_SCOPES: Mapping[str, tuple[HistoryScope, ...]] = {
+    history_variable(scopes): scopes
+    for count in range(len(HistoryScope) + 1)
+    for scopes in combinations(HistoryScope, count)
+}
+"""The scopes of each variable."""
+
+
+def parse_history_seconds(text: str) -> int:
+    """Return the seconds of a time such as `90m`, `24h` or `7d`. Raises ValueError, which says what it must be."""
+    try:
+        time = to_duration(text)
+    except InputValueError:
+        time = timedelta()
+    if not timedelta() < time <= timedelta(days=MAX_HISTORY_DAYS) or time.microseconds:
+        raise ValueError(f'must be of whole seconds, like "90m", "24h" or "7d", and at most "{MAX_HISTORY_DAYS}d"')
+    return int(time.total_seconds())
+
+
+def fold_label(label: str) -> str:
+    """Return a category or project as it is compared: another spelling must not be a way out."""
+    return label.strip().casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySubject:
+    """The action whose past is asked for; `agent` is the authenticated one."""
+
+    agent: str
+    category: str | None = None
+    project: str | None = None
+
+    def find_missing(self, scopes: Iterable[HistoryScope]) -> HistoryScope | None:
+        """Return the first of the scopes for which the action has no value."""
+        return next((scope for scope in scopes if getattr(self, scope) is None), None)
+
+
+class HistoryFacts(Protocol):
+    """The answers about the past of one action."""
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why there are no answers; None if there are."""
+
+    def count(self, query: HistoryQuery) -> int:
+        """Return the answer to a query whose scopes the action has. Raises InputValueError if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadHistory:
+    """No answers, for the reason `unreadable`; fails closed."""
+
+    unreadable: str
+
+    def count(self, query: HistoryQuery) -> int:  # noqa: ARG002
+        """Raise InputValueError."""
+        raise InputValueError(f"cannot be read: {self.unreadable}")
+
+
+UNREAD_HISTORY = UnreadHistory("nobody has looked for it")
+"""For actions whose history was not looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedHistory:
+    """Answers that were counted beforehand."""
+
+    counts: Mapping[HistoryQuery, int]
+
+    @property
+    def unreadable(self) -> None:
+        """None, since it was read."""
+        return None
+
+    def count(self, query: HistoryQuery) -> int:
+        """Return the answer to a query. Raises InputValueError if it was not counted."""
+        found = self.counts.get(query)
+        if found is None:
+            raise InputValueError(f"was not counted for {query.key}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PastOutcome:
+    """How something turned out, `age` seconds ago."""
+
+    outcome: Outcome
+    age: float
+    agent: str
+    category: str | None = None
+    project: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatedHistory:
+    """Answers from a list of outcomes, as tests of rulebooks state them."""
+
+    subject: HistorySubject
+    outcomes: Sequence[PastOutcome] = ()
+
+    @property
+    def unreadable(self) -> None:
+        """None, since it is stated."""
+        return None
+
+    def count(self, query: HistoryQuery) -> int:
+        """Return the answer to a query."""
+        found = [each for each in self.outcomes if each.age <= query.seconds and self._is_in(each, query.scopes)]
+        failures = [each.age for each in found if each.outcome is Outcome.FAILURE]
+        successes = [each.age for each in found if each.outcome is Outcome.SUCCESS]
+        match query.measure:
+            case HistoryMeasure.COUNT:
+                return len(found)
+            case HistoryMeasure.FAILURES:
+                return len(failures)
+            case HistoryMeasure.SUCCESSES:
+                return len(successes)
+            case HistoryMeasure.SUCCESSES_SINCE_FAILURE:
+                last = min(failures, default=float("inf"))
+                return sum(age < last for age in successes)
+
+    def _is_in(self, outcome: PastOutcome, scopes: Iterable[HistoryScope]) -> bool:
+        return all(self._matches(outcome, scope) for scope in scopes)
+
+    def _matches(self, outcome: PastOutcome, scope: HistoryScope) -> bool:
+        stated, wanted = getattr(outcome, scope), getattr(self.subject, scope)
+        if scope is HistoryScope.AGENT:
+            return bool(stated == wanted)
+        return stated is not None and wanted is not None and fold_label(stated) == fold_label(wanted)
