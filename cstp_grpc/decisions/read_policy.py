@@ -52,8 +52,12 @@ class ReadPolicy:
 
     def is_shared_with_peers(self, decision: Decision) -> bool:
         """Return True if peers may read a decision of another agent once it is shared."""
-        return (not self.categories or decision.category in self.categories) and (
-            not self.tags or not self.tags.isdisjoint(decision.tags)
+        return self.shares_with_peers(decision.category, decision.tags)
+
+    def shares_with_peers(self, category: str | None, tags: Iterable[str]) -> bool:
+        """Return True if peers may read what is shared and has this category and these tags."""
+        return (not self.categories or category in self.categories) and (
+            not self.tags or not self.tags.isdisjoint(tags)
         )
 
 

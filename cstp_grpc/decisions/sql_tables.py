@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-from cstp_grpc.storage.schema import IDENTIFIER, SERIAL, UtcDateTime, metadata
+from cstp_grpc.storage.schema import IDENTIFIER, SERIAL, UtcDateTime, metadata, partial_index
 
 HAS_OUTCOME = text("outcome IS NOT NULL")
 
@@ -57,6 +57,7 @@ decisions = Table(
     Index(None, "agent", "date", "id"),
     Index(None, "category", "date", "id"),
     Index(None, "project", "date", "id"),
+    partial_index("reviewed_date", where="reviewed_date IS NOT NULL"),
     Index("ix_decisions_outcomes", "agent", "date", "id", sqlite_where=HAS_OUTCOME, postgresql_where=HAS_OUTCOME),
 )
 """The record of decisions.

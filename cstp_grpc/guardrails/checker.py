@@ -12,6 +12,12 @@ from cstp_grpc.audit.judged_actions import JudgedAction
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, error_reason
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.guardrails.history_lookup import (
+    HistoryReader,
+    NoHistoryReader,
+    add_histories,
+    add_histories_blocking,
+)
 from cstp_grpc.guardrails.model import NO_INTENTS, Action, CheckResult, IntentFacts, Verdict
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import ITEM_BYTES, estimate_message_bytes
@@ -76,6 +82,7 @@ class RuleSnapshot:
 
     evaluator: GuardrailEvaluator | None
     clock: Callable[[], datetime]
+    history: HistoryReader
 
     @property
     def reads_intents(self) -> bool:
@@ -89,6 +96,19 @@ class RuleSnapshot:
         if action.now is None and self.evaluator.reads_time:
             action = replace(action, now=self.clock())
         return self.evaluator.evaluate(action)
+
+    async def add_histories(self, actions: Sequence[Action], reader: str) -> Sequence[Action]:
+        """Return the actions with what guardrails read of the past, as far as `reader` may read it."""
+        return actions if self.evaluator is None else await add_histories(self.evaluator, self.history, actions, reader)
+
+    def judge_blocking(self, action: Action, reader: str) -> Verdict:
+        """Return the verdict without recording it; may block, to read what guardrails ask about the past.
+
+        Raises GuardrailEvalFailed and InvalidArgument.
+        """
+        if self.evaluator is not None:
+            (action,) = add_histories_blocking(self.evaluator, self.history, [action], reader)
+        return self.judge(action)
 
     def try_to_judge(self, action: Action) -> Verdict | Exception:
         """Return the verdict on an action, or why there is none."""
@@ -107,16 +127,17 @@ class GuardrailChecker:
         sink: AuditSink,
         clock: Callable[[], datetime],
         intents: IntentFactsReader | None = None,
+        history: HistoryReader | None = None,
     ) -> None:
         # Replaced by one assignment, which is atomic; whoever takes several steps with it takes it once.
-        self._rules = RuleSnapshot(evaluator, clock)
+        self._rules = RuleSnapshot(evaluator, clock, history or NoHistoryReader())
         self._sink = sink
         self._clock = clock
         self._intents = intents or NoRelatedIntents()
 
     def use_evaluator(self, evaluator: GuardrailEvaluator) -> None:
         """Judge by other rules from now on; from any thread."""
-        self._rules = RuleSnapshot(evaluator, self._clock)
+        self._rules = replace(self._rules, evaluator=evaluator)
 
     def take_snapshot(self) -> RuleSnapshot:
         """Return the rules as they are now."""
@@ -126,24 +147,30 @@ class GuardrailChecker:
         """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
         return self._rules.judge(action)
 
+    def judge_blocking(self, action: Action, reader: str) -> Verdict:
+        """Return the verdict as `RuleSnapshot.judge_blocking` does."""
+        return self._rules.judge_blocking(action, reader)
+
     async def judge_and_record(
         self, action: Action, caller: str, claimed_agent: str | None, request_id: str, reader: str | None = None
     ) -> CheckResult:
         """Return the verdict after recording it; a failed check is recorded too, with the reason.
 
         `caller` is the authenticated agent, `claimed_agent` the one that the request names, which is never trusted.
-        Related intents are those that `reader` may read; None means the caller. The evaluation is short enough to run
-        on the event loop; the record is awaited. Raises GuardrailEvalFailed, InvalidArgument, and Unavailable if the
-        record cannot be written.
+        Related intents and outcomes are those that `reader` may read; None means the caller. The evaluation is short
+        enough to run on the event loop; the record is awaited. Raises GuardrailEvalFailed, InvalidArgument, and
+        Unavailable if the record cannot be written.
         """
         rules = self._rules
         verdict: Verdict | None = None
         failure: Exception | None = None
+        reader = caller if reader is None else reader
         try:
             # The lookup is a search, which rule sets that do not ask for intents need not wait for.
             if rules.reads_intents:
-                facts = await self._intents.read_facts(action.description, caller, caller if reader is None else reader)
+                facts = await self._intents.read_facts(action.description, caller, reader)
                 action = replace(action, intents=facts)
+            (action,) = await rules.add_histories([action], reader)
             verdict = rules.judge(action)
         except Exception as error:  # noqa: BLE001 - it is raised once it is on record
             failure = error
@@ -190,6 +217,7 @@ class GuardrailChecker:
                 replace(action, intents=await self._intents.read_facts(action.description, caller, reader))
                 for action in actions
             ]
+        actions = await rules.add_histories(actions, reader)
         outcomes = await run_blocking(lambda: [rules.try_to_judge(action) for action in actions])
         # Before the checks are on record: an answer that does not fit into a message would never arrive.
         if sum(estimate_verdict_bytes(each) for each in outcomes if isinstance(each, Verdict)) > max_bytes:

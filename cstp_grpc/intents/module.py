@@ -18,8 +18,10 @@ from cstp_grpc.intents.announcer import Announcer, CitationRecorder, ConfidenceH
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
 from cstp_grpc.intents.model import CodeContextReader, IntentSharing, IntentStore
+from cstp_grpc.intents.outcome_history import OutcomeHistory
 from cstp_grpc.intents.related_intents import RecentIntents, RelatedIntents
 from cstp_grpc.intents.servicer import CstpService, IntentService, QueryLimits
+from cstp_grpc.intents.sql_outcomes import SqlOutcomeStore
 from cstp_grpc.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.server.execution import PoolName
@@ -66,7 +68,11 @@ def build_intents_module(
     settings, pools = shared.settings, shared.pools
     recent = build_recent_intents(shared)
     related = build_related_intents(shared, recent, read_policy)
-    checker = GuardrailChecker(evaluator, sink, shared.clock, related)
+    history = build_history(shared, read_policy)
+    if evaluator.longest_history:
+        # Before the server listens, so that the first check does not wait for it.
+        history.load(evaluator.longest_history)
+    checker = GuardrailChecker(evaluator, sink, shared.clock, related, history)
     announcer = Announcer(
         search,
         checker,
@@ -95,6 +101,11 @@ def build_intents_module(
     module = build_intent_service_module(shared, recent, closer, feed)
     protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
     return IntentParts(module, protocol_module, checker, servicer, limits)
+
+
+def build_history(shared: SharedParts, read_policy: ReadPolicy) -> OutcomeHistory:
+    """Build what guardrails ask for the past; it reads nothing before it is asked."""
+    return OutcomeHistory(SqlOutcomeStore(shared.database), read_policy, shared.clock, shared.pools[PoolName.CHECKS])
 
 
 def build_feed(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Double,
@@ -47,10 +48,10 @@ from cstp_grpc.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
-from cstp_grpc.storage.schema import IDENTIFIER, OPTIONAL_JSON, SERIAL, UtcDateTime, metadata
+from cstp_grpc.storage.schema import IDENTIFIER, OPTIONAL_JSON, SERIAL, UtcDateTime, metadata, partial_index
 from cstp_grpc.storage.sequence_order import SequenceOrder
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.unit_of_work import ChangeNotice, CompiledStatement, UnitOfWork, bind_parameters
+from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 
 intents = Table(
     "intents",
@@ -76,13 +77,19 @@ intents = Table(
     Column("outcome", Text),
     Column("closing_notes", Text),
     Column("decision_id", IDENTIFIER),
+    Column("closing_number", BigInteger),
     UniqueConstraint("agent", "correlation_id", "revision"),
     Index(None, "received_at", "id"),
     Index(None, "agent", "received_at", "id"),
     Index(None, "category", "received_at", "id"),
     Index(None, "correlation_id"),
+    partial_index("closed_at", where="closed_at IS NOT NULL"),
+    partial_index("closing_number", where="closing_number IS NOT NULL"),
 )
-"""The revisions of announced intents, counted from 1 for each agent and correlation id."""
+"""The revisions of announced intents, counted from 1 for each agent and correlation id.
+
+`closing_number` numbers those that are closed, in the order in which that becomes visible.
+"""
 
 shared_intents = Table(
     "shared_intents",
@@ -125,7 +132,10 @@ PARAMETER_PREFIX = "new_"
 CLOSING = (intents.c.closed_at, intents.c.outcome, intents.c.closing_notes, intents.c.decision_id)
 """The columns that are NULL until the intent is closed."""
 CLOSING_NAMES = frozenset(column.name for column in CLOSING)
-NOT_ATTRIBUTES = CLOSING_NAMES | {"id"}
+NOT_ATTRIBUTES = CLOSING_NAMES | {"id", "closing_number"}
+IS_NUMBERED = intents.c.closing_number.is_not(None)
+"""The condition of the index on the numbers of closings, which queries repeat to use it."""
+NEXT_CLOSING = select(func.coalesce(func.max(intents.c.closing_number), 0) + 1).where(IS_NUMBERED)
 NEWEST = select(func.coalesce(func.max(intents.c.id), 0))
 INSERTED = [column for column in intents.c if column.name not in NOT_ATTRIBUTES]
 """The columns of a revision that is announced."""
@@ -139,7 +149,7 @@ class SqlIntentStore:
         self._guarded = database.dialect.name == "postgresql"
         insertion = locking_insert_statement() if self._guarded else plain_insert_statement()
         self._insert = CompiledStatement(insertion, database.dialect)
-        self._notice = ChangeNotice(database.dialect)
+        self._order = GlobalWriteLock(database.dialect)
 
     def insert_or_get(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent:
         """Return the latest revision if it has the same content, else insert and return the next one.
@@ -180,8 +190,10 @@ class SqlIntentStore:
         """Store how a revision that `find_to_close` returned ended."""
         table = intents.c
         same = (table.agent == key.agent, table.correlation_id == key.correlation_id, table.revision == key.revision)
-        unit_of_work.execute(update(intents).where(*same).values(closing_to_row(closing)))
-        self._notice.give(unit_of_work)
+        # Held until the commit, so that whoever has read a number has read all before it.
+        self._order.hold(unit_of_work)
+        number = unit_of_work.execute(NEXT_CLOSING).scalar_one()
+        unit_of_work.execute(update(intents).where(*same).values(closing_to_row(closing) | {"closing_number": number}))
 
     def _add(self, unit_of_work: UnitOfWork, intent: Intent) -> bool:
         """Insert a revision and return True, or False if its number exists. Raises IntentContended."""

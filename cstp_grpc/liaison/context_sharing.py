@@ -49,8 +49,11 @@ GUARDRAIL_CATEGORY = "liaison"
 class HandoverJudge(Protocol):
     """Check actions with guardrails."""
 
-    def judge(self, action: Action) -> Verdict:
-        """Return the verdict without recording it. Raises GuardrailEvalFailed."""
+    def judge_blocking(self, action: Action, reader: str) -> Verdict:
+        """Return the verdict without recording it; may block, to read what `reader` may read of the past.
+
+        Raises GuardrailEvalFailed.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class ContextSharing:
 
     def judge(self, caller: TenantCaller, handover: Handover) -> Verdict:
         """Return the guardrails' verdict on a hand-over. Raises GuardrailEvalFailed."""
-        return self._judge.judge(handover_action(caller, handover))
+        return self._judge.judge_blocking(handover_action(caller, handover), caller.agent)
 
     def deliver_if_confirming(
         self, agent: LiaisonAgent, share: Share, decision: RoutingDecision | None, pillar: str

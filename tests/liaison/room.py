@@ -59,7 +59,8 @@ class Judge:
         self.verdict = ALLOWED
         self.judged: list[Action] = []
 
-    def judge(self, action: Action) -> Verdict:
+    def judge_blocking(self, action: Action, reader: str) -> Verdict:
+        assert reader == action.agent
         self.judged.append(action)
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:

@@ -1,0 +1,158 @@
+"""The outcomes of decisions and of closed intents in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, exists, func, select, union_all
+
+from cstp_grpc.decisions.sql_mapping import OUTCOME, TAGS, VISIBILITY, AnyRow, decode_json_list
+from cstp_grpc.decisions.sql_tables import decisions, deleted_decisions
+from cstp_grpc.intents.outcomes import KnownOutcome, OutcomeChanges, OutcomeState, decision_source, intent_source
+from cstp_grpc.intents.sql_store import IS_NUMBERED, intents
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.schema import UtcDateTime
+from cstp_grpc.storage.unit_of_work import CompiledStatement
+
+STATE = select(
+    select(func.coalesce(func.max(decisions.c.revision), -1)).scalar_subquery(),
+    select(func.coalesce(func.max(deleted_decisions.c.revision), -1)).scalar_subquery(),
+    select(func.coalesce(func.max(intents.c.closing_number), 0)).where(IS_NUMBERED).scalar_subquery(),
+)
+"""The newest revisions of decisions and of deletions, and the newest number of a closing, each the end of an index."""
+
+DECISION = (
+    decisions.c.id,
+    decisions.c.agent,
+    decisions.c.category,
+    decisions.c.project,
+    decisions.c.visibility,
+    decisions.c.outcome,
+    decisions.c.reviewed_date,
+    decisions.c.date,
+    decisions.c.created_at,
+    TAGS,
+)
+"""The columns that `outcome_of_decision` unpacks."""
+
+HAS_OUTCOME_ITSELF = exists().where(decisions.c.id == intents.c.decision_id, decisions.c.outcome.is_not(None))
+CLOSING = (
+    intents.c.id,
+    intents.c.agent,
+    intents.c.category,
+    intents.c.project,
+    intents.c.visibility,
+    intents.c.outcome,
+    intents.c.closed_at,
+    intents.c.decision_id,
+    HAS_OUTCOME_ITSELF.label("is_decided"),
+)
+"""The columns that `outcome_of_closing` unpacks."""
+
+SINCE = bindparam("since", type_=UtcDateTime())
+AFTER = bindparam("after", type_=BigInteger())
+
+
+def decisions_query(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Return the query of decisions that meet conditions."""
+    return select(*DECISION).where(*conditions)
+
+
+# Two queries, because an index on one column is used for each. What is not reviewed but was recorded with its outcome
+# counts from its date; see `outcome_of_decision`.
+RECENT_DECISIONS = union_all(
+    decisions_query(decisions.c.reviewed_date >= SINCE, decisions.c.outcome.is_not(None)),
+    decisions_query(decisions.c.date >= SINCE, decisions.c.reviewed_date.is_(None), decisions.c.outcome.is_not(None)),
+)
+RECENT_CLOSINGS = select(*CLOSING).where(and_(intents.c.closed_at.is_not(None), intents.c.closed_at >= SINCE))
+CHANGED_DECISIONS = decisions_query(decisions.c.revision > AFTER)
+DELETED = select(deleted_decisions.c.id).where(deleted_decisions.c.revision > AFTER)
+NEW_CLOSINGS = select(*CLOSING).where(and_(IS_NUMBERED, intents.c.closing_number > AFTER))
+FETCHED = 1000
+"""Rows fetched at a time when all of a time are loaded."""
+
+
+class SqlOutcomeStore:
+    """Reads outcomes from the tables of decisions and intents; fulfils `OutcomeStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._local = database.is_sqlite
+        # What is read is as of one state, so that no change falls between its parts.
+        self._database = database.with_repeatable_reads()
+        self._state = CompiledStatement(STATE, database.dialect)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether reads take microseconds, because the database is a file of this machine."""
+        return self._local
+
+    def read_state(self) -> OutcomeState:
+        """Return up to where changes are committed."""
+        # By the driver, since every check asks that has a rule over the past.
+        with self._database.open_driver_connection() as driver:
+            return state_from_row(self._state.fetch(driver, {})[0])
+
+    def load_since(self, instant: datetime) -> OutcomeChanges:
+        """Return all outcomes known since an instant, and the state that they are of."""
+        with self._database.read_snapshot() as unit_of_work:
+            state = state_from_row(self._state.all(unit_of_work, {})[0])
+            values = {"since": instant}
+            found = [
+                *map(outcome_of_decision, unit_of_work.execute(RECENT_DECISIONS, values).yield_per(FETCHED)),
+                *map(outcome_of_closing, unit_of_work.execute(RECENT_CLOSINGS, values).yield_per(FETCHED)),
+            ]
+        return OutcomeChanges(state, found)
+
+    def changes_after(self, state: OutcomeState) -> OutcomeChanges:
+        """Return the decisions and closings that changed after a state, and the new state."""
+        with self._database.read_snapshot() as unit_of_work:
+            newest = state_from_row(self._state.all(unit_of_work, {})[0])
+            changed = {"after": state.revision}
+            closed = {"after": state.closing_number}
+            found = [
+                *map(outcome_of_decision, unit_of_work.execute(CHANGED_DECISIONS, changed)),
+                *map(outcome_of_closing, unit_of_work.execute(NEW_CLOSINGS, closed)),
+            ]
+            deleted = unit_of_work.execute(DELETED, changed).scalars()
+            return OutcomeChanges(newest, found, tuple(map(decision_source, deleted)))
+
+
+def state_from_row(row: Sequence[Any]) -> OutcomeState:
+    """Convert a row of STATE."""
+    changed, deleted, closing_number = row
+    # The greater one alone never falls: if the decision of the newest revision is deleted, it takes that along.
+    return OutcomeState(max(changed, deleted), closing_number)
+
+
+def outcome_of_decision(row: AnyRow) -> KnownOutcome:
+    """Convert a row of DECISION."""
+    key, agent, category, project, visibility, outcome, reviewed_date, date, created_at, tags = row
+    return KnownOutcome(
+        decision_source(key),
+        agent,
+        category,
+        project,
+        VISIBILITY[visibility],
+        OUTCOME[outcome],
+        # A date is what its agent says, and must not lie in the future, where it would count for longer.
+        reviewed_date or min(date, created_at),
+        decode_json_list(tags),
+    )
+
+
+def outcome_of_closing(row: AnyRow) -> KnownOutcome:
+    """Convert a row of CLOSING."""
+    number, agent, category, project, visibility, outcome, closed_at, decision_id, is_decided = row
+    return KnownOutcome(
+        intent_source(number),
+        agent,
+        category,
+        project,
+        VISIBILITY[visibility],
+        OUTCOME[outcome],
+        closed_at,
+        decision_source=None if decision_id is None else decision_source(decision_id),
+        is_counted=not is_decided,
+    )

@@ -1,0 +1,469 @@
+"""What guardrails read of the past: what counts, for whom, and that memory always agrees with the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstp_grpc.decisions.model import DecisionContent, ImportRecord, Links, SourceLinks
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
+from cstp_grpc.enums import Outcome, Visibility
+from cstp_grpc.errors import QueryFailed
+from cstp_grpc.guardrails.history import (
+    HistoryMeasure,
+    HistoryQuery,
+    HistoryScope,
+    HistorySubject,
+    PastOutcome,
+    StatedHistory,
+)
+from cstp_grpc.guardrails.history_lookup import HistoryRequest
+from cstp_grpc.intents.model import Intent, IntentClosing
+from cstp_grpc.intents.outcome_history import OutcomeHistory
+from cstp_grpc.intents.outcomes import OutcomeChanges, OutcomeState, OutcomeStore, decision_source, intent_source
+from cstp_grpc.intents.sql_outcomes import (
+    CHANGED_DECISIONS,
+    DELETED,
+    NEW_CLOSINGS,
+    RECENT_CLOSINGS,
+    RECENT_DECISIONS,
+    STATE,
+    SqlOutcomeStore,
+)
+from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.storage.writer import GroupCommitWriter
+from tests.databases import ServerWriter
+from tests.decisions.journals import JournalKit
+from tests.lanes import ObservedLane
+
+HOUR, DAY = 3_600, 86_400
+SCOPES = [(), (HistoryScope.AGENT,), (HistoryScope.CATEGORY,), (HistoryScope.CATEGORY, HistoryScope.PROJECT)]
+QUERIES = tuple(
+    HistoryQuery(scopes, measure, seconds)
+    for scopes in SCOPES
+    for measure in HistoryMeasure
+    for seconds in (30, HOUR, 30 * DAY)
+)
+SHARED, PRIVATE = Visibility.SHARED, Visibility.PRIVATE
+
+
+@dataclass
+class Known:
+    """An outcome as the test remembers it."""
+
+    past: PastOutcome
+    at: datetime
+    visibility: Visibility
+    decision_id: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class PastKit(JournalKit):
+    """A journal and intents, with memories of their outcomes as servers have them."""
+
+    def __init__(self, database: Database, writer: GroupCommitWriter, policy: ReadPolicy = SHARE_WITH_ALL) -> None:
+        super().__init__(database, writer)
+        self.database, self.writer, self.policy = database, writer, policy
+        self.intents = SqlIntentStore(database)
+        self.numbers = count()
+        self.lane = ObservedLane()
+
+    def server(self, store: OutcomeStore | None = None, policy: ReadPolicy | None = None) -> OutcomeHistory:
+        return OutcomeHistory(
+            store or SqlOutcomeStore(self.database), policy or self.policy, lambda: self.clock.now, self.lane
+        )
+
+    def record(self, agent: str = "ada", outcome: Outcome | None = None, **fields: Any) -> str:
+        """Record a decision of some outcome now."""
+        content = DecisionContent(**({"title": "Deploy it", "category": "deployment", "outcome": outcome} | fields))
+        return self.journal.record(content, Links(), agent, "r-1").id
+
+    def review(self, decision_id: str, outcome: Outcome, agent: str = "ada") -> None:
+        self.journal.review(decision_id, outcome, None, agent, "r-2")
+
+    def close(
+        self,
+        agent: str = "ada",
+        outcome: Outcome = Outcome.FAILURE,
+        category: str | None = "deployment",
+        visibility: Visibility = PRIVATE,
+        decision_id: str | None = None,
+        project: str | None = None,
+        correlation_id: str | None = None,
+    ) -> None:
+        """Announce an intent and close it."""
+        now = self.clock()
+        announced = Intent(
+            agent,
+            correlation_id or f"c-{next(self.numbers)}",
+            "hash",
+            now,
+            category=category,
+            visibility=visibility,
+            project=project,
+        )
+
+        def job(unit_of_work: UnitOfWork) -> None:
+            stored = self.intents.insert_or_get(unit_of_work, announced)
+            self.intents.close(unit_of_work, stored.key, IntentClosing(now, outcome, None, decision_id))
+
+        self.writer.run(job)
+
+    def counts(self, server: OutcomeHistory | None = None, agent: str = "ada", **more: Any) -> dict[str, int]:
+        """Return the counts of the last day by measure."""
+        scopes = more.pop("scopes", (HistoryScope.CATEGORY,))
+        queries = tuple(HistoryQuery(scopes, measure, DAY) for measure in HistoryMeasure)
+        subject = HistorySubject(agent, **({"category": "deployment"} | more.pop("subject", {})))
+        request = HistoryRequest(subject, more.pop("reader", agent), queries)
+        (facts,) = (server or self.server()).read_blocking([request])
+        return {query.measure.value: found for query in queries if (found := facts.count(query))}
+
+
+@pytest.fixture
+def kit(database: Database, writer: GroupCommitWriter) -> PastKit:
+    return PastKit(database, writer)
+
+
+def test_reviews_and_closings_count(kit: PastKit) -> None:
+    server = kit.server()
+    assert kit.counts(server) == {}
+    kit.review(kit.record(), Outcome.FAILURE)
+    kit.record(outcome=Outcome.SUCCESS)
+    kit.close(outcome=Outcome.SUCCESS)
+    kit.close(outcome=Outcome.PARTIAL)
+    kit.close(outcome=Outcome.ABANDONED)
+    kit.record()
+    assert kit.counts(server) == {"count": 5, "failures": 1, "successes": 2, "successes_since_failure": 2}
+    assert kit.counts(kit.server()) == kit.counts(server)
+
+
+def test_the_latest_review_counts_from_when_it_was_made(kit: PastKit) -> None:
+    server, failed = kit.server(), kit.record()
+    kit.review(failed, Outcome.FAILURE)
+    assert kit.counts(server) == {"count": 1, "failures": 1}
+    kit.review(failed, Outcome.SUCCESS)
+    assert kit.counts(server) == {"count": 1, "successes": 1, "successes_since_failure": 1}
+    kit.clock.now += timedelta(hours=23)
+    kit.review(failed, Outcome.FAILURE)
+    kit.clock.now += timedelta(hours=23)
+    assert kit.counts(server) == {"count": 1, "failures": 1}
+    kit.clock.now += timedelta(hours=2)
+    assert kit.counts(server) == {}
+
+
+def test_what_was_imported_counts_from_its_date(kit: PastKit) -> None:
+    for days in (10, 0, -10):
+        content = DecisionContent(
+            "Deploy it", category="deployment", outcome=Outcome.FAILURE, date=kit.clock.now - timedelta(days=days)
+        )
+        kit.journal.import_batch([ImportRecord(f"{days}.md", content, SourceLinks())], "ada", "r-1")
+    server = kit.server()
+    assert kit.counts(server) == {"count": 2, "failures": 2}
+    # What its agent dates into the future counts no longer for that.
+    kit.clock.now += timedelta(days=2)
+    assert kit.counts(server) == kit.counts(kit.server()) == {}
+
+
+def test_changes_of_decisions_are_followed(kit: PastKit) -> None:
+    server = kit.server()
+    failed = kit.record(outcome=Outcome.FAILURE)
+    assert kit.counts(server) == {"count": 1, "failures": 1}
+    assert kit.counts(server, "bob") == {}
+    kit.journal.share(failed, "ada", "r-1")
+    assert kit.counts(server, "bob") == {"count": 1, "failures": 1}
+    kit.journal.update(failed, DecisionContent("", category="docs"), ["category"], None, "ada", "r-1")
+    assert kit.counts(server) == {}
+    assert kit.counts(server, subject={"category": "Docs "}) == {"count": 1, "failures": 1}
+    kit.journal.unshare(failed, "ada", "r-1")
+    assert kit.counts(server, "bob", subject={"category": "docs"}) == {}
+    kit.journal.delete(failed, "ada", "r-1")
+    assert kit.counts(server, subject={"category": "docs"}) == {}
+
+
+def test_an_intent_does_not_count_beside_the_outcome_of_its_decision(kit: PastKit) -> None:
+    server, decided = kit.server(), kit.record()
+    kit.close(decision_id=decided)
+    assert kit.counts(server) == {"count": 1, "failures": 1}
+    kit.review(decided, Outcome.SUCCESS)
+    assert kit.counts(server) == kit.counts() == {"count": 1, "successes": 1, "successes_since_failure": 1}
+    kit.close(outcome=Outcome.PARTIAL, decision_id=decided)
+    assert kit.counts(server) == kit.counts() == {"count": 1, "successes": 1, "successes_since_failure": 1}
+    kit.journal.delete(decided, "ada", "r-1")
+    assert kit.counts(server) == kit.counts() == {"count": 2, "failures": 1}
+
+
+def test_what_others_keep_private_does_not_count(kit: PastKit) -> None:
+    kit.record("bob", Outcome.FAILURE)
+    kit.close("bob")
+    assert kit.counts() == {}
+    kit.record("bob", Outcome.FAILURE, visibility=SHARED)
+    kit.close("bob", visibility=SHARED)
+    assert kit.counts() == {"count": 2, "failures": 2}
+    assert kit.counts(agent="bob") == {"count": 4, "failures": 4}
+    # A peer that asks for its own caller: what the peer has recorded privately is not told.
+    assert kit.counts(agent="bob", reader="", scopes=(HistoryScope.AGENT,)) == {"count": 2, "failures": 2}
+
+
+def test_peers_count_what_they_may_read(kit: PastKit) -> None:
+    for category in ("public", "deployment"):
+        kit.record("ada", Outcome.FAILURE, category=category, visibility=SHARED, tags=("open",))
+        kit.record("ada", Outcome.FAILURE, category=category, visibility=SHARED)
+        kit.close("ada", category=category, visibility=SHARED)
+
+    def seen(policy: ReadPolicy, agent: str) -> int:
+        return kit.counts(kit.server(policy=policy), agent, scopes=()).get("failures", 0)
+
+    by_category, by_tag = ReadPolicy.of(["peer"], ["public"], []), ReadPolicy.of(["peer"], [], ["open"])
+    assert [seen(policy, "peer") for policy in (SHARE_WITH_ALL, by_category, by_tag)] == [6, 3, 2]
+    assert [seen(policy, "bob") for policy in (SHARE_WITH_ALL, by_category, by_tag)] == [6, 6, 6]
+    kit.close("peer")
+    assert seen(by_category, "peer") == 4
+
+
+def test_a_longer_time_is_read_when_it_is_asked_for(kit: PastKit) -> None:
+    kit.close()
+    kit.clock.now += timedelta(days=5)
+    kit.close()
+    server = kit.server()
+
+    def failures(days: int) -> int:
+        query = HistoryQuery((), HistoryMeasure.FAILURES, days * DAY)
+        (facts,) = asyncio.run(server.read([HistoryRequest(HistorySubject("ada"), "ada", (query,))]))
+        return facts.count(query)
+
+    assert [failures(days) for days in (1, 7, 1)] == [1, 2, 1]
+    kit.clock.now += timedelta(days=20)
+    kit.close()
+    # What is too old is forgotten, and nothing else.
+    assert [failures(days) for days in (7, 30, 7)] == [1, 3, 1]
+
+
+def test_short_readings_stay_on_the_loop(kit: PastKit) -> None:
+    server = kit.server()
+    request = HistoryRequest(HistorySubject("ada"), "ada", QUERIES[:1])
+
+    def read() -> tuple[list[str], list[str]]:
+        kit.lane.short.clear()
+        kit.lane.blocking.clear()
+        asyncio.run(server.read([request]))
+        return list(kit.lane.short), list(kit.lane.blocking)
+
+    local = kit.database.is_sqlite
+    assert read() == (["_read_short"] if local else [], ["read_blocking"])
+    kit.close()
+    assert read() == ((["_read_short"], []) if local else ([], ["read_blocking"]))
+    for _ in range(50):
+        kit.close()
+    assert read()[1] == ["read_blocking"]
+    assert read()[1] == ([] if local else ["read_blocking"])
+
+
+class Failing(SqlOutcomeStore):
+    """Cannot be read."""
+
+    def read_state(self) -> OutcomeState:
+        raise QueryFailed("the disk is away")
+
+
+def test_an_outcome_that_cannot_be_read_has_no_count(kit: PastKit) -> None:
+    server = kit.server(Failing(kit.database))
+    request = HistoryRequest(HistorySubject("ada"), "ada", QUERIES[:1])
+    for found in (server.read_blocking([request, request]), asyncio.run(server.read([request, request]))):
+        assert [facts.unreadable for facts in found] == ["the disk is away"] * 2
+
+
+class Interrupted(SqlOutcomeStore):
+    """Lets something happen after each reading, before it is taken over."""
+
+    def __init__(self, database: Database, meanwhile: list[Callable[[], object]]) -> None:
+        super().__init__(database)
+        self.meanwhile = meanwhile
+
+    def changes_after(self, state: OutcomeState) -> OutcomeChanges:
+        found = super().changes_after(state)
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        return found
+
+    def load_since(self, instant: datetime) -> OutcomeChanges:
+        found = super().load_since(instant)
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        return found
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_is_committed_during_a_reading_is_not_lost(kit: PastKit, *, begun: bool) -> None:
+    meanwhile: list[Callable[[], object]] = []
+    server, failed = kit.server(Interrupted(kit.database, meanwhile)), kit.record()
+    if begun:
+        assert kit.counts(server) == {}
+    kit.review(failed, Outcome.FAILURE)
+
+    def review_and_read() -> None:
+        kit.review(failed, Outcome.SUCCESS)
+        # Another thread reads further, and must not be overtaken by what this one has read before.
+        if begun:
+            assert kit.counts(server)["successes"] == 1
+
+    meanwhile.append(review_and_read)
+    kit.counts(server)
+    assert kit.counts(server) == kit.counts() == {"count": 1, "successes": 1, "successes_since_failure": 1}
+
+
+def test_servers_see_what_others_committed_at_once(kit: PastKit) -> None:
+    with closing(ServerWriter(kit.database)) as writer:
+        other = PastKit(kit.database, writer)
+        own, theirs = kit.server(), other.server()
+        for expected in range(1, 4):
+            (kit if expected % 2 else other).close(correlation_id=f"of-{expected}")
+            assert kit.counts(own) == kit.counts(theirs) == {"count": expected, "failures": expected}
+
+
+@pytest.mark.contract("SqlOutcomeStore.load_since", "SqlOutcomeStore.changes_after", "SqlOutcomeStore.read_state")
+def test_a_store_reads_outcomes_and_their_changes(kit: PastKit) -> None:
+    store = SqlOutcomeStore(kit.database)
+    begin, empty = kit.clock.now, store.read_state()
+    assert empty == OutcomeState(-1, 0)
+    decided = kit.record(outcome=Outcome.FAILURE, tags=("open",), project="shop", visibility=SHARED)
+    kit.close("bob", Outcome.SUCCESS, decision_id=decided)
+    changes = store.changes_after(empty)
+    assert (changes.state, changes.deleted) == (store.read_state(), ())
+    of_decision, of_intent = changes.outcomes
+    assert of_decision.source == decision_source(decided)
+    assert (of_decision.agent, of_decision.project, of_decision.tags) == ("ada", "shop", ("open",))
+    assert (of_decision.outcome, of_decision.visibility) == (Outcome.FAILURE, SHARED)
+    assert (of_intent.source, of_intent.agent, of_intent.at) == (intent_source(1), "bob", kit.clock.now)
+    assert (of_intent.decision_source, of_intent.is_counted) == (of_decision.source, False)
+    assert store.changes_after(changes.state) == OutcomeChanges(changes.state, [])
+    assert store.load_since(begin) == changes
+    assert [item.source for item in store.load_since(kit.clock.now).outcomes] == [intent_source(1)]
+    kit.journal.delete(decided, "ada", "r-1")
+    later = store.changes_after(changes.state)
+    assert (later.outcomes, later.deleted) == ([], (decision_source(decided),))
+    assert later.state.is_beyond(changes.state)
+    assert not changes.state.is_beyond(later.state)
+
+
+QUERIES_OF_STORE = {
+    "state": STATE,
+    "recent decisions": RECENT_DECISIONS,
+    "recent closings": RECENT_CLOSINGS,
+    "changed decisions": CHANGED_DECISIONS,
+    "deleted decisions": DELETED,
+    "new closings": NEW_CLOSINGS,
+}
+
+
+@pytest.mark.parametrize("query", QUERIES_OF_STORE.values(), ids=QUERIES_OF_STORE)
+def test_no_query_scans_a_table(kit: PastKit, query: Any) -> None:
+    compiled = query.compile(dialect=kit.database.dialect)
+    values = {**compiled.params, "since": "2026-01-01 00:00:00.000000", "after": 7}
+    with kit.database.engine.connect() as connection:
+        if kit.database.is_sqlite:
+            given = tuple(values[name] for name in compiled.positiontup)
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled}", given).all()
+            scans = [row.detail for row in plan if row.detail.startswith("SCAN") and "CONSTANT ROW" not in row.detail]
+        else:
+            # A table that is almost empty is scanned if that is possible at all.
+            connection.exec_driver_sql("SET enable_seqscan = off")
+            plan = connection.exec_driver_sql(f"EXPLAIN {compiled}", values).all()
+            scans = [row[0] for row in plan if "Seq Scan" in row[0]]
+    assert not scans, plan
+
+
+OPERATIONS = st.tuples(
+    st.sampled_from(["record", "record", "review", "review", "share", "unshare", "delete", "close", "close", "wait"]),
+    st.sampled_from(["ada", "bob"]),
+    st.sampled_from(["deployment", "Deployment", "docs", None]),
+    st.sampled_from(["shop", None]),
+    st.sampled_from([SHARED, PRIVATE]),
+    st.sampled_from(list(Outcome)),
+    st.integers(0, 5),
+)
+
+
+class Model:
+    """What a reader is told, by the simplest means."""
+
+    def __init__(self) -> None:
+        self.decisions: dict[str, Known] = {}
+        self.closings: list[Known] = []
+
+    def outcomes(self, reader: str, now: datetime) -> Iterator[PastOutcome]:
+        """Yield what counts for a reader, each with its age."""
+        decided = {key for key, item in self.decisions.items() if item.past is not NO_OUTCOME}
+        for item in (*self.decisions.values(), *(item for item in self.closings if item.decision_id not in decided)):
+            if item.past is not NO_OUTCOME and (item.past.agent == reader or item.visibility is SHARED):
+                yield replace(item.past, age=(now - item.at).total_seconds())
+
+
+NO_OUTCOME = PastOutcome(Outcome.ABANDONED, 0.0, "nobody")
+
+
+def test_memory_agrees_with_all_that_ever_happened(kit: PastKit) -> None:
+    model, owners = Model(), dict[str, tuple[str, str | None, str | None]]()
+    following, lagging = kit.server(), kit.server()
+    moments = count()
+
+    def apply(operation: tuple[Any, ...]) -> None:
+        kind, agent, category, project, visibility, outcome, chosen = operation
+        ids = sorted(model.decisions)
+        key = ids[chosen % len(ids)] if ids else None
+        if kind == "record":
+            stated = outcome if chosen % 2 else None
+            made = kit.record(agent, stated, category=category, project=project, visibility=visibility)
+            owners[made] = (agent, category, project)
+            past = NO_OUTCOME if stated is None else PastOutcome(stated, 0.0, agent, category, project)
+            model.decisions[made] = Known(past, kit.clock.now, visibility)
+        elif kind == "close":
+            kit.close(agent, outcome, category, visibility, key if chosen % 2 else None, project)
+            past = PastOutcome(outcome, 0.0, agent, category, project)
+            model.closings.append(Known(past, kit.clock.now, visibility, key if chosen % 2 else None))
+        elif kind == "wait":
+            kit.clock.now += timedelta(seconds=chosen**5)
+        elif key is not None:
+            owner = owners[key][0]
+            if kind == "review":
+                kit.review(key, outcome, owner)
+                model.decisions[key].past = PastOutcome(outcome, 0.0, *owners[key])
+                model.decisions[key].at = kit.clock.now
+            elif kind == "delete":
+                kit.journal.delete(key, owner, "r-1")
+                del model.decisions[key]
+            else:
+                (kit.journal.share if kind == "share" else kit.journal.unshare)(key, owner, "r-1")
+                model.decisions[key].visibility = SHARED if kind == "share" else PRIVATE
+
+    def check_server(server: OutcomeHistory) -> None:
+        subjects = [
+            (HistorySubject(agent, "deployment", "Shop"), reader) for agent, reader in (("ada", "ada"), ("bob", ""))
+        ]
+        requests = [HistoryRequest(subject, reader, QUERIES) for subject, reader in subjects]
+        for request, facts in zip(requests, server.read_blocking(requests), strict=True):
+            expected = StatedHistory(request.subject, list(model.outcomes(request.reader, kit.clock.now)))
+            assert {query: facts.count(query) for query in QUERIES} == {
+                query: expected.count(query) for query in QUERIES
+            }
+
+    @given(st.lists(OPERATIONS, min_size=1, max_size=12))
+    def check(operations: Sequence[tuple[Any, ...]]) -> None:
+        for operation in operations:
+            apply(operation)
+            check_server(following)
+        if next(moments) % 5 == 0:
+            check_server(lagging)
+            check_server(kit.server())
+
+    check()
