@@ -1,4 +1,4 @@
-"""The commands that list the guardrails of rulebooks and run their tests, without a server."""
+"""The commands about guardrails; those that need no server work on rulebooks."""
 
 from __future__ import annotations
 
@@ -13,48 +13,21 @@ from cstp_grpc.cli.command_decorators import config_option, with_output
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import entry_text
 from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.rulebook_authoring import diff_command, new_command, test_command, validate_command
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, open_rules
 from cstp_grpc.enums import Enforcement, Severity
 from cstp_grpc.guardrails.model import Guardrail, RuleSet
-from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, run_rulebook_tests
 
 SEVERITY_STYLES = {Severity.BLOCK: "red", Severity.APPROVE: "magenta", Severity.WARN: "yellow"}
 
 
 @click.group()
 def guardrails_group() -> None:
-    """Look at rulebooks and test them."""
+    """Look at rulebooks, write and test them."""
 
 
-@guardrails_group.command()
-@click.argument("path", type=RULES_PATH, required=False)
-@config_option
-@with_output
-def test_command(out: Output, path: Path | None) -> None:
-    """Run the tests in the rulebook or folder at PATH; when absent, in the configured one.
-
-    \b
-    Examples:
-      cstp guardrails test
-      cstp guardrails test guardrails/production.yaml
-    """
-    results = run_rulebook_tests(open_rules(path))
-    failed = [result for result in results if not result.passed]
-    if out.json_wanted:
-        out.document(
-            {
-                "passed": len(results) - len(failed),
-                "failed": len(failed),
-                "tests": list(map(test_result_to_json, results)),
-            }
-        )
-    for result in failed:
-        out.line(f"{result.file}:{result.line}: {result.rulebook}: {result.name}")
-        for failure in result.failures:
-            out.line(f"  {failure}")
-    out.line(f"{len(results) - len(failed)} of {len(results)} tests passed.")
-    if failed:
-        click.get_current_context().exit(1)
+for command in (new_command, validate_command, test_command, diff_command):
+    guardrails_group.add_command(command)
 
 
 @guardrails_group.command(name="list")
@@ -112,15 +85,3 @@ def guardrails_to_json(rules: RuleSet) -> list[dict[str, object]]:
         for rulebook in rules.rulebooks
         for rule in rulebook.guardrails
     ]
-
-
-def test_result_to_json(result: RulebookTestResult) -> dict[str, object]:
-    """Return the result of a test for --json."""
-    return {
-        "file": result.file,
-        "line": result.line,
-        "rulebook": result.rulebook,
-        "name": result.name,
-        "passed": result.passed,
-        "failures": list(result.failures),
-    }

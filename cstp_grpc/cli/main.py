@@ -101,7 +101,7 @@ COMMANDS: Final = {
         "liaison:liaison_group",
         "Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.",
     ),
-    "guardrails": ListedCommand("guardrails:guardrails_group", "Look at rulebooks and test them."),
+    "guardrails": ListedCommand("guardrails:guardrails_group", "Look at rulebooks, write and test them."),
     "audit": ListedCommand("audit:audit_command", "List the audit trail, latest first."),
     "intents": ListedCommand("audit:intents_command", "List the announced intents of every agent, latest first."),
     "call": ListedCommand(

@@ -1,0 +1,301 @@
+"""The commands for authors of rulebooks: start one, validate it, run its tests, and compare two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cstp_grpc.cli.command_decorators import config_option, with_output
+from cstp_grpc.cli.output import Output, count_noun, json_text, to_printable
+from cstp_grpc.cli.rulebook_loading import RULES_PATH, locate_rules
+from cstp_grpc.guardrails.rule_set_diff import ItemDiff, JsonObject, RuleSetDiff, compare_rule_sets
+from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
+from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage, measure_coverage, run_rulebook_tests
+from cstp_grpc.lazy_imports import LazyModule
+
+if TYPE_CHECKING:
+    from cstp_grpc.cli import junit_report
+    from cstp_grpc.guardrails.model import RuleSet
+else:
+    junit_report = LazyModule("cstp_grpc.cli.junit_report")
+
+STARTER: Final = Path(__file__).with_name("examples") / "rulebook.yaml"
+DEFAULT_FILE: Final = Path("guardrails/rules.yaml")
+EXIT_INVALID: Final = 3
+"""The exit code if rulebooks cannot be loaded; this one and the next are those of `cerbos compile`."""
+EXIT_TESTS_FAILED: Final = 4
+"""The exit code if their tests fail, or leave guardrails untried where that is demanded."""
+FILE_PATH: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("file", type=FILE_PATH, default=DEFAULT_FILE)
+@with_output
+def new_command(out: Output, file: Path) -> None:
+    """Write a commented rulebook to start from to FILE, guardrails/rules.yaml when absent.
+
+    It passes its own tests. A file that exists is left alone, and - stands for standard output.
+
+    \b
+    Examples:
+      cstp guardrails new
+      cstp guardrails new guardrails/databases.yaml && cstp guardrails test guardrails/databases.yaml
+    """
+    content = STARTER.read_text(encoding="utf-8")
+    if str(file) == "-":
+        out.write_verbatim(content)
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Created exclusively: what somebody has written meanwhile must not be lost.
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(content)
+    except FileExistsError as error:
+        raise click.ClickException(f"{file} exists already.") from error
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from error
+    if out.json_wanted:
+        out.document({"file": str(file)})
+    out.line(f"{file} was written. Try it: cstp guardrails test {file}")
+
+
+@click.command()
+@click.argument("path", type=RULES_PATH, required=False)
+@config_option
+@with_output
+def validate_command(out: Output, path: Path | None) -> None:
+    """Say whether the rulebook or folder at PATH can be used; when absent, the configured one.
+
+    Every mistake is printed as `file:line: rule: reason`. Exit code 0 means that a server would start with it, 3 that
+    it would not, 1 any other error.
+
+    \b
+    Examples:
+      cstp guardrails validate
+      cstp guardrails validate guardrails/ --json
+    """
+    rules = load_or_exit(out, locate_rules(path))
+    if out.json_wanted:
+        counts = {"guardrails": len(rules.guardrails), "inputs": len(rules.inputs), "tests": count_tests(rules)}
+        out.document({"valid": True, "version": rules.version, **counts, "problems": []})
+    for rulebook in rules.rulebooks:
+        parts = ((rulebook.guardrails, "guardrail"), (rulebook.inputs, "input"), (rulebook.tests, "test"))
+        out.line(f"{rulebook.file}: {', '.join(count_noun(len(part), noun) for part, noun in parts)}")
+    out.line(f"Valid, version {rules.version}")
+
+
+@click.command()
+@click.argument("path", type=RULES_PATH, required=False)
+@click.option("--require-coverage", is_flag=True, help="Fail unless tests fire each guardrail, and others pass it.")
+@click.option("--junit", type=FILE_PATH, metavar="FILE", help="Write the results to FILE too, as JUnit XML.")
+@click.option("--watch", is_flag=True, help="Run them again whenever a file changes, until Ctrl-C.")
+@config_option
+@with_output
+def test_command(out: Output, path: Path | None, require_coverage: bool, junit: Path | None, watch: bool) -> None:
+    """Run the tests in the rulebook or folder at PATH; when absent, in the configured one.
+
+    Guardrails that no test fires, and those that no test passes, are listed. Exit code 0 means that all tests passed, 3
+    that the rulebook cannot be used, 4 that tests failed, 1 any other error.
+
+    \b
+    Examples:
+      cstp guardrails test
+      cstp guardrails test guardrails/ --watch
+      cstp guardrails test guardrails/ --require-coverage --junit guardrails.xml
+    """
+    rules_path = locate_rules(path)
+    if watch:
+        if out.json_wanted:
+            raise click.UsageError("--watch is for people: it prints no JSON.")
+        from cstp_grpc.cli.file_watching import wait_for_changes
+
+        # Ctrl-C is the regular end of a watch.
+        with suppress(KeyboardInterrupt):
+            for _ in wait_for_changes(rules_path):
+                run_and_report(out, rules_path, junit, require_coverage=require_coverage)
+                out.line(f"Waiting for a change of {rules_path}; Ctrl-C ends.")
+        return
+    code = run_and_report(out, rules_path, junit, require_coverage=require_coverage)
+    if code:
+        click.get_current_context().exit(code)
+
+
+def run_and_report(out: Output, path: Path, junit: Path | None, *, require_coverage: bool) -> int:
+    """Run the tests of rulebooks, print and write the results, and return the exit code."""
+    try:
+        rules = load_rule_set(path)
+    except RulebookError as error:
+        if junit:
+            junit_report.write_problem_report(junit, error.problems)
+        print_problems(out, error)
+        return EXIT_INVALID
+    results = run_rulebook_tests(rules)
+    coverage = measure_coverage(rules, results)
+    if junit:
+        junit_report.write_test_report(junit, results, coverage if require_coverage else ())
+    print_results(out, rules, results, coverage)
+    untried = require_coverage and any(item.gaps for item in coverage)
+    return EXIT_TESTS_FAILED if untried or not all(result.passed for result in results) else 0
+
+
+def print_results(
+    out: Output, rules: RuleSet, results: Sequence[RulebookTestResult], coverage: Sequence[RuleCoverage]
+) -> None:
+    """Print the tests that failed, and the guardrails that tests leave untried."""
+    failed = [result for result in results if not result.passed]
+    if out.json_wanted:
+        out.document(
+            {
+                "version": rules.version,
+                "passed": len(results) - len(failed),
+                "failed": len(failed),
+                "tests": list(map(test_result_to_json, results)),
+                "coverage": list(map(coverage_to_json, coverage)),
+            }
+        )
+    for result in failed:
+        out.line(to_printable(f"{result.file}:{result.line}: {result.rulebook}: {result.name}"))
+        for failure in result.failures:
+            out.line(to_printable(f"  {failure}"))
+    out.line(f"{len(results) - len(failed)} of {count_noun(len(results), 'test')} passed.")
+    for item in coverage:
+        if item.gaps:
+            place = f"{item.rulebook.file}:{item.guardrail.line}"
+            out.line(f"{place}: {item.guardrail.id}: {' and '.join(item.gaps)}")
+
+
+@click.command()
+@click.argument("old", type=RULES_PATH)
+@click.argument("new", type=RULES_PATH)
+@with_output
+def diff_command(out: Output, old: Path, new: Path) -> None:
+    """Say how the rulebook or folder at NEW differs from that at OLD.
+
+    Guardrails and inputs are compared key by key, whatever file they are in and however it is written. Exit code 0 also
+    if they differ, 3 if one cannot be used.
+
+    \b
+    Examples:
+      cstp guardrails diff /etc/cstp/guardrails guardrails/
+      git show HEAD:guardrails/ours.yaml > before.yaml && cstp guardrails diff before.yaml guardrails/ours.yaml
+    """
+    diff = compare_rule_sets(load_or_exit(out, old), load_or_exit(out, new))
+    if out.json_wanted:
+        out.document(diff_to_json(diff))
+        return
+    if diff.is_empty:
+        out.line("The guardrails and their inputs are the same.")
+    for noun, items in (("guardrail", diff.guardrails), ("input", diff.inputs)):
+        for line in describe_differences(noun, items):
+            out.line(to_printable(line))
+    out.line(f"Compared {diff.old_version} with {diff.new_version}")
+
+
+def describe_differences(noun: str, items: ItemDiff) -> Iterator[str]:
+    """Yield the differences between guardrails or inputs in words."""
+    for name, description in items.added.items():
+        yield f"{noun} {name} was added: {summarize_item(description)}"
+    for name, description in items.removed.items():
+        yield f"{noun} {name} was removed: {summarize_item(description)}"
+    for item in items.changed:
+        yield f"{noun} {item.name} was changed"
+        for change in item.changes:
+            if change.old is None:
+                yield f"  {change.key} is new: {describe_value(change.new)}"
+            elif change.new is None:
+                yield f"  {change.key} is gone; it was {describe_value(change.old)}"
+            else:
+                yield f"  {change.key} is {describe_value(change.new)}"
+                yield f"  {' ' * len(change.key)} was {describe_value(change.old)}"
+
+
+SUMMARY_KEYS: Final = ("type", "severity", "enforcement", "name", "default")
+"""The keys by which an added or removed guardrail or input is described."""
+
+
+def summarize_item(description: JsonObject) -> str:
+    """Return the main values of a guardrail or input."""
+    values = (describe_value(description[key]) for key in SUMMARY_KEYS if key in description)
+    return ", ".join(value for value in values if value != "enforce")
+
+
+def describe_value(value: object) -> str:
+    """Return a value as text: words as they are, anything else as JSON."""
+    return value if isinstance(value, str) else json_text(value, indent=None)
+
+
+def load_or_exit(out: Output, path: Path) -> RuleSet:
+    """Load rulebooks, or print every problem and exit with EXIT_INVALID."""
+    try:
+        return load_rule_set(path)
+    except RulebookError as error:
+        print_problems(out, error)
+        click.get_current_context().exit(EXIT_INVALID)
+
+
+def print_problems(out: Output, error: RulebookError) -> None:
+    """Print every problem in rulebooks: on standard error, or in a JSON document."""
+    if out.json_wanted:
+        problems = [
+            {"file": each.file, "line": each.line, "where": each.where, "reason": each.reason}
+            for each in error.problems
+        ]
+        out.document({"valid": False, "problems": problems})
+        return
+    for problem in error.problems:
+        out.note(to_printable(str(problem)))
+    out.note(f"{count_noun(len(error.problems), 'problem')}.")
+
+
+def count_tests(rules: RuleSet) -> int:
+    """Return the number of tests in rulebooks."""
+    return sum(len(rulebook.tests) for rulebook in rules.rulebooks)
+
+
+def test_result_to_json(result: RulebookTestResult) -> dict[str, object]:
+    """Return the result of a test for --json."""
+    return {
+        "file": result.file,
+        "line": result.line,
+        "rulebook": result.rulebook,
+        "name": result.name,
+        "passed": result.passed,
+        "failures": list(result.failures),
+    }
+
+
+def coverage_to_json(item: RuleCoverage) -> dict[str, object]:
+    """Return the coverage of a guardrail for --json."""
+    return {
+        "id": item.guardrail.id,
+        "file": item.rulebook.file,
+        "line": item.guardrail.line,
+        "fired": item.is_fired,
+        "passed": item.is_passed,
+    }
+
+
+def diff_to_json(diff: RuleSetDiff) -> dict[str, object]:
+    """Return the differences between two rule sets for --json."""
+    return {
+        "oldVersion": diff.old_version,
+        "newVersion": diff.new_version,
+        "guardrails": item_diff_to_json(diff.guardrails),
+        "inputs": item_diff_to_json(diff.inputs),
+    }
+
+
+def item_diff_to_json(items: ItemDiff) -> dict[str, object]:
+    """Return the differences between guardrails or inputs for --json."""
+    return {
+        "added": dict(items.added),
+        "removed": dict(items.removed),
+        "changed": {
+            item.name: {change.key: {"old": change.old, "new": change.new} for change in item.changes}
+            for item in items.changed
+        },
+    }
