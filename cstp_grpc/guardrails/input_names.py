@@ -13,6 +13,9 @@ from typing import Any
 from cstp_grpc.guardrails.input_values import ContradictoryInput
 from cstp_grpc.guardrails.model import IgnoredInput
 
+CONFIRMED_CHECKS_KEY = "confirmedChecks"
+"""The key of an announcement's metadata that lists the texts of the checks that were made. The server reads it, so that
+it is known even if no guardrail reads it."""
 MAX_IGNORED = 100
 """Maximum number of ignored keys that a verdict lists. Chosen: an answer need not repeat a context of 10 000 keys."""
 MAX_KEY_CHARACTERS = 100

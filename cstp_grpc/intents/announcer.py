@@ -18,6 +18,7 @@ from cstp_grpc.decisions.store import NO_BACKGROUND, BackgroundReader, DecisionB
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Permission, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, error_reason
 from cstp_grpc.guardrails.checker import GuardrailChecker, judged_audit_fields, verdict_audit_fields
+from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
 from cstp_grpc.guardrails.input_values import check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, UNREAD_INTENTS, Action, IntentFacts, Verdict
 from cstp_grpc.intents.model import (
@@ -47,8 +48,6 @@ RECORDED_DECISIONS = DecisionFilter(without_agent=INTENT_LAYER_AGENT)
 """The decisions that agents recorded."""
 NODE_DECISIONS = DecisionFilter(agent=INTENT_LAYER_AGENT)
 """The decisions that nodes of projects contain."""
-CONFIRMED_CHECKS_KEY = "confirmedChecks"
-"""The member of the metadata that lists the texts of the checks that were made."""
 HASHED_JSON = json.JSONEncoder(sort_keys=True)
 """Encodes the content that is hashed. It must not change: stored intents are compared by these hashes."""
 

@@ -23,9 +23,9 @@ from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
 from cstp_grpc.embedding.module import build_configured_embedder
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
 from cstp_grpc.guardrails.module import RuleParts, build_guardrails_module, open_rules
 from cstp_grpc.guardrails.rules_in_force import RulesInForce
-from cstp_grpc.intents.announcer import CONFIRMED_CHECKS_KEY
 from cstp_grpc.intents.model import CodeContextReader, NoProjects
 from cstp_grpc.intents.module import build_intents_module
 from cstp_grpc.intents.servicer import list_intents
