@@ -62,6 +62,27 @@ class Enforcement(StrEnum):
     DISABLED = "disabled"
 
 
+class RuleOutcome(StrEnum):
+    """What became of a guardrail for an action."""
+
+    MATCHED = "matched"
+    NOT_MATCHED = "not_matched"
+    UNEVALUABLE = "unevaluable"
+    """It counts as matched."""
+    SKIPPED = "skipped"
+    """It does not concern the action, or is disabled or expired."""
+
+
+class InputOrigin(StrEnum):
+    """Where the value of an input comes from."""
+
+    GIVEN = "given"
+    DEFAULT = "default"
+    MISSING = "missing"
+    INVALID = "invalid"
+    """It is given, but of another type or not accepted."""
+
+
 class Reaction(StrEnum):
     """What the server does about an action that it cannot judge as its rules mean to."""
 

@@ -493,6 +493,61 @@ class AsyncCstp:
         call = calls.get_rulebook()
         return await self._caller.make(call, timeout=timeout)
 
+    def explain_guardrails(
+        self,
+        description: str,
+        *,
+        category: str | None = None,
+        stakes: str | None = None,
+        confidence: float | None = None,
+        context: Mapping[str, Json] | None = None,
+        project: str | None = None,
+        acting_agent: str | None = None,
+        permissions: Sequence[str] = (),
+        at: datetime | None = None,
+        guardrail_ids: Sequence[str] = (),
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> AsyncIterator[cstp_pb2.CheckGuardrailsResponse]:
+        """Explains what the guardrails in force make of an action: whether each fires, the value of each part of its
+        condition, and where its inputs come from.
+
+        It is no check: nothing is recorded, and no approval is used. Errors: INVALID_ARGUMENT for a token of other
+        rules, an id that no guardrail has, and a context out of bounds. Yields one after another and fetches pages as
+        they are needed.
+
+        Args:
+            description: In words; 1 to 8000 characters, not blank.
+            category: The category of the decision.
+            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            confidence: How sure the agent is, 0 to 1.
+            context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
+                most 24 levels deep.
+            project: The project that the action is about, for guardrails that are about some projects only. It need not
+                be one that the server is configured with.
+            acting_agent: The agent that acts, for guardrails that are for some agents only; the caller when absent.
+            permissions: What that agent may do; what the caller may do when neither is given. One of query, check,
+                announce, record, review, admin, any, converse, route, erase.
+            at: The instant at which it acts; now when absent.
+            guardrail_ids: Only these guardrails; all when empty.
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.explain_guardrails(
+            description,
+            category=category,
+            stakes=stakes,
+            confidence=confidence,
+            context=context,
+            project=project,
+            acting_agent=acting_agent,
+            permissions=permissions,
+            at=at,
+            guardrail_ids=guardrail_ids,
+            page_size=page_size,
+        )
+        return self._caller.pages(call, timeout=timeout)
+
     async def batch_check_guardrails(
         self,
         description: str,

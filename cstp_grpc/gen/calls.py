@@ -297,6 +297,42 @@ def get_rulebook() -> UnaryCall[guardrails_pb2.GetRulebookResponse]:
     return UnaryCall("cstp.getRulebook", {})
 
 
+def explain_guardrails(
+    description: str,
+    *,
+    category: str | None = None,
+    stakes: str | None = None,
+    confidence: float | None = None,
+    context: Mapping[str, Json] | None = None,
+    project: str | None = None,
+    acting_agent: str | None = None,
+    permissions: Sequence[str] = (),
+    at: datetime | None = None,
+    guardrail_ids: Sequence[str] = (),
+    page_size: int = 0,
+) -> PagedCall[cstp_pb2.CheckGuardrailsResponse]:
+    """Describe explainGuardrails of cstp.v1.GuardrailService."""
+    return PagedCall(
+        "cstp.explainGuardrails",
+        {
+            "action": {
+                "description": description,
+                "category": category,
+                "stakes": stakes,
+                "confidence": confidence,
+                "context": context,
+                "project": project,
+            },
+            "acting_agent": acting_agent,
+            "permissions": permissions,
+            "at": at,
+            "guardrail_ids": guardrail_ids,
+            "page_size": page_size,
+        },
+        "verdict",
+    )
+
+
 def batch_check_guardrails(
     description: str,
     *,

@@ -21,6 +21,7 @@ METHOD_MODULES: dict[str, str] = {
     'cstp.createPushConfig': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
     'cstp.deleteDecision': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.deletePushConfig': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
+    'cstp.explainGuardrails': 'cstp_grpc.gen.cstp.v1.guardrails_pb2',
     'cstp.exportDecisions': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.findDuplicateDecisions': 'cstp_grpc.gen.cstp.v1.journal_pb2',
     'cstp.findTask': 'cstp_grpc.gen.cstp.v1.tasks_pb2',

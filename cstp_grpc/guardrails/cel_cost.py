@@ -233,6 +233,11 @@ def measure_size(value: object) -> ValueSize:
     return ValueSize(values, characters)
 
 
+def measure_sizes(values: Mapping[str, object]) -> VariableSizes:
+    """Measure the sizes of variables' values, by name."""
+    return {name: measure_size(value) for name, value in values.items()}
+
+
 def estimate_cost(node: CelNode, scope: VariableSizes, depth: int = 0) -> CostEstimate:
     """Estimate the size and cost of a node; a variable missing in `scope` is a scalar. Raises UnknownCost."""
     if isinstance(node, CelConstant):

@@ -171,6 +171,12 @@ class CelProgram:
         """Evaluate the expression and return its value as JSON, an instant or a duration. Raises CelEvaluationError."""
         return read_plain_value(self._evaluate(bound))
 
+    def evaluate_within(self, bound: CelActivation, sizes: Mapping[str, ValueSize]) -> object:
+        """Do the same, unless variables of these sizes may take too many steps. Raises CelEvaluationError."""
+        if self.estimate_steps(sizes) > MAX_STEPS:
+            raise CelEvaluationError(f"it may take more than {MAX_STEPS} steps on what it reads")
+        return self.evaluate(bound)
+
     def is_true(self, bound: CelActivation) -> bool:
         """Evaluate the expression of a rule. Raises CelEvaluationError."""
         result = self._evaluate(bound)

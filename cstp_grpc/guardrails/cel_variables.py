@@ -66,7 +66,8 @@ class RuleExpression:
 
     `values` are those whose value it reads, `presences` those it tests with `has`, and `history` what it asks about the
     past. `aligned` is the text with what is written for the engine replaced by something of the same length and type,
-    so that the positions in its messages are those in the source.
+    so that the positions in its messages are those in the source. `rewritten` is the source before `replaced` has been
+    written for the engine; both are empty for what has no source.
     """
 
     source: str
@@ -75,6 +76,27 @@ class RuleExpression:
     values: frozenset[str]
     presences: frozenset[str]
     history: frozenset[HistoryQuery] = frozenset()
+    rewritten: str = ""
+    replaced: tuple[ReplacedPart, ...] = ()
+
+    def cut(self, start: int, end: int) -> RuleExpression:
+        """Return the part between two positions of the source, which must be an expression itself.
+
+        It reads at most the variables of the whole.
+        """
+        inside = [each for each in self.replaced if start <= each.start and each.end <= end]
+        moved = [each._replace(start=each.start - start, end=each.end - start) for each in inside]
+        rewritten = self.rewritten[start:end]
+        return RuleExpression(
+            self.source[start:end],
+            replace_parts(rewritten, moved, aligned=False),
+            replace_parts(rewritten, moved, aligned=True),
+            self.values,
+            self.presences,
+            self.history,
+            rewritten,
+            tuple(moved),
+        )
 
 
 class CelToken(NamedTuple):
@@ -142,6 +164,8 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
         frozenset(values),
         frozenset(presences),
         frozenset(history),
+        "".join(text),
+        tuple(replaced),
     )
 
 

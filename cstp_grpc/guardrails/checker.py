@@ -151,6 +151,21 @@ class GuardrailChecker:
         """Return the verdict as `RuleSnapshot.judge_blocking` does."""
         return self._rules.judge_blocking(action, reader)
 
+    async def add_facts(
+        self, rules: RuleSnapshot, actions: Sequence[Action], caller: str, reader: str
+    ) -> Sequence[Action]:
+        """Return actions of a caller with what guardrails read of others and of the past.
+
+        Only what `reader` may read counts.
+        """
+        # The lookup is a search, which rule sets that do not ask for intents need not wait for.
+        if rules.reads_intents:
+            actions = [
+                replace(action, intents=await self._intents.read_facts(action.description, caller, reader))
+                for action in actions
+            ]
+        return await rules.add_histories(actions, reader)
+
     async def judge_and_record(
         self, action: Action, caller: str, claimed_agent: str | None, request_id: str, reader: str | None = None
     ) -> CheckResult:
@@ -166,11 +181,7 @@ class GuardrailChecker:
         failure: Exception | None = None
         reader = caller if reader is None else reader
         try:
-            # The lookup is a search, which rule sets that do not ask for intents need not wait for.
-            if rules.reads_intents:
-                facts = await self._intents.read_facts(action.description, caller, reader)
-                action = replace(action, intents=facts)
-            (action,) = await rules.add_histories([action], reader)
+            (action,) = await self.add_facts(rules, [action], caller, reader)
             verdict = rules.judge(action)
         except Exception as error:  # noqa: BLE001 - it is raised once it is on record
             failure = error
@@ -212,12 +223,7 @@ class GuardrailChecker:
         is unexpected once it is on record.
         """
         rules = self._rules
-        if rules.reads_intents:
-            actions = [
-                replace(action, intents=await self._intents.read_facts(action.description, caller, reader))
-                for action in actions
-            ]
-        actions = await rules.add_histories(actions, reader)
+        actions = await self.add_facts(rules, actions, caller, reader)
         outcomes = await run_blocking(lambda: [rules.try_to_judge(action) for action in actions])
         # Before the checks are on record: an answer that does not fit into a message would never arrive.
         if sum(estimate_verdict_bytes(each) for each in outcomes if isinstance(each, Verdict)) > max_bytes:

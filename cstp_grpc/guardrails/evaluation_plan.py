@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from cstp_grpc.guardrails.cel_cost import MAX_STEPS, SHARED_STEPS, measure_size
+from cstp_grpc.guardrails.cel_cost import MAX_STEPS, SHARED_STEPS, measure_size, measure_sizes
 from cstp_grpc.guardrails.cel_engine import (
     LARGEST_SIZE,
     STAKES_ORDER,
@@ -349,7 +349,7 @@ class EvaluationPlan:
         self, values: Mapping[str, object], size: int
     ) -> Iterator[tuple[str, CelEvaluationError | None]]:
         # The exact sizes: the bound that led here takes each variable to be as large as all of them together.
-        sizes = {name: measure_size(value) for name, value in values.items()}
+        sizes = measure_sizes(values)
         for batch in self.batches:
             for rule in batch.rules:
                 steps = rule.program.estimate_steps(sizes) if size > rule.program.light_size else 0

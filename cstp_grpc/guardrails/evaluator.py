@@ -11,14 +11,15 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from cstp_grpc.enums import Enforcement, Reaction, Severity
-from cstp_grpc.guardrails.cel_cost import measure_size
+from cstp_grpc.guardrails.cel_cost import measure_size, measure_sizes
 from cstp_grpc.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError
-from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, NOW_VARIABLE
+from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression, RuleExpressionError
 from cstp_grpc.guardrails.evaluation_plan import (
     CODE_READERS,
     CONTEXT_PREFIX,
     FACT_READERS,
     NOTHING_APART,
+    ApartRules,
     CompiledGuardrail,
     EvaluationPlan,
     GuardrailCompiler,
@@ -146,6 +147,21 @@ MAX_KEPT = 256
 of given inputs in practice; others are made again."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedAction:
+    """An action, the guardrails that it can concern by id, and the values that these read.
+
+    `resolved` is the action with declared names for other spellings; `apart` is as `EvaluationPlan` finds it.
+    """
+
+    action: Action
+    resolved: Action
+    rules: Mapping[str, CompiledGuardrail]
+    values: Mapping[str, object]
+    bound: CelActivation
+    apart: ApartRules
+
+
 class GuardrailEvaluator:
     """Evaluates actions against a rule set. Thread-safe.
 
@@ -204,17 +220,7 @@ class GuardrailEvaluator:
 
         Raises InvalidArgument if the context is nested too deeply or too large.
         """
-        size = (
-            check_context_bounds(action.context)
-            + len(action.description)
-            + len(action.category or "")
-            + self._fixed_size
-        )
-        ignored: tuple[IgnoredInput, ...] = ()
-        if not self._names.knows_all(action.context):
-            context, ignored = self._names.resolve(action.context)
-            if context is not action.context:
-                action = replace(action, context=context)
+        action, size, ignored = self._resolve(action)
         period = self._selector.period(action.now)
         selected = self._selector.select(action, period)
         plan = self._plans.get(selected) or self._make_plan(selected)
@@ -233,6 +239,52 @@ class GuardrailEvaluator:
         if not matched and not ignored:
             return clear
         return self._add_matches(clear, matched, ignored, is_informed, reporter)
+
+    def prepare(self, action: Action) -> PreparedAction:
+        """Return an action with what guardrails read of it, to evaluate them one by one.
+
+        Raises InvalidArgument as `evaluate` does.
+        """
+        resolved, size, _ = self._resolve(action)
+        selected = self._selector.select(resolved, self._selector.period(resolved.now))
+        plan = self._plans.get(selected) or self._make_plan(selected)
+        values, _ = plan.read_variables(resolved)
+        rules = {rule.guardrail.id: rule for batch in plan.batches for rule in batch.rules}
+        apart = plan.find_apart_rules(values, resolved, size)
+        return PreparedAction(action, resolved, rules, values, self._environment.bind(values), apart)
+
+    def evaluate_rule(self, prepared: PreparedAction, rule: CompiledGuardrail) -> Violation | None:
+        """Return the violation of a guardrail that matches or cannot be evaluated, as `evaluate` finds it."""
+        apart = prepared.apart.get(rule.guardrail.id)
+        return self._evaluate_alone(rule, prepared.bound, prepared.values, prepared.resolved, apart)
+
+    def evaluate_part(self, prepared: PreparedAction, part: RuleExpression) -> object:
+        """Return the value of a part of a guardrail's expression. Raises CelEvaluationError."""
+        try:
+            program = self._environment.compile_one(part)
+        except RuleExpressionError as error:
+            raise CelEvaluationError(str(error)) from None
+        return program.evaluate_within(prepared.bound, measure_sizes(prepared.values))
+
+    def find_given_key(self, action: Action, name: str) -> str | None:
+        """Return the key by which an action gives an input, perhaps in another spelling, or None if it does not."""
+        return self._names.find_given_key(action.context, name)
+
+    def _resolve(self, action: Action) -> tuple[Action, int, tuple[IgnoredInput, ...]]:
+        """Return an action with declared names for other spellings, its size, and the keys that no guardrail knows.
+
+        Raises InvalidArgument if the context is nested too deeply or too large.
+        """
+        size = (
+            check_context_bounds(action.context)
+            + len(action.description)
+            + len(action.category or "")
+            + self._fixed_size
+        )
+        if self._names.knows_all(action.context):
+            return action, size, ()
+        context, ignored = self._names.resolve(action.context)
+        return action if context is action.context else replace(action, context=context), size, ignored
 
     def _find_matches(
         self, plan: EvaluationPlan, values: Mapping[str, object], action: Action, size: int
@@ -341,20 +393,20 @@ class GuardrailEvaluator:
         violation = rule.with_missing_inputs(rule.violation, action)
         if rule.message is None and rule.suggestion is None:
             return violation
-        sizes = {name: measure_size(value) for name, value in values.items()}
-        explain = partial(self._explain_error, action=action)
+        sizes = measure_sizes(values)
+        explain = partial(self.explain_error, action=action)
         return replace(
             violation,
             message=rule.message.render(bound, sizes, explain) if rule.message else violation.message,
             suggestion=rule.suggestion.render(bound, sizes, explain) if rule.suggestion else violation.suggestion,
         )
 
-    def _explain_error(self, error: CelEvaluationError, action: Action) -> str:
+    def explain_error(self, error: CelEvaluationError, action: Action) -> str:
         """Return why an expression cannot be evaluated."""
         return error.message if error.variable is None else f"{error.variable} {self._fault(error.variable, action)}"
 
     def _error_violation(self, guardrail: Guardrail, error: CelEvaluationError, action: Action) -> Violation:
-        reason = self._explain_error(error, action)
+        reason = self.explain_error(error, action)
         if error.variable is None:
             suggestion = f"Check what the guardrail reads: {', '.join(sorted(guardrail.when.values))}"
         else:

@@ -88,6 +88,13 @@ class InputNames:
                 resolved[name] = ContradictoryInput(key, name)
         return context if resolved is None else resolved, tuple(map(self._ignored_input, sorted(ignored)[:MAX_IGNORED]))
 
+    def find_given_key(self, context: Mapping[str, Any], name: str) -> str | None:
+        """Return the key by which a context gives a declared input, or None if it does not."""
+        if context.get(name) is not None:
+            return name
+        found = (key for key, value in context.items() if value is not None and self._canonical.get(key) == name)
+        return next(found, None)
+
     def _describe_ignored(self, key: str) -> IgnoredInput:
         if len(key) > MAX_KEY_CHARACTERS:
             return IgnoredInput(f"{key[:MAX_KEY_CHARACTERS]}…")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cstp_grpc.contract import proto_values
-from cstp_grpc.enums import Stakes
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, types_pb2
+from cstp_grpc.contract.proto_values import EnumMapping
+from cstp_grpc.enums import Enforcement, InputOrigin, Permission, RuleOutcome, Stakes
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, options_pb2, types_pb2
 from cstp_grpc.guardrails.model import Action, CheckResult, IgnoredInput, Verdict, Violation
 
 if TYPE_CHECKING:
     from cstp_grpc.caller import Caller
+    from cstp_grpc.guardrails.explanation import GuardrailExplanation
+    from cstp_grpc.guardrails.explanation_pages import ExplainedAction
+
+ENFORCEMENT = EnumMapping(guardrails_pb2.Enforcement, Enforcement)
+PERMISSION = EnumMapping(options_pb2.Permission, Permission)
+RULE_OUTCOME = EnumMapping(guardrails_pb2.RuleOutcome, RuleOutcome)
+INPUT_ORIGIN = EnumMapping(guardrails_pb2.InputOrigin, InputOrigin)
 
 
 def claimed_agent_name(
@@ -94,3 +103,55 @@ def verdict_fields(verdict: Verdict, check_id: str) -> dict[str, Any]:
     if verdict.ignored:
         fields["ignored_context"] = [ignored_input_message(each) for each in verdict.ignored]
     return fields
+
+
+def parse_explained_action(request: guardrails_pb2.ExplainGuardrailsRequest, caller: Caller) -> Action:
+    """Parse the action of a request to explain guardrails, as of the agent and the instant that it names."""
+    action = parse_action(request.action, caller)
+    acting_agent = proto_values.optional_field(request, "acting_agent")
+    if acting_agent is not None or request.permissions:
+        permissions = frozenset(PERMISSION.words(request.permissions))
+        action = replace(action, agent=acting_agent or caller.agent, permissions=permissions)
+    return replace(action, now=proto_values.datetime_field(request, "at"))
+
+
+def explanation_message(explained: ExplainedAction, agent: str) -> guardrails_pb2.ExplainGuardrailsResponse:
+    """Convert an explained action to a message of the agent that answers."""
+    return guardrails_pb2.ExplainGuardrailsResponse(
+        verdict=check_message(explained.result, agent, check_id=""),
+        guardrails=[
+            guardrail_explanation_message(each, listed.rulebook.name) for listed, each in explained.guardrails.items
+        ],
+        next_page_token=explained.guardrails.next_token,
+        rule_set_version=explained.result.verdict.rule_set_version,
+    )
+
+
+def guardrail_explanation_message(each: GuardrailExplanation, rulebook: str) -> guardrails_pb2.GuardrailExplanation:
+    """Convert what became of a guardrail to a message."""
+    return guardrails_pb2.GuardrailExplanation(
+        id=each.guardrail.id,
+        rulebook=rulebook,
+        severity=proto_values.SEVERITY.number(each.guardrail.severity),
+        enforcement=ENFORCEMENT.number(each.guardrail.enforcement),
+        outcome=RULE_OUTCOME.number(each.outcome),
+        reason=each.reason,
+        violation=None if each.violation is None else violation_message(each.violation),
+        parts=[
+            guardrails_pb2.ExplainedPart(
+                expression=part.expression, value=part.value, error=part.error, decisive=part.is_decisive
+            )
+            for part in each.parts
+        ],
+        inputs=[
+            guardrails_pb2.ExplainedInput(
+                name=found.name,
+                origin=INPUT_ORIGIN.number(found.origin),
+                value=found.value,
+                given_as=found.given_as,
+                problem=found.problem,
+            )
+            for found in each.inputs
+        ],
+        microseconds=each.microseconds,
+    )

@@ -10,6 +10,7 @@ from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import UnknownInputPolicy
+from cstp_grpc.guardrails.explanation_pages import RuleExplainer
 from cstp_grpc.guardrails.rulebook import RulebookError, read_rulebooks
 from cstp_grpc.guardrails.rulebook_reload import RulebookReloader, RuleLoader
 from cstp_grpc.guardrails.rules_in_force import LoadedRules, RulesInForce
@@ -67,7 +68,8 @@ def build_guardrails_module(shared: SharedParts, parts: RuleParts, checker: Guar
     settings = shared.settings
     # Half of a message, because the estimate leaves out what frames the fields.
     max_bytes = settings.grpc.max_message_bytes // 2
-    servicer = GuardrailService(settings.agent.name, rules, checker, run_blocking, max_bytes)
+    explainer = RuleExplainer(rules, checker, shared.clock, run_blocking)
+    servicer = GuardrailService(settings.agent.name, rules, checker, explainer, run_blocking, max_bytes)
     return Module(
         servicers=[(guardrails_pb2_grpc.add_GuardrailServiceServicer_to_server, servicer)],
         late_background=[reloader],

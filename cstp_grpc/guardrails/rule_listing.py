@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.evaluation_plan import input_names_of
+from cstp_grpc.guardrails.explanation import GuardrailExplanation, estimate_explanation_bytes
 from cstp_grpc.guardrails.model import Guardrail, InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.storage.pagination import (
+    MAX_BYTES,
     Page,
     PageRequest,
     count_within_budget,
@@ -65,17 +68,49 @@ class RuleListing:
         """Return a page of the inputs by name. Raises InvalidArgument for a token of another listing."""
         return self._page("inputs", self._inputs, request, estimate_input_bytes)
 
+    def explain_guardrails(
+        self,
+        request: PageRequest,
+        ids: Collection[str],
+        explain: Callable[[Guardrail], GuardrailExplanation],
+    ) -> Page[tuple[ListedGuardrail, GuardrailExplanation]]:
+        """Return a page of explanations of the guardrails with these ids, or of all without any.
+
+        Raises InvalidArgument for an id that no guardrail has, and for a token of another listing.
+        """
+        unknown = set(ids).difference(listed.guardrail.id for listed in self._guardrails)
+        if unknown:
+            raise InvalidArgument.field("guardrail_ids", f"no guardrail is called {', '.join(sorted(unknown))}")
+        chosen = [listed for listed in self._guardrails if not ids or listed.guardrail.id in ids]
+        # Explained one by one, as far as the page goes.
+        start, conditions = self._start_of(("explanations", *sorted(ids)), request)
+        explained: list[tuple[ListedGuardrail, GuardrailExplanation]] = []
+        left = MAX_BYTES
+        for listed in chosen[start:][: request.limit]:
+            explanation = explain(listed.guardrail)
+            left -= estimate_explanation_bytes(explanation)
+            if left < 0 and explained:
+                break
+            explained.append((listed, explanation))
+        end = start + len(explained)
+        return Page(tuple(explained), encode_page_token(conditions, (end,)) if end < len(chosen) else "")
+
     def _page(
         self, kind: str, items: Sequence[ItemT], request: PageRequest, size_of: Callable[[ItemT], int]
     ) -> Page[ItemT]:
+        start, conditions = self._start_of((kind,), request)
+        found = items[start:][: request.limit]
+        found = found[: count_within_budget(found, size_of)]
+        end = start + len(found)
+        return Page(tuple(found), encode_page_token(conditions, (end,)) if end < len(items) else "")
+
+    def _start_of(self, kind: tuple[str, ...], request: PageRequest) -> tuple[int, tuple[str, ...]]:
+        """Return the place at which a page starts, and the conditions of its listing, with which tokens are made."""
         # Of other rules a token would be a place in another list.
-        conditions = (kind, self.version)
+        conditions = (*kind, self.version)
         start = int(decode_page_token(request.token, conditions, (int,))[0]) if request.token else 0
         # A made-up token may hold any number; a negative one would count from the end.
-        found = items[max(start, 0) :][: request.limit]
-        found = found[: count_within_budget(found, size_of)]
-        end = max(start, 0) + len(found)
-        return Page(tuple(found), encode_page_token(conditions, (end,)) if end < len(items) else "")
+        return max(start, 0), conditions
 
 
 def estimate_guardrail_bytes(listed: ListedGuardrail) -> int:

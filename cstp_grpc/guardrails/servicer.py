@@ -8,19 +8,24 @@ import grpc
 
 from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
-from cstp_grpc.contract.proto_values import EnumMapping
-from cstp_grpc.enums import Enforcement, Permission
+from cstp_grpc.enums import Permission
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker, batch_check_id
-from cstp_grpc.guardrails.messages import check_message, claimed_agent_name, parse_action
+from cstp_grpc.guardrails.explanation_pages import RuleExplainer
+from cstp_grpc.guardrails.messages import (
+    ENFORCEMENT,
+    check_message,
+    claimed_agent_name,
+    explanation_message,
+    parse_action,
+    parse_explained_action,
+)
 from cstp_grpc.guardrails.model import CheckResult, ParsedRulebook
 from cstp_grpc.guardrails.rule_listing import ListedGuardrail, ListedInput
 from cstp_grpc.guardrails.rules_in_force import FailedLoad, RulesInForce
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import PageRequest
-
-ENFORCEMENT = EnumMapping(guardrails_pb2.Enforcement, Enforcement)
 
 
 class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
@@ -31,11 +36,18 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     """
 
     def __init__(
-        self, name: str, rules: RulesInForce, checker: GuardrailChecker, run_blocking: RunBlocking, max_bytes: int
+        self,
+        name: str,
+        rules: RulesInForce,
+        checker: GuardrailChecker,
+        explainer: RuleExplainer,
+        run_blocking: RunBlocking,
+        max_bytes: int,
     ) -> None:
         self._name = name
         self._rules = rules
         self._checker = checker
+        self._explainer = explainer
         self._run_blocking = run_blocking
         self._max_bytes = max_bytes
 
@@ -76,6 +88,19 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
             rulebooks=[rulebook_message(rulebook) for rulebook in rules.rule_set.rulebooks],
             last_failed_load=None if failure is None else failed_load_message(failure),
         )
+
+    async def ExplainGuardrails(
+        self, request: guardrails_pb2.ExplainGuardrailsRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.ExplainGuardrailsResponse:
+        """Explain what guardrails make of an action."""
+        caller = current_caller.get()
+        explained = await self._explainer.explain(
+            parse_explained_action(request, caller),
+            request.guardrail_ids,
+            PageRequest(request.page_size, request.page_token),
+            caller.reader,
+        )
+        return explanation_message(explained, self._name)
 
     async def BatchCheckGuardrails(
         self, request: guardrails_pb2.BatchCheckGuardrailsRequest, context: grpc.ServicerContext

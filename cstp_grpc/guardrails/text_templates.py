@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from cstp_grpc.guardrails.cel_cost import MAX_STEPS, ValueSize
+from cstp_grpc.guardrails.cel_cost import ValueSize
 from cstp_grpc.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError, CelProgram
 from cstp_grpc.guardrails.cel_variables import RuleExpressionError, tokenize_expression
 from cstp_grpc.guardrails.model import TextTemplate
@@ -74,17 +74,12 @@ class CompiledTemplate:
     def render(self, bound: CelActivation, sizes: Mapping[str, ValueSize], explain: ExplainError) -> str:
         """Return the text with values in the place of expressions, or with the reason why they have none."""
         try:
-            values = [self._evaluate(program, bound, sizes) for program in self.programs]
+            values = [program.evaluate_within(bound, sizes) for program in self.programs]
         except CelEvaluationError as error:
             # Whoever is judged may not read expressions, and could make them fail.
             return f"{self.template.outline} ({explain(error)})"
         first, *rest = self.template.parts
         return first + "".join(format_value(value) + part for value, part in zip(values, rest, strict=True))
-
-    def _evaluate(self, program: CelProgram, bound: CelActivation, sizes: Mapping[str, ValueSize]) -> object:
-        if program.estimate_steps(sizes) > MAX_STEPS:
-            raise CelEvaluationError(f"it may take more than {MAX_STEPS} steps on what it reads")
-        return program.evaluate(bound)
 
 
 def compile_template(template: TextTemplate, environment: CelEnvironment) -> CompiledTemplate:

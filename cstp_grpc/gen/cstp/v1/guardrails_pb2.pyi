@@ -5,6 +5,7 @@ The guardrails in force, and checks of many actions at once."""
 
 from collections import abc as _abc
 from cstp_grpc.gen.cstp.v1 import cstp_pb2 as _cstp_pb2
+from cstp_grpc.gen.cstp.v1 import options_pb2 as _options_pb2
 from cstp_grpc.gen.cstp.v1 import types_pb2 as _types_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -50,6 +51,70 @@ ENFORCEMENT_DRYRUN: Enforcement.ValueType  # 2
 ENFORCEMENT_DISABLED: Enforcement.ValueType  # 3
 """It is not evaluated."""
 Global___Enforcement: _TypeAlias = Enforcement  # noqa: Y015
+
+class _RuleOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RuleOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RuleOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RULE_OUTCOME_UNSPECIFIED: _RuleOutcome.ValueType  # 0
+    """Never sent."""
+    RULE_OUTCOME_MATCHED: _RuleOutcome.ValueType  # 1
+    """It fires."""
+    RULE_OUTCOME_NOT_MATCHED: _RuleOutcome.ValueType  # 2
+    """It does not."""
+    RULE_OUTCOME_UNEVALUABLE: _RuleOutcome.ValueType  # 3
+    """It cannot be evaluated, and counts as if it fired."""
+    RULE_OUTCOME_SKIPPED: _RuleOutcome.ValueType  # 4
+    """It does not concern the action, or is disabled or expired."""
+
+class RuleOutcome(_RuleOutcome, metaclass=_RuleOutcomeEnumTypeWrapper):
+    """What became of a guardrail."""
+
+RULE_OUTCOME_UNSPECIFIED: RuleOutcome.ValueType  # 0
+"""Never sent."""
+RULE_OUTCOME_MATCHED: RuleOutcome.ValueType  # 1
+"""It fires."""
+RULE_OUTCOME_NOT_MATCHED: RuleOutcome.ValueType  # 2
+"""It does not."""
+RULE_OUTCOME_UNEVALUABLE: RuleOutcome.ValueType  # 3
+"""It cannot be evaluated, and counts as if it fired."""
+RULE_OUTCOME_SKIPPED: RuleOutcome.ValueType  # 4
+"""It does not concern the action, or is disabled or expired."""
+Global___RuleOutcome: _TypeAlias = RuleOutcome  # noqa: Y015
+
+class _InputOrigin:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InputOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InputOrigin.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INPUT_ORIGIN_UNSPECIFIED: _InputOrigin.ValueType  # 0
+    """Never sent."""
+    INPUT_ORIGIN_GIVEN: _InputOrigin.ValueType  # 1
+    """From the action's context."""
+    INPUT_ORIGIN_DEFAULT: _InputOrigin.ValueType  # 2
+    """From its declaration."""
+    INPUT_ORIGIN_MISSING: _InputOrigin.ValueType  # 3
+    """There is none."""
+    INPUT_ORIGIN_INVALID: _InputOrigin.ValueType  # 4
+    """The context gives one that is of another type, or not accepted."""
+
+class InputOrigin(_InputOrigin, metaclass=_InputOriginEnumTypeWrapper):
+    """Where the value of an input comes from."""
+
+INPUT_ORIGIN_UNSPECIFIED: InputOrigin.ValueType  # 0
+"""Never sent."""
+INPUT_ORIGIN_GIVEN: InputOrigin.ValueType  # 1
+"""From the action's context."""
+INPUT_ORIGIN_DEFAULT: InputOrigin.ValueType  # 2
+"""From its declaration."""
+INPUT_ORIGIN_MISSING: InputOrigin.ValueType  # 3
+"""There is none."""
+INPUT_ORIGIN_INVALID: InputOrigin.ValueType  # 4
+"""The context gives one that is of another type, or not accepted."""
+Global___InputOrigin: _TypeAlias = InputOrigin  # noqa: Y015
 
 @_typing.final
 class ListGuardrailsRequest(_message.Message):
@@ -492,6 +557,258 @@ class Rulebook(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__owner) -> _WhichOneofReturnType__owner | None: ...
 
 Global___Rulebook: _TypeAlias = Rulebook  # noqa: Y015
+
+@_typing.final
+class ExplainGuardrailsRequest(_message.Message):
+    """The action to explain, and the guardrails."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    ACTING_AGENT_FIELD_NUMBER: _builtins.int
+    PERMISSIONS_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    GUARDRAIL_IDS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    acting_agent: _builtins.str
+    """The agent that acts, for guardrails that are for some agents only; the caller when absent."""
+    page_size: _builtins.int
+    """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
+    page_token: _builtins.str
+    """The nextPageToken of the page before; the rules must still be the same."""
+    @_builtins.property
+    def action(self) -> _cstp_pb2.Action:
+        """The action, as for CheckGuardrails."""
+
+    @_builtins.property
+    def permissions(self) -> _containers.RepeatedScalarFieldContainer[_options_pb2.Permission.ValueType]:
+        """What that agent may do; what the caller may do when neither is given."""
+
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """The instant at which it acts; now when absent."""
+
+    @_builtins.property
+    def guardrail_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these guardrails; all when empty."""
+
+    def __init__(
+        self,
+        *,
+        action: _cstp_pb2.Action | None = ...,
+        acting_agent: _builtins.str | None = ...,
+        permissions: _abc.Iterable[_options_pb2.Permission.ValueType] | None = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        guardrail_ids: _abc.Iterable[_builtins.str] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_acting_agent", b"_acting_agent", "acting_agent", b"acting_agent", "action", b"action", "at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acting_agent", b"_acting_agent", "acting_agent", b"acting_agent", "action", b"action", "at", b"at", "guardrail_ids", b"guardrail_ids", "page_size", b"page_size", "page_token", b"page_token", "permissions", b"permissions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__acting_agent: _TypeAlias = _typing.Literal["acting_agent"]  # noqa: Y015
+    _WhichOneofArgType__acting_agent: _TypeAlias = _typing.Literal["_acting_agent", b"_acting_agent"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__acting_agent) -> _WhichOneofReturnType__acting_agent | None: ...
+
+Global___ExplainGuardrailsRequest: _TypeAlias = ExplainGuardrailsRequest  # noqa: Y015
+
+@_typing.final
+class ExplainGuardrailsResponse(_message.Message):
+    """A page of explanations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERDICT_FIELD_NUMBER: _builtins.int
+    GUARDRAILS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    RULE_SET_VERSION_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page; empty on the last one."""
+    rule_set_version: _builtins.str
+    """The version of the rules, as verdicts name it."""
+    @_builtins.property
+    def verdict(self) -> _cstp_pb2.CheckGuardrailsResponse:
+        """The verdict on the action, of all guardrails; it has no checkId, since nothing is recorded."""
+
+    @_builtins.property
+    def guardrails(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuardrailExplanation]:
+        """In the order in which violations are reported."""
+
+    def __init__(
+        self,
+        *,
+        verdict: _cstp_pb2.CheckGuardrailsResponse | None = ...,
+        guardrails: _abc.Iterable[Global___GuardrailExplanation] | None = ...,
+        next_page_token: _builtins.str = ...,
+        rule_set_version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["guardrails", b"guardrails", "next_page_token", b"next_page_token", "rule_set_version", b"rule_set_version", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainGuardrailsResponse: _TypeAlias = ExplainGuardrailsResponse  # noqa: Y015
+
+@_typing.final
+class GuardrailExplanation(_message.Message):
+    """What becomes of a guardrail for an action, and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    RULEBOOK_FIELD_NUMBER: _builtins.int
+    SEVERITY_FIELD_NUMBER: _builtins.int
+    ENFORCEMENT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    VIOLATION_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    MICROSECONDS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier, as violations name it."""
+    rulebook: _builtins.str
+    """The name of its rulebook."""
+    severity: _types_pb2.Severity.ValueType
+    """Whether it blocks, warns or needs approval."""
+    enforcement: Global___Enforcement.ValueType
+    """Whether that is enforced."""
+    outcome: Global___RuleOutcome.ValueType
+    """What became of it."""
+    reason: _builtins.str
+    """Why it is skipped or cannot be evaluated; absent otherwise."""
+    microseconds: _builtins.float
+    """How long its condition takes; 0 if it is not evaluated."""
+    @_builtins.property
+    def violation(self) -> _types_pb2.Violation:
+        """What it reports if it fires or cannot be evaluated; absent otherwise."""
+
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplainedPart]:
+        """The parts of its condition that `&&` and `||` connect, from left to right; a condition of more than 50 parts is
+        taken apart less finely. Empty if it is skipped, or has no condition.
+        """
+
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplainedInput]:
+        """The inputs that it reads, by name."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        rulebook: _builtins.str = ...,
+        severity: _types_pb2.Severity.ValueType = ...,
+        enforcement: Global___Enforcement.ValueType = ...,
+        outcome: Global___RuleOutcome.ValueType = ...,
+        reason: _builtins.str | None = ...,
+        violation: _types_pb2.Violation | None = ...,
+        parts: _abc.Iterable[Global___ExplainedPart] | None = ...,
+        inputs: _abc.Iterable[Global___ExplainedInput] | None = ...,
+        microseconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "reason", b"reason", "violation", b"violation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "enforcement", b"enforcement", "id", b"id", "inputs", b"inputs", "microseconds", b"microseconds", "outcome", b"outcome", "parts", b"parts", "reason", b"reason", "rulebook", b"rulebook", "severity", b"severity", "violation", b"violation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
+    _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
+
+Global___GuardrailExplanation: _TypeAlias = GuardrailExplanation  # noqa: Y015
+
+@_typing.final
+class ExplainedPart(_message.Message):
+    """A part of a condition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    DECISIVE_FIELD_NUMBER: _builtins.int
+    expression: _builtins.str
+    """As it is written."""
+    value: _builtins.str
+    """Its value as JSON, cut after 200 characters; absent if it cannot be evaluated."""
+    error: _builtins.str
+    """Why it cannot be evaluated."""
+    decisive: _builtins.bool
+    """Whether it settles the value of the condition: of `a || b`, the one that is true."""
+    def __init__(
+        self,
+        *,
+        expression: _builtins.str = ...,
+        value: _builtins.str | None = ...,
+        error: _builtins.str | None = ...,
+        decisive: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_value", b"_value", "error", b"error", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_value", b"_value", "decisive", b"decisive", "error", b"error", "expression", b"expression", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___ExplainedPart: _TypeAlias = ExplainedPart  # noqa: Y015
+
+@_typing.final
+class ExplainedInput(_message.Message):
+    """An input that a guardrail reads."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    GIVEN_AS_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its declared name."""
+    origin: Global___InputOrigin.ValueType
+    """Where its value comes from."""
+    value: _builtins.str
+    """Its value as JSON, cut after 200 characters; absent if there is none."""
+    given_as: _builtins.str
+    """The key of the context that gives it, if that is another spelling of its name."""
+    problem: _builtins.str
+    """What is wrong with the value; absent if nothing is."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        origin: Global___InputOrigin.ValueType = ...,
+        value: _builtins.str | None = ...,
+        given_as: _builtins.str | None = ...,
+        problem: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_given_as", b"_given_as", "_problem", b"_problem", "_value", b"_value", "given_as", b"given_as", "problem", b"problem", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_given_as", b"_given_as", "_problem", b"_problem", "_value", b"_value", "given_as", b"given_as", "name", b"name", "origin", b"origin", "problem", b"problem", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__given_as: _TypeAlias = _typing.Literal["given_as"]  # noqa: Y015
+    _WhichOneofArgType__given_as: _TypeAlias = _typing.Literal["_given_as", b"_given_as"]  # noqa: Y015
+    _WhichOneofReturnType__problem: _TypeAlias = _typing.Literal["problem"]  # noqa: Y015
+    _WhichOneofArgType__problem: _TypeAlias = _typing.Literal["_problem", b"_problem"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__given_as) -> _WhichOneofReturnType__given_as | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__problem) -> _WhichOneofReturnType__problem | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___ExplainedInput: _TypeAlias = ExplainedInput  # noqa: Y015
 
 @_typing.final
 class BatchCheckGuardrailsRequest(_message.Message):

@@ -50,6 +50,11 @@ class GuardrailServiceStub:
                 request_serializer=cstp_dot_v1_dot_guardrails__pb2.GetRulebookRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_guardrails__pb2.GetRulebookResponse.FromString,
                 _registered_method=True)
+        self.ExplainGuardrails = channel.unary_unary(
+                '/cstp.v1.GuardrailService/ExplainGuardrails',
+                request_serializer=cstp_dot_v1_dot_guardrails__pb2.ExplainGuardrailsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_guardrails__pb2.ExplainGuardrailsResponse.FromString,
+                _registered_method=True)
         self.BatchCheckGuardrails = channel.unary_unary(
                 '/cstp.v1.GuardrailService/BatchCheckGuardrails',
                 request_serializer=cstp_dot_v1_dot_guardrails__pb2.BatchCheckGuardrailsRequest.SerializeToString,
@@ -84,6 +89,15 @@ class GuardrailServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainGuardrails(self, request, context):
+        """Explains what the guardrails in force make of an action: whether each fires, the value of each part of its condition,
+        and where its inputs come from. It is no check: nothing is recorded, and no approval is used. Errors:
+        INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def BatchCheckGuardrails(self, request, context):
         """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
         write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
@@ -110,6 +124,11 @@ def add_GuardrailServiceServicer_to_server(servicer, server):
                     servicer.GetRulebook,
                     request_deserializer=cstp_dot_v1_dot_guardrails__pb2.GetRulebookRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_guardrails__pb2.GetRulebookResponse.SerializeToString,
+            ),
+            'ExplainGuardrails': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainGuardrails,
+                    request_deserializer=cstp_dot_v1_dot_guardrails__pb2.ExplainGuardrailsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_guardrails__pb2.ExplainGuardrailsResponse.SerializeToString,
             ),
             'BatchCheckGuardrails': grpc.unary_unary_rpc_method_handler(
                     servicer.BatchCheckGuardrails,
@@ -199,6 +218,33 @@ class GuardrailService:
             '/cstp.v1.GuardrailService/GetRulebook',
             cstp_dot_v1_dot_guardrails__pb2.GetRulebookRequest.SerializeToString,
             cstp_dot_v1_dot_guardrails__pb2.GetRulebookResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainGuardrails(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.GuardrailService/ExplainGuardrails',
+            cstp_dot_v1_dot_guardrails__pb2.ExplainGuardrailsRequest.SerializeToString,
+            cstp_dot_v1_dot_guardrails__pb2.ExplainGuardrailsResponse.FromString,
             options,
             channel_credentials,
             insecure,

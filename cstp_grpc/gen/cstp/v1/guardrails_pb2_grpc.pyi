@@ -43,6 +43,11 @@ class GuardrailServiceStub:
     """
     GetRulebook: _grpc.UnaryUnaryMultiCallable[_guardrails_pb2.GetRulebookRequest, _guardrails_pb2.GetRulebookResponse]
     """Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so."""
+    ExplainGuardrails: _grpc.UnaryUnaryMultiCallable[_guardrails_pb2.ExplainGuardrailsRequest, _guardrails_pb2.ExplainGuardrailsResponse]
+    """Explains what the guardrails in force make of an action: whether each fires, the value of each part of its condition,
+    and where its inputs come from. It is no check: nothing is recorded, and no approval is used. Errors:
+    INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
+    """
     BatchCheckGuardrails: _grpc.UnaryUnaryMultiCallable[_guardrails_pb2.BatchCheckGuardrailsRequest, _guardrails_pb2.BatchCheckGuardrailsResponse]
     """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
     write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
@@ -64,6 +69,11 @@ class GuardrailServiceAsyncStub(GuardrailServiceStub):
     """
     GetRulebook: _aio.UnaryUnaryMultiCallable[_guardrails_pb2.GetRulebookRequest, _guardrails_pb2.GetRulebookResponse]  # type: ignore[assignment]
     """Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so."""
+    ExplainGuardrails: _aio.UnaryUnaryMultiCallable[_guardrails_pb2.ExplainGuardrailsRequest, _guardrails_pb2.ExplainGuardrailsResponse]  # type: ignore[assignment]
+    """Explains what the guardrails in force make of an action: whether each fires, the value of each part of its condition,
+    and where its inputs come from. It is no check: nothing is recorded, and no approval is used. Errors:
+    INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
+    """
     BatchCheckGuardrails: _aio.UnaryUnaryMultiCallable[_guardrails_pb2.BatchCheckGuardrailsRequest, _guardrails_pb2.BatchCheckGuardrailsResponse]  # type: ignore[assignment]
     """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
     write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
@@ -100,6 +110,17 @@ class GuardrailServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_guardrails_pb2.GetRulebookResponse, _abc.Awaitable[_guardrails_pb2.GetRulebookResponse]]:
         """Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so."""
+
+    @_abc_1.abstractmethod
+    def ExplainGuardrails(
+        self,
+        request: _guardrails_pb2.ExplainGuardrailsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_guardrails_pb2.ExplainGuardrailsResponse, _abc.Awaitable[_guardrails_pb2.ExplainGuardrailsResponse]]:
+        """Explains what the guardrails in force make of an action: whether each fires, the value of each part of its condition,
+        and where its inputs come from. It is no check: nothing is recorded, and no approval is used. Errors:
+        INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
+        """
 
     @_abc_1.abstractmethod
     def BatchCheckGuardrails(

@@ -82,6 +82,128 @@ func (Enforcement) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{0}
 }
 
+// What became of a guardrail.
+type RuleOutcome int32
+
+const (
+	// Never sent.
+	RuleOutcome_RULE_OUTCOME_UNSPECIFIED RuleOutcome = 0
+	// It fires.
+	RuleOutcome_RULE_OUTCOME_MATCHED RuleOutcome = 1
+	// It does not.
+	RuleOutcome_RULE_OUTCOME_NOT_MATCHED RuleOutcome = 2
+	// It cannot be evaluated, and counts as if it fired.
+	RuleOutcome_RULE_OUTCOME_UNEVALUABLE RuleOutcome = 3
+	// It does not concern the action, or is disabled or expired.
+	RuleOutcome_RULE_OUTCOME_SKIPPED RuleOutcome = 4
+)
+
+// Enum value maps for RuleOutcome.
+var (
+	RuleOutcome_name = map[int32]string{
+		0: "RULE_OUTCOME_UNSPECIFIED",
+		1: "RULE_OUTCOME_MATCHED",
+		2: "RULE_OUTCOME_NOT_MATCHED",
+		3: "RULE_OUTCOME_UNEVALUABLE",
+		4: "RULE_OUTCOME_SKIPPED",
+	}
+	RuleOutcome_value = map[string]int32{
+		"RULE_OUTCOME_UNSPECIFIED": 0,
+		"RULE_OUTCOME_MATCHED":     1,
+		"RULE_OUTCOME_NOT_MATCHED": 2,
+		"RULE_OUTCOME_UNEVALUABLE": 3,
+		"RULE_OUTCOME_SKIPPED":     4,
+	}
+)
+
+func (x RuleOutcome) Enum() *RuleOutcome {
+	p := new(RuleOutcome)
+	*p = x
+	return p
+}
+
+func (x RuleOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RuleOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_guardrails_proto_enumTypes[1].Descriptor()
+}
+
+func (RuleOutcome) Type() protoreflect.EnumType {
+	return &file_cstp_v1_guardrails_proto_enumTypes[1]
+}
+
+func (x RuleOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RuleOutcome.Descriptor instead.
+func (RuleOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{1}
+}
+
+// Where the value of an input comes from.
+type InputOrigin int32
+
+const (
+	// Never sent.
+	InputOrigin_INPUT_ORIGIN_UNSPECIFIED InputOrigin = 0
+	// From the action's context.
+	InputOrigin_INPUT_ORIGIN_GIVEN InputOrigin = 1
+	// From its declaration.
+	InputOrigin_INPUT_ORIGIN_DEFAULT InputOrigin = 2
+	// There is none.
+	InputOrigin_INPUT_ORIGIN_MISSING InputOrigin = 3
+	// The context gives one that is of another type, or not accepted.
+	InputOrigin_INPUT_ORIGIN_INVALID InputOrigin = 4
+)
+
+// Enum value maps for InputOrigin.
+var (
+	InputOrigin_name = map[int32]string{
+		0: "INPUT_ORIGIN_UNSPECIFIED",
+		1: "INPUT_ORIGIN_GIVEN",
+		2: "INPUT_ORIGIN_DEFAULT",
+		3: "INPUT_ORIGIN_MISSING",
+		4: "INPUT_ORIGIN_INVALID",
+	}
+	InputOrigin_value = map[string]int32{
+		"INPUT_ORIGIN_UNSPECIFIED": 0,
+		"INPUT_ORIGIN_GIVEN":       1,
+		"INPUT_ORIGIN_DEFAULT":     2,
+		"INPUT_ORIGIN_MISSING":     3,
+		"INPUT_ORIGIN_INVALID":     4,
+	}
+)
+
+func (x InputOrigin) Enum() *InputOrigin {
+	p := new(InputOrigin)
+	*p = x
+	return p
+}
+
+func (x InputOrigin) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (InputOrigin) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_guardrails_proto_enumTypes[2].Descriptor()
+}
+
+func (InputOrigin) Type() protoreflect.EnumType {
+	return &file_cstp_v1_guardrails_proto_enumTypes[2]
+}
+
+func (x InputOrigin) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use InputOrigin.Descriptor instead.
+func (InputOrigin) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{2}
+}
+
 // Which page to list.
 type ListGuardrailsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -923,6 +1045,462 @@ func (x *Rulebook) GetGuardrails() int32 {
 	return 0
 }
 
+// The action to explain, and the guardrails.
+type ExplainGuardrailsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The action, as for CheckGuardrails.
+	Action *Action `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
+	// The agent that acts, for guardrails that are for some agents only; the caller when absent.
+	ActingAgent *string `protobuf:"bytes,2,opt,name=acting_agent,json=actingAgent,proto3,oneof" json:"acting_agent,omitempty"`
+	// What that agent may do; what the caller may do when neither is given.
+	Permissions []Permission `protobuf:"varint,3,rep,packed,name=permissions,proto3,enum=cstp.v1.Permission" json:"permissions,omitempty"`
+	// The instant at which it acts; now when absent.
+	At *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
+	// Only these guardrails; all when empty.
+	GuardrailIds []string `protobuf:"bytes,5,rep,name=guardrail_ids,json=guardrailIds,proto3" json:"guardrail_ids,omitempty"`
+	// How many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+	PageSize int32 `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The nextPageToken of the page before; the rules must still be the same.
+	PageToken     string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainGuardrailsRequest) Reset() {
+	*x = ExplainGuardrailsRequest{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainGuardrailsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainGuardrailsRequest) ProtoMessage() {}
+
+func (x *ExplainGuardrailsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainGuardrailsRequest.ProtoReflect.Descriptor instead.
+func (*ExplainGuardrailsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ExplainGuardrailsRequest) GetAction() *Action {
+	if x != nil {
+		return x.Action
+	}
+	return nil
+}
+
+func (x *ExplainGuardrailsRequest) GetActingAgent() string {
+	if x != nil && x.ActingAgent != nil {
+		return *x.ActingAgent
+	}
+	return ""
+}
+
+func (x *ExplainGuardrailsRequest) GetPermissions() []Permission {
+	if x != nil {
+		return x.Permissions
+	}
+	return nil
+}
+
+func (x *ExplainGuardrailsRequest) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *ExplainGuardrailsRequest) GetGuardrailIds() []string {
+	if x != nil {
+		return x.GuardrailIds
+	}
+	return nil
+}
+
+func (x *ExplainGuardrailsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ExplainGuardrailsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// A page of explanations.
+type ExplainGuardrailsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The verdict on the action, of all guardrails; it has no checkId, since nothing is recorded.
+	Verdict *CheckGuardrailsResponse `protobuf:"bytes,1,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	// In the order in which violations are reported.
+	Guardrails []*GuardrailExplanation `protobuf:"bytes,2,rep,name=guardrails,proto3" json:"guardrails,omitempty"`
+	// The token of the next page; empty on the last one.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// The version of the rules, as verdicts name it.
+	RuleSetVersion string `protobuf:"bytes,4,opt,name=rule_set_version,json=ruleSetVersion,proto3" json:"rule_set_version,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ExplainGuardrailsResponse) Reset() {
+	*x = ExplainGuardrailsResponse{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainGuardrailsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainGuardrailsResponse) ProtoMessage() {}
+
+func (x *ExplainGuardrailsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainGuardrailsResponse.ProtoReflect.Descriptor instead.
+func (*ExplainGuardrailsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExplainGuardrailsResponse) GetVerdict() *CheckGuardrailsResponse {
+	if x != nil {
+		return x.Verdict
+	}
+	return nil
+}
+
+func (x *ExplainGuardrailsResponse) GetGuardrails() []*GuardrailExplanation {
+	if x != nil {
+		return x.Guardrails
+	}
+	return nil
+}
+
+func (x *ExplainGuardrailsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ExplainGuardrailsResponse) GetRuleSetVersion() string {
+	if x != nil {
+		return x.RuleSetVersion
+	}
+	return ""
+}
+
+// What becomes of a guardrail for an action, and why.
+type GuardrailExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier, as violations name it.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The name of its rulebook.
+	Rulebook string `protobuf:"bytes,2,opt,name=rulebook,proto3" json:"rulebook,omitempty"`
+	// Whether it blocks, warns or needs approval.
+	Severity Severity `protobuf:"varint,3,opt,name=severity,proto3,enum=cstp.v1.Severity" json:"severity,omitempty"`
+	// Whether that is enforced.
+	Enforcement Enforcement `protobuf:"varint,4,opt,name=enforcement,proto3,enum=cstp.v1.Enforcement" json:"enforcement,omitempty"`
+	// What became of it.
+	Outcome RuleOutcome `protobuf:"varint,5,opt,name=outcome,proto3,enum=cstp.v1.RuleOutcome" json:"outcome,omitempty"`
+	// Why it is skipped or cannot be evaluated; absent otherwise.
+	Reason *string `protobuf:"bytes,6,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
+	// What it reports if it fires or cannot be evaluated; absent otherwise.
+	Violation *Violation `protobuf:"bytes,7,opt,name=violation,proto3" json:"violation,omitempty"`
+	// The parts of its condition that `&&` and `||` connect, from left to right; a condition of more than 50 parts is
+	// taken apart less finely. Empty if it is skipped, or has no condition.
+	Parts []*ExplainedPart `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"`
+	// The inputs that it reads, by name.
+	Inputs []*ExplainedInput `protobuf:"bytes,9,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	// How long its condition takes; 0 if it is not evaluated.
+	Microseconds  float64 `protobuf:"fixed64,10,opt,name=microseconds,proto3" json:"microseconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuardrailExplanation) Reset() {
+	*x = GuardrailExplanation{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuardrailExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuardrailExplanation) ProtoMessage() {}
+
+func (x *GuardrailExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuardrailExplanation.ProtoReflect.Descriptor instead.
+func (*GuardrailExplanation) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *GuardrailExplanation) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GuardrailExplanation) GetRulebook() string {
+	if x != nil {
+		return x.Rulebook
+	}
+	return ""
+}
+
+func (x *GuardrailExplanation) GetSeverity() Severity {
+	if x != nil {
+		return x.Severity
+	}
+	return Severity_SEVERITY_UNSPECIFIED
+}
+
+func (x *GuardrailExplanation) GetEnforcement() Enforcement {
+	if x != nil {
+		return x.Enforcement
+	}
+	return Enforcement_ENFORCEMENT_UNSPECIFIED
+}
+
+func (x *GuardrailExplanation) GetOutcome() RuleOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return RuleOutcome_RULE_OUTCOME_UNSPECIFIED
+}
+
+func (x *GuardrailExplanation) GetReason() string {
+	if x != nil && x.Reason != nil {
+		return *x.Reason
+	}
+	return ""
+}
+
+func (x *GuardrailExplanation) GetViolation() *Violation {
+	if x != nil {
+		return x.Violation
+	}
+	return nil
+}
+
+func (x *GuardrailExplanation) GetParts() []*ExplainedPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *GuardrailExplanation) GetInputs() []*ExplainedInput {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+func (x *GuardrailExplanation) GetMicroseconds() float64 {
+	if x != nil {
+		return x.Microseconds
+	}
+	return 0
+}
+
+// A part of a condition.
+type ExplainedPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it is written.
+	Expression string `protobuf:"bytes,1,opt,name=expression,proto3" json:"expression,omitempty"`
+	// Its value as JSON, cut after 200 characters; absent if it cannot be evaluated.
+	Value *string `protobuf:"bytes,2,opt,name=value,proto3,oneof" json:"value,omitempty"`
+	// Why it cannot be evaluated.
+	Error *string `protobuf:"bytes,3,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	// Whether it settles the value of the condition: of `a || b`, the one that is true.
+	Decisive      bool `protobuf:"varint,4,opt,name=decisive,proto3" json:"decisive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedPart) Reset() {
+	*x = ExplainedPart{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedPart) ProtoMessage() {}
+
+func (x *ExplainedPart) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedPart.ProtoReflect.Descriptor instead.
+func (*ExplainedPart) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ExplainedPart) GetExpression() string {
+	if x != nil {
+		return x.Expression
+	}
+	return ""
+}
+
+func (x *ExplainedPart) GetValue() string {
+	if x != nil && x.Value != nil {
+		return *x.Value
+	}
+	return ""
+}
+
+func (x *ExplainedPart) GetError() string {
+	if x != nil && x.Error != nil {
+		return *x.Error
+	}
+	return ""
+}
+
+func (x *ExplainedPart) GetDecisive() bool {
+	if x != nil {
+		return x.Decisive
+	}
+	return false
+}
+
+// An input that a guardrail reads.
+type ExplainedInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its declared name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Where its value comes from.
+	Origin InputOrigin `protobuf:"varint,2,opt,name=origin,proto3,enum=cstp.v1.InputOrigin" json:"origin,omitempty"`
+	// Its value as JSON, cut after 200 characters; absent if there is none.
+	Value *string `protobuf:"bytes,3,opt,name=value,proto3,oneof" json:"value,omitempty"`
+	// The key of the context that gives it, if that is another spelling of its name.
+	GivenAs *string `protobuf:"bytes,4,opt,name=given_as,json=givenAs,proto3,oneof" json:"given_as,omitempty"`
+	// What is wrong with the value; absent if nothing is.
+	Problem       *string `protobuf:"bytes,5,opt,name=problem,proto3,oneof" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainedInput) Reset() {
+	*x = ExplainedInput{}
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainedInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainedInput) ProtoMessage() {}
+
+func (x *ExplainedInput) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainedInput.ProtoReflect.Descriptor instead.
+func (*ExplainedInput) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ExplainedInput) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExplainedInput) GetOrigin() InputOrigin {
+	if x != nil {
+		return x.Origin
+	}
+	return InputOrigin_INPUT_ORIGIN_UNSPECIFIED
+}
+
+func (x *ExplainedInput) GetValue() string {
+	if x != nil && x.Value != nil {
+		return *x.Value
+	}
+	return ""
+}
+
+func (x *ExplainedInput) GetGivenAs() string {
+	if x != nil && x.GivenAs != nil {
+		return *x.GivenAs
+	}
+	return ""
+}
+
+func (x *ExplainedInput) GetProblem() string {
+	if x != nil && x.Problem != nil {
+		return *x.Problem
+	}
+	return ""
+}
+
 // Actions to be judged.
 type BatchCheckGuardrailsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -936,7 +1514,7 @@ type BatchCheckGuardrailsRequest struct {
 
 func (x *BatchCheckGuardrailsRequest) Reset() {
 	*x = BatchCheckGuardrailsRequest{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1526,7 @@ func (x *BatchCheckGuardrailsRequest) String() string {
 func (*BatchCheckGuardrailsRequest) ProtoMessage() {}
 
 func (x *BatchCheckGuardrailsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[11]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1539,7 @@ func (x *BatchCheckGuardrailsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCheckGuardrailsRequest.ProtoReflect.Descriptor instead.
 func (*BatchCheckGuardrailsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{11}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BatchCheckGuardrailsRequest) GetActions() []*Action {
@@ -989,7 +1567,7 @@ type BatchCheckGuardrailsResponse struct {
 
 func (x *BatchCheckGuardrailsResponse) Reset() {
 	*x = BatchCheckGuardrailsResponse{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1579,7 @@ func (x *BatchCheckGuardrailsResponse) String() string {
 func (*BatchCheckGuardrailsResponse) ProtoMessage() {}
 
 func (x *BatchCheckGuardrailsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[12]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1592,7 @@ func (x *BatchCheckGuardrailsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCheckGuardrailsResponse.ProtoReflect.Descriptor instead.
 func (*BatchCheckGuardrailsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{12}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BatchCheckGuardrailsResponse) GetResults() []*BatchCheckResult {
@@ -1040,7 +1618,7 @@ type BatchCheckResult struct {
 
 func (x *BatchCheckResult) Reset() {
 	*x = BatchCheckResult{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1630,7 @@ func (x *BatchCheckResult) String() string {
 func (*BatchCheckResult) ProtoMessage() {}
 
 func (x *BatchCheckResult) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[13]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1643,7 @@ func (x *BatchCheckResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchCheckResult.ProtoReflect.Descriptor instead.
 func (*BatchCheckResult) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{13}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BatchCheckResult) GetResult() isBatchCheckResult_Result {
@@ -1124,7 +1702,7 @@ type CheckError struct {
 
 func (x *CheckError) Reset() {
 	*x = CheckError{}
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1714,7 @@ func (x *CheckError) String() string {
 func (*CheckError) ProtoMessage() {}
 
 func (x *CheckError) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_guardrails_proto_msgTypes[14]
+	mi := &file_cstp_v1_guardrails_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1727,7 @@ func (x *CheckError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckError.ProtoReflect.Descriptor instead.
 func (*CheckError) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{14}
+	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CheckError) GetReason() string {
@@ -1249,7 +1827,56 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\n" +
 	"guardrails\x18\x06 \x01(\x05R\n" +
 	"guardrailsB\b\n" +
-	"\x06_owner\"r\n" +
+	"\x06_owner\"\xc0\x02\n" +
+	"\x18ExplainGuardrailsRequest\x12'\n" +
+	"\x06action\x18\x01 \x01(\v2\x0f.cstp.v1.ActionR\x06action\x12&\n" +
+	"\facting_agent\x18\x02 \x01(\tH\x00R\vactingAgent\x88\x01\x01\x125\n" +
+	"\vpermissions\x18\x03 \x03(\x0e2\x13.cstp.v1.PermissionR\vpermissions\x12*\n" +
+	"\x02at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12#\n" +
+	"\rguardrail_ids\x18\x05 \x03(\tR\fguardrailIds\x12\x1b\n" +
+	"\tpage_size\x18\x06 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\a \x01(\tR\tpageTokenB\x0f\n" +
+	"\r_acting_agent\"\xe8\x01\n" +
+	"\x19ExplainGuardrailsResponse\x12:\n" +
+	"\averdict\x18\x01 \x01(\v2 .cstp.v1.CheckGuardrailsResponseR\averdict\x12=\n" +
+	"\n" +
+	"guardrails\x18\x02 \x03(\v2\x1d.cstp.v1.GuardrailExplanationR\n" +
+	"guardrails\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\x12(\n" +
+	"\x10rule_set_version\x18\x04 \x01(\tR\x0eruleSetVersion\"\xb6\x03\n" +
+	"\x14GuardrailExplanation\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
+	"\brulebook\x18\x02 \x01(\tR\brulebook\x12-\n" +
+	"\bseverity\x18\x03 \x01(\x0e2\x11.cstp.v1.SeverityR\bseverity\x126\n" +
+	"\venforcement\x18\x04 \x01(\x0e2\x14.cstp.v1.EnforcementR\venforcement\x12.\n" +
+	"\aoutcome\x18\x05 \x01(\x0e2\x14.cstp.v1.RuleOutcomeR\aoutcome\x12\x1b\n" +
+	"\x06reason\x18\x06 \x01(\tH\x00R\x06reason\x88\x01\x01\x120\n" +
+	"\tviolation\x18\a \x01(\v2\x12.cstp.v1.ViolationR\tviolation\x12,\n" +
+	"\x05parts\x18\b \x03(\v2\x16.cstp.v1.ExplainedPartR\x05parts\x12/\n" +
+	"\x06inputs\x18\t \x03(\v2\x17.cstp.v1.ExplainedInputR\x06inputs\x12\"\n" +
+	"\fmicroseconds\x18\n" +
+	" \x01(\x01R\fmicrosecondsB\t\n" +
+	"\a_reason\"\x95\x01\n" +
+	"\rExplainedPart\x12\x1e\n" +
+	"\n" +
+	"expression\x18\x01 \x01(\tR\n" +
+	"expression\x12\x19\n" +
+	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x88\x01\x01\x12\x19\n" +
+	"\x05error\x18\x03 \x01(\tH\x01R\x05error\x88\x01\x01\x12\x1a\n" +
+	"\bdecisive\x18\x04 \x01(\bR\bdecisiveB\b\n" +
+	"\x06_valueB\b\n" +
+	"\x06_error\"\xcf\x01\n" +
+	"\x0eExplainedInput\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
+	"\x06origin\x18\x02 \x01(\x0e2\x14.cstp.v1.InputOriginR\x06origin\x12\x19\n" +
+	"\x05value\x18\x03 \x01(\tH\x00R\x05value\x88\x01\x01\x12\x1e\n" +
+	"\bgiven_as\x18\x04 \x01(\tH\x01R\agivenAs\x88\x01\x01\x12\x1d\n" +
+	"\aproblem\x18\x05 \x01(\tH\x02R\aproblem\x88\x01\x01B\b\n" +
+	"\x06_valueB\v\n" +
+	"\t_given_asB\n" +
+	"\n" +
+	"\b_problem\"r\n" +
 	"\x1bBatchCheckGuardrailsRequest\x12)\n" +
 	"\aactions\x18\x01 \x03(\v2\x0f.cstp.v1.ActionR\aactions\x12(\n" +
 	"\x05agent\x18\x02 \x01(\v2\x12.cstp.v1.AgentInfoR\x05agent\"S\n" +
@@ -1267,12 +1894,25 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\x17ENFORCEMENT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13ENFORCEMENT_ENFORCE\x10\x01\x12\x16\n" +
 	"\x12ENFORCEMENT_DRYRUN\x10\x02\x12\x18\n" +
-	"\x14ENFORCEMENT_DISABLED\x10\x032\xac\x04\n" +
+	"\x14ENFORCEMENT_DISABLED\x10\x03*\x9b\x01\n" +
+	"\vRuleOutcome\x12\x1c\n" +
+	"\x18RULE_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14RULE_OUTCOME_MATCHED\x10\x01\x12\x1c\n" +
+	"\x18RULE_OUTCOME_NOT_MATCHED\x10\x02\x12\x1c\n" +
+	"\x18RULE_OUTCOME_UNEVALUABLE\x10\x03\x12\x18\n" +
+	"\x14RULE_OUTCOME_SKIPPED\x10\x04*\x91\x01\n" +
+	"\vInputOrigin\x12\x1c\n" +
+	"\x18INPUT_ORIGIN_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12INPUT_ORIGIN_GIVEN\x10\x01\x12\x18\n" +
+	"\x14INPUT_ORIGIN_DEFAULT\x10\x02\x12\x18\n" +
+	"\x14INPUT_ORIGIN_MISSING\x10\x03\x12\x18\n" +
+	"\x14INPUT_ORIGIN_INVALID\x10\x042\xf4\x05\n" +
 	"\x10GuardrailService\x12n\n" +
 	"\x0eListGuardrails\x12\x1e.cstp.v1.ListGuardrailsRequest\x1a\x1f.cstp.v1.ListGuardrailsResponse\"\x1b\x88\xb5\x18\a\x9a\xb5\x18\x10{\"pageSize\": 20}\x90\x02\x01\x12T\n" +
 	"\n" +
 	"ListInputs\x12\x1a.cstp.v1.ListInputsRequest\x1a\x1b.cstp.v1.ListInputsResponse\"\r\x88\xb5\x18\a\x9a\xb5\x18\x02{}\x90\x02\x01\x12W\n" +
-	"\vGetRulebook\x12\x1b.cstp.v1.GetRulebookRequest\x1a\x1c.cstp.v1.GetRulebookResponse\"\r\x88\xb5\x18\a\x9a\xb5\x18\x02{}\x90\x02\x01\x12\xf8\x01\n" +
+	"\vGetRulebook\x12\x1b.cstp.v1.GetRulebookRequest\x1a\x1c.cstp.v1.GetRulebookResponse\"\r\x88\xb5\x18\a\x9a\xb5\x18\x02{}\x90\x02\x01\x12\xc5\x01\n" +
+	"\x11ExplainGuardrails\x12!.cstp.v1.ExplainGuardrailsRequest\x1a\".cstp.v1.ExplainGuardrailsResponse\"i\x88\xb5\x18\x06\x9a\xb5\x18^{\"action\": {\"description\": \"Deploy the auth service\", \"context\": {\"affectsProduction\": true}}}\x90\x02\x01\x12\xf8\x01\n" +
 	"\x14BatchCheckGuardrails\x12$.cstp.v1.BatchCheckGuardrailsRequest\x1a%.cstp.v1.BatchCheckGuardrailsResponse\"\x92\x01\x88\xb5\x18\x02\x9a\xb5\x18\x86\x01{\"actions\": [{\"description\": \"Delete the staging database\", \"context\": {\"destroysData\": true}}, {\"description\": \"Rename a variable\"}]}\x90\x02\x02B\x80\x01\n" +
 	"\vcom.cstp.v1B\x0fGuardrailsProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
 
@@ -1288,64 +1928,87 @@ func file_cstp_v1_guardrails_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_guardrails_proto_rawDescData
 }
 
-var file_cstp_v1_guardrails_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cstp_v1_guardrails_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_cstp_v1_guardrails_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_cstp_v1_guardrails_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_cstp_v1_guardrails_proto_goTypes = []any{
 	(Enforcement)(0),                     // 0: cstp.v1.Enforcement
-	(*ListGuardrailsRequest)(nil),        // 1: cstp.v1.ListGuardrailsRequest
-	(*ListGuardrailsResponse)(nil),       // 2: cstp.v1.ListGuardrailsResponse
-	(*Guardrail)(nil),                    // 3: cstp.v1.Guardrail
-	(*ListInputsRequest)(nil),            // 4: cstp.v1.ListInputsRequest
-	(*ListInputsResponse)(nil),           // 5: cstp.v1.ListInputsResponse
-	(*GuardrailInput)(nil),               // 6: cstp.v1.GuardrailInput
-	(*GetRulebookRequest)(nil),           // 7: cstp.v1.GetRulebookRequest
-	(*GetRulebookResponse)(nil),          // 8: cstp.v1.GetRulebookResponse
-	(*FailedLoad)(nil),                   // 9: cstp.v1.FailedLoad
-	(*RulebookProblem)(nil),              // 10: cstp.v1.RulebookProblem
-	(*Rulebook)(nil),                     // 11: cstp.v1.Rulebook
-	(*BatchCheckGuardrailsRequest)(nil),  // 12: cstp.v1.BatchCheckGuardrailsRequest
-	(*BatchCheckGuardrailsResponse)(nil), // 13: cstp.v1.BatchCheckGuardrailsResponse
-	(*BatchCheckResult)(nil),             // 14: cstp.v1.BatchCheckResult
-	(*CheckError)(nil),                   // 15: cstp.v1.CheckError
-	(Severity)(0),                        // 16: cstp.v1.Severity
-	(*timestamppb.Timestamp)(nil),        // 17: google.protobuf.Timestamp
-	(Stakes)(0),                          // 18: cstp.v1.Stakes
-	(*structpb.Value)(nil),               // 19: google.protobuf.Value
-	(*Action)(nil),                       // 20: cstp.v1.Action
-	(*AgentInfo)(nil),                    // 21: cstp.v1.AgentInfo
-	(*CheckGuardrailsResponse)(nil),      // 22: cstp.v1.CheckGuardrailsResponse
+	(RuleOutcome)(0),                     // 1: cstp.v1.RuleOutcome
+	(InputOrigin)(0),                     // 2: cstp.v1.InputOrigin
+	(*ListGuardrailsRequest)(nil),        // 3: cstp.v1.ListGuardrailsRequest
+	(*ListGuardrailsResponse)(nil),       // 4: cstp.v1.ListGuardrailsResponse
+	(*Guardrail)(nil),                    // 5: cstp.v1.Guardrail
+	(*ListInputsRequest)(nil),            // 6: cstp.v1.ListInputsRequest
+	(*ListInputsResponse)(nil),           // 7: cstp.v1.ListInputsResponse
+	(*GuardrailInput)(nil),               // 8: cstp.v1.GuardrailInput
+	(*GetRulebookRequest)(nil),           // 9: cstp.v1.GetRulebookRequest
+	(*GetRulebookResponse)(nil),          // 10: cstp.v1.GetRulebookResponse
+	(*FailedLoad)(nil),                   // 11: cstp.v1.FailedLoad
+	(*RulebookProblem)(nil),              // 12: cstp.v1.RulebookProblem
+	(*Rulebook)(nil),                     // 13: cstp.v1.Rulebook
+	(*ExplainGuardrailsRequest)(nil),     // 14: cstp.v1.ExplainGuardrailsRequest
+	(*ExplainGuardrailsResponse)(nil),    // 15: cstp.v1.ExplainGuardrailsResponse
+	(*GuardrailExplanation)(nil),         // 16: cstp.v1.GuardrailExplanation
+	(*ExplainedPart)(nil),                // 17: cstp.v1.ExplainedPart
+	(*ExplainedInput)(nil),               // 18: cstp.v1.ExplainedInput
+	(*BatchCheckGuardrailsRequest)(nil),  // 19: cstp.v1.BatchCheckGuardrailsRequest
+	(*BatchCheckGuardrailsResponse)(nil), // 20: cstp.v1.BatchCheckGuardrailsResponse
+	(*BatchCheckResult)(nil),             // 21: cstp.v1.BatchCheckResult
+	(*CheckError)(nil),                   // 22: cstp.v1.CheckError
+	(Severity)(0),                        // 23: cstp.v1.Severity
+	(*timestamppb.Timestamp)(nil),        // 24: google.protobuf.Timestamp
+	(Stakes)(0),                          // 25: cstp.v1.Stakes
+	(*structpb.Value)(nil),               // 26: google.protobuf.Value
+	(*Action)(nil),                       // 27: cstp.v1.Action
+	(Permission)(0),                      // 28: cstp.v1.Permission
+	(*CheckGuardrailsResponse)(nil),      // 29: cstp.v1.CheckGuardrailsResponse
+	(*Violation)(nil),                    // 30: cstp.v1.Violation
+	(*AgentInfo)(nil),                    // 31: cstp.v1.AgentInfo
 }
 var file_cstp_v1_guardrails_proto_depIdxs = []int32{
-	3,  // 0: cstp.v1.ListGuardrailsResponse.guardrails:type_name -> cstp.v1.Guardrail
-	16, // 1: cstp.v1.Guardrail.severity:type_name -> cstp.v1.Severity
+	5,  // 0: cstp.v1.ListGuardrailsResponse.guardrails:type_name -> cstp.v1.Guardrail
+	23, // 1: cstp.v1.Guardrail.severity:type_name -> cstp.v1.Severity
 	0,  // 2: cstp.v1.Guardrail.enforcement:type_name -> cstp.v1.Enforcement
-	17, // 3: cstp.v1.Guardrail.expires:type_name -> google.protobuf.Timestamp
-	18, // 4: cstp.v1.Guardrail.stakes:type_name -> cstp.v1.Stakes
-	6,  // 5: cstp.v1.ListInputsResponse.inputs:type_name -> cstp.v1.GuardrailInput
-	19, // 6: cstp.v1.GuardrailInput.default_value:type_name -> google.protobuf.Value
-	17, // 7: cstp.v1.GetRulebookResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	11, // 8: cstp.v1.GetRulebookResponse.rulebooks:type_name -> cstp.v1.Rulebook
-	9,  // 9: cstp.v1.GetRulebookResponse.last_failed_load:type_name -> cstp.v1.FailedLoad
-	17, // 10: cstp.v1.FailedLoad.failed_at:type_name -> google.protobuf.Timestamp
-	10, // 11: cstp.v1.FailedLoad.problems:type_name -> cstp.v1.RulebookProblem
-	20, // 12: cstp.v1.BatchCheckGuardrailsRequest.actions:type_name -> cstp.v1.Action
-	21, // 13: cstp.v1.BatchCheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	14, // 14: cstp.v1.BatchCheckGuardrailsResponse.results:type_name -> cstp.v1.BatchCheckResult
-	22, // 15: cstp.v1.BatchCheckResult.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
-	15, // 16: cstp.v1.BatchCheckResult.error:type_name -> cstp.v1.CheckError
-	1,  // 17: cstp.v1.GuardrailService.ListGuardrails:input_type -> cstp.v1.ListGuardrailsRequest
-	4,  // 18: cstp.v1.GuardrailService.ListInputs:input_type -> cstp.v1.ListInputsRequest
-	7,  // 19: cstp.v1.GuardrailService.GetRulebook:input_type -> cstp.v1.GetRulebookRequest
-	12, // 20: cstp.v1.GuardrailService.BatchCheckGuardrails:input_type -> cstp.v1.BatchCheckGuardrailsRequest
-	2,  // 21: cstp.v1.GuardrailService.ListGuardrails:output_type -> cstp.v1.ListGuardrailsResponse
-	5,  // 22: cstp.v1.GuardrailService.ListInputs:output_type -> cstp.v1.ListInputsResponse
-	8,  // 23: cstp.v1.GuardrailService.GetRulebook:output_type -> cstp.v1.GetRulebookResponse
-	13, // 24: cstp.v1.GuardrailService.BatchCheckGuardrails:output_type -> cstp.v1.BatchCheckGuardrailsResponse
-	21, // [21:25] is the sub-list for method output_type
-	17, // [17:21] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	24, // 3: cstp.v1.Guardrail.expires:type_name -> google.protobuf.Timestamp
+	25, // 4: cstp.v1.Guardrail.stakes:type_name -> cstp.v1.Stakes
+	8,  // 5: cstp.v1.ListInputsResponse.inputs:type_name -> cstp.v1.GuardrailInput
+	26, // 6: cstp.v1.GuardrailInput.default_value:type_name -> google.protobuf.Value
+	24, // 7: cstp.v1.GetRulebookResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	13, // 8: cstp.v1.GetRulebookResponse.rulebooks:type_name -> cstp.v1.Rulebook
+	11, // 9: cstp.v1.GetRulebookResponse.last_failed_load:type_name -> cstp.v1.FailedLoad
+	24, // 10: cstp.v1.FailedLoad.failed_at:type_name -> google.protobuf.Timestamp
+	12, // 11: cstp.v1.FailedLoad.problems:type_name -> cstp.v1.RulebookProblem
+	27, // 12: cstp.v1.ExplainGuardrailsRequest.action:type_name -> cstp.v1.Action
+	28, // 13: cstp.v1.ExplainGuardrailsRequest.permissions:type_name -> cstp.v1.Permission
+	24, // 14: cstp.v1.ExplainGuardrailsRequest.at:type_name -> google.protobuf.Timestamp
+	29, // 15: cstp.v1.ExplainGuardrailsResponse.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
+	16, // 16: cstp.v1.ExplainGuardrailsResponse.guardrails:type_name -> cstp.v1.GuardrailExplanation
+	23, // 17: cstp.v1.GuardrailExplanation.severity:type_name -> cstp.v1.Severity
+	0,  // 18: cstp.v1.GuardrailExplanation.enforcement:type_name -> cstp.v1.Enforcement
+	1,  // 19: cstp.v1.GuardrailExplanation.outcome:type_name -> cstp.v1.RuleOutcome
+	30, // 20: cstp.v1.GuardrailExplanation.violation:type_name -> cstp.v1.Violation
+	17, // 21: cstp.v1.GuardrailExplanation.parts:type_name -> cstp.v1.ExplainedPart
+	18, // 22: cstp.v1.GuardrailExplanation.inputs:type_name -> cstp.v1.ExplainedInput
+	2,  // 23: cstp.v1.ExplainedInput.origin:type_name -> cstp.v1.InputOrigin
+	27, // 24: cstp.v1.BatchCheckGuardrailsRequest.actions:type_name -> cstp.v1.Action
+	31, // 25: cstp.v1.BatchCheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	21, // 26: cstp.v1.BatchCheckGuardrailsResponse.results:type_name -> cstp.v1.BatchCheckResult
+	29, // 27: cstp.v1.BatchCheckResult.verdict:type_name -> cstp.v1.CheckGuardrailsResponse
+	22, // 28: cstp.v1.BatchCheckResult.error:type_name -> cstp.v1.CheckError
+	3,  // 29: cstp.v1.GuardrailService.ListGuardrails:input_type -> cstp.v1.ListGuardrailsRequest
+	6,  // 30: cstp.v1.GuardrailService.ListInputs:input_type -> cstp.v1.ListInputsRequest
+	9,  // 31: cstp.v1.GuardrailService.GetRulebook:input_type -> cstp.v1.GetRulebookRequest
+	14, // 32: cstp.v1.GuardrailService.ExplainGuardrails:input_type -> cstp.v1.ExplainGuardrailsRequest
+	19, // 33: cstp.v1.GuardrailService.BatchCheckGuardrails:input_type -> cstp.v1.BatchCheckGuardrailsRequest
+	4,  // 34: cstp.v1.GuardrailService.ListGuardrails:output_type -> cstp.v1.ListGuardrailsResponse
+	7,  // 35: cstp.v1.GuardrailService.ListInputs:output_type -> cstp.v1.ListInputsResponse
+	10, // 36: cstp.v1.GuardrailService.GetRulebook:output_type -> cstp.v1.GetRulebookResponse
+	15, // 37: cstp.v1.GuardrailService.ExplainGuardrails:output_type -> cstp.v1.ExplainGuardrailsResponse
+	20, // 38: cstp.v1.GuardrailService.BatchCheckGuardrails:output_type -> cstp.v1.BatchCheckGuardrailsResponse
+	34, // [34:39] is the sub-list for method output_type
+	29, // [29:34] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_guardrails_proto_init() }
@@ -1359,7 +2022,11 @@ func file_cstp_v1_guardrails_proto_init() {
 	file_cstp_v1_guardrails_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_guardrails_proto_msgTypes[5].OneofWrappers = []any{}
 	file_cstp_v1_guardrails_proto_msgTypes[10].OneofWrappers = []any{}
-	file_cstp_v1_guardrails_proto_msgTypes[13].OneofWrappers = []any{
+	file_cstp_v1_guardrails_proto_msgTypes[11].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[13].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[14].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[15].OneofWrappers = []any{}
+	file_cstp_v1_guardrails_proto_msgTypes[18].OneofWrappers = []any{
 		(*BatchCheckResult_Verdict)(nil),
 		(*BatchCheckResult_Error)(nil),
 	}
@@ -1368,8 +2035,8 @@ func file_cstp_v1_guardrails_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_guardrails_proto_rawDesc), len(file_cstp_v1_guardrails_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   15,
+			NumEnums:      3,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	GuardrailService_ListGuardrails_FullMethodName       = "/cstp.v1.GuardrailService/ListGuardrails"
 	GuardrailService_ListInputs_FullMethodName           = "/cstp.v1.GuardrailService/ListInputs"
 	GuardrailService_GetRulebook_FullMethodName          = "/cstp.v1.GuardrailService/GetRulebook"
+	GuardrailService_ExplainGuardrails_FullMethodName    = "/cstp.v1.GuardrailService/ExplainGuardrails"
 	GuardrailService_BatchCheckGuardrails_FullMethodName = "/cstp.v1.GuardrailService/BatchCheckGuardrails"
 )
 
@@ -41,6 +42,10 @@ type GuardrailServiceClient interface {
 	ListInputs(ctx context.Context, in *ListInputsRequest, opts ...grpc.CallOption) (*ListInputsResponse, error)
 	// Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so.
 	GetRulebook(ctx context.Context, in *GetRulebookRequest, opts ...grpc.CallOption) (*GetRulebookResponse, error)
+	// Explains what the guardrails in force make of an action: whether each fires, the value of each part of its condition,
+	// and where its inputs come from. It is no check: nothing is recorded, and no approval is used. Errors:
+	// INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
+	ExplainGuardrails(ctx context.Context, in *ExplainGuardrailsRequest, opts ...grpc.CallOption) (*ExplainGuardrailsResponse, error)
 	// Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
 	// write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
 	// INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
@@ -85,6 +90,16 @@ func (c *guardrailServiceClient) GetRulebook(ctx context.Context, in *GetRuleboo
 	return out, nil
 }
 
+func (c *guardrailServiceClient) ExplainGuardrails(ctx context.Context, in *ExplainGuardrailsRequest, opts ...grpc.CallOption) (*ExplainGuardrailsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainGuardrailsResponse)
+	err := c.cc.Invoke(ctx, GuardrailService_ExplainGuardrails_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *guardrailServiceClient) BatchCheckGuardrails(ctx context.Context, in *BatchCheckGuardrailsRequest, opts ...grpc.CallOption) (*BatchCheckGuardrailsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(BatchCheckGuardrailsResponse)
@@ -109,6 +124,10 @@ type GuardrailServiceServer interface {
 	ListInputs(context.Context, *ListInputsRequest) (*ListInputsResponse, error)
 	// Tells which rulebooks are in force, since when, and why those that are in the files now are not, if that is so.
 	GetRulebook(context.Context, *GetRulebookRequest) (*GetRulebookResponse, error)
+	// Explains what the guardrails in force make of an action: whether each fires, the value of each part of its condition,
+	// and where its inputs come from. It is no check: nothing is recorded, and no approval is used. Errors:
+	// INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
+	ExplainGuardrails(context.Context, *ExplainGuardrailsRequest) (*ExplainGuardrailsResponse, error)
 	// Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
 	// write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
 	// INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
@@ -131,6 +150,9 @@ func (UnimplementedGuardrailServiceServer) ListInputs(context.Context, *ListInpu
 }
 func (UnimplementedGuardrailServiceServer) GetRulebook(context.Context, *GetRulebookRequest) (*GetRulebookResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetRulebook not implemented")
+}
+func (UnimplementedGuardrailServiceServer) ExplainGuardrails(context.Context, *ExplainGuardrailsRequest) (*ExplainGuardrailsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainGuardrails not implemented")
 }
 func (UnimplementedGuardrailServiceServer) BatchCheckGuardrails(context.Context, *BatchCheckGuardrailsRequest) (*BatchCheckGuardrailsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method BatchCheckGuardrails not implemented")
@@ -210,6 +232,24 @@ func _GuardrailService_GetRulebook_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GuardrailService_ExplainGuardrails_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainGuardrailsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GuardrailServiceServer).ExplainGuardrails(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GuardrailService_ExplainGuardrails_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GuardrailServiceServer).ExplainGuardrails(ctx, req.(*ExplainGuardrailsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _GuardrailService_BatchCheckGuardrails_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(BatchCheckGuardrailsRequest)
 	if err := dec(in); err != nil {
@@ -246,6 +286,10 @@ var GuardrailService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetRulebook",
 			Handler:    _GuardrailService_GetRulebook_Handler,
+		},
+		{
+			MethodName: "ExplainGuardrails",
+			Handler:    _GuardrailService_ExplainGuardrails_Handler,
 		},
 		{
 			MethodName: "BatchCheckGuardrails",
