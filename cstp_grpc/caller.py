@@ -11,6 +11,9 @@ from cstp_grpc.enums import Permission
 ANONYMOUS: Final = "anonymous"
 """The agent name of all callers if authentication is disabled."""
 
+DEVELOPER: Final = "developer"
+"""The agent of a developer, whose token `cstp serve --dev` makes."""
+
 RELAYED_READER: Final = ""
 """The reader's name if a peer asks on behalf of its own callers: a peer without decisions. No agent has this name."""
 

@@ -20,7 +20,7 @@ import yaml
 from pydantic import SecretStr
 
 from cstp_grpc import config
-from tests.case_setup import PROJECT, settings_of, write_project
+from tests.case_setup import PROJECT, Caller, settings_of, write_project
 from tests.harness import TOKENS, GrpcCaller, HttpAnswer, JsonRpcCaller, Outcome, bridging, running
 
 Case = dict[str, Any]
@@ -105,7 +105,7 @@ def served_by_all(pillar: config.PillarSettings, endings: Sequence[str]) -> conf
 class RunCaller:
     """Calls as the agents of one run, in the names of its case."""
 
-    caller: GrpcCaller | JsonRpcCaller
+    caller: Caller
     ending: str
     names: frozenset[str]
 

@@ -370,11 +370,17 @@ def connected_client(choice: ServerChoice, timeout: float | None) -> Iterator[Cs
 def server_options(command: Command) -> Command:
     """Add the options that choose a server, passed to the command as `choice` and `timeout`."""
 
-    @click.option("--agent", metavar="NAME|URL", help="The agent to call; when absent, this machine's server.")
+    @click.option(
+        "--agent", metavar="NAME|URL", help="The agent to call, or local:FOLDER; when absent, this machine's server."
+    )
     @click.option("--token", metavar="TOKEN", help="The bearer token; CSTP_TOKEN when absent.")
     @click.option("--agents-file", type=FILE, help="Where agents are named; CSTP_AGENTS_FILE when absent.")
     @ca_option
     @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="How long to wait.")
+    @click.option("--local", is_flag=True, help="Call no server: use the data folder in this process.")
+    @click.option(
+        "--as", "identity", metavar="AGENT", help="With --local: who acts; when absent, the only agent configured."
+    )
     @functools.wraps(command)
     def wrapper(
         *args: Any,
@@ -383,10 +389,13 @@ def server_options(command: Command) -> Command:
         agents_file: Path | None,
         ca_file: Path | None,
         timeout: float | None,
+        local: bool,
+        identity: str | None,
         **kwargs: Any,
     ) -> None:
         from cstp_grpc.cli.server_choice import ServerChoice
 
-        command(*args, choice=ServerChoice(agent, token, agents_file, ca_file), timeout=timeout, **kwargs)
+        choice = ServerChoice(agent, token, agents_file, ca_file, local, identity)
+        command(*args, choice=choice, timeout=timeout, **kwargs)
 
     return wrapper

@@ -10,6 +10,7 @@ import yaml
 from rich.text import Text
 
 from cstp_grpc import config
+from cstp_grpc.caller import DEVELOPER
 from cstp_grpc.cli import decision_output, developer_setup
 from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.output import Output
@@ -80,7 +81,7 @@ def demo_settings(folder: Path) -> Settings:
         index={"mode": "off"},
         embedding={"provider": choose_embedder()},
     )
-    return developer_setup.with_agent(settings, developer_setup.DEVELOPER, DEMO_TOKEN)
+    return developer_setup.with_agent(settings, DEVELOPER, DEMO_TOKEN)
 
 
 def choose_embedder() -> str:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import SecretStr
 
+from cstp_grpc.caller import DEVELOPER
 from cstp_grpc.cli.server_choice import AGENTS_FILE
 from cstp_grpc.config import ConfigError, Settings, TlsSettings, TokenSettings
+from cstp_grpc.config.environment import DEVELOPER_TOKEN_FILE
 from cstp_grpc.decisions.model import ImportRecord, SourceLinks
 from cstp_grpc.enums import Permission
 from cstp_grpc.liaison.model import liaison_agent
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from cstp_grpc.client import CstpClient
 
 
-DEVELOPER = "developer"
-TOKEN_FILE = "dev-token"  # noqa: S105 - a file's name
 TOKEN_BYTES = 32
 """256 bits of randomness, the default of `secrets`."""
 EXAMPLES_FILE = Path(__file__).with_name("examples") / "decisions.yaml"
@@ -41,7 +41,7 @@ class DeveloperToken:
 
 def developer_token(data_dir: Path) -> DeveloperToken:
     """Return the token in the data folder; the first start creates it. Raises ConfigError."""
-    path = data_dir / TOKEN_FILE
+    path = data_dir / DEVELOPER_TOKEN_FILE
     # Others cannot enter a new data folder; an existing one keeps its mode.
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Made before it is known whether it is needed: creating the file is the test whether there is one, so that two

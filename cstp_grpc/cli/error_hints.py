@@ -51,6 +51,8 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
         case errors.Conflict() if endpoint is not None:
             return "Use another id, or repeat exactly what was sent with this one."
         case errors.InternalError() | errors.QueryFailed() | errors.Unavailable() if error.request_id:
+            if endpoint is not None and endpoint.is_folder:
+                return None
             return f"The server's log tells more under the request id {error.request_id}."
     return None
 

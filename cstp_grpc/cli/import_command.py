@@ -17,14 +17,16 @@ from rich.console import Console
 from rich.text import Text
 
 from cstp_grpc import config
-from cstp_grpc.caller import ANONYMOUS
+from cstp_grpc.caller import ANONYMOUS, DEVELOPER
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
 from cstp_grpc.cli.decision_output import enum_word
-from cstp_grpc.cli.developer_setup import DEVELOPER, TOKEN_FILE, with_agent
+from cstp_grpc.cli.developer_setup import with_agent
 from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.output import Output, progress_bar, to_printable
 from cstp_grpc.cli.server_choice import AgentCallDefaults, Endpoint, LoadedConfiguration, ServerChoice, choose_server
+from cstp_grpc.client.folder_target import is_folder_target
 from cstp_grpc.config import AuthSettings, GrpcSettings, IndexSettings, RateLimitSettings, Settings
+from cstp_grpc.config.environment import DEVELOPER_TOKEN_FILE
 from cstp_grpc.contract import json_codec
 from cstp_grpc.decisions.messages import import_request
 from cstp_grpc.decisions.model import DecisionContent
@@ -83,7 +85,7 @@ def choose_importer(settings: Settings, wanted: str | None) -> str:
         # Without authentication every caller is anonymous, so that nobody could read what another agent had imported.
         known, recorders = known | {ANONYMOUS}, [ANONYMOUS]
     # The file shows that a developer's server ran here, whose decisions are those of `developer`.
-    if (settings.data_dir / TOKEN_FILE).exists() or not known:
+    if (settings.data_dir / DEVELOPER_TOKEN_FILE).exists() or not known:
         known, recorders = known | {DEVELOPER}, recorders or [DEVELOPER]
     if wanted is not None:
         if wanted not in known:
@@ -235,7 +237,6 @@ progress is seen, and that an interruption loses no more.
 @click.option("--share", is_flag=True, help="Let every agent find the decisions.")
 @click.option("--project", help="The project of decisions that name none.")
 @click.option("--restore-deleted", is_flag=True, help="Import also what you deleted after an import before.")
-@click.option("--as", "identity", metavar="AGENT", help="Whose decisions they become where no server runs.")
 @click.option("--dry-run", is_flag=True, help="Read and check only; send nothing.")
 @click.option("--verbose", is_flag=True, help="Tell too what was guessed or left out.")
 @server_options
@@ -248,7 +249,6 @@ def import_command(
     share: bool,
     project: str | None,
     restore_deleted: bool,
-    identity: str | None,
     dry_run: bool,
     verbose: bool,
     choice: ServerChoice,
@@ -274,7 +274,7 @@ def import_command(
         request.restore_deleted = restore_deleted
     try:
         if not dry_run and requests:
-            send_records(out, report, requests, choice, timeout, identity)
+            send_records(out, report, requests, choice, timeout)
     finally:
         # Records that were stored before a failure stay, so that they are reported too.
         if out.json_wanted:
@@ -339,10 +339,9 @@ def send_records(
     requests: list[ImportRequest],
     choice: ServerChoice,
     timeout: float | None,
-    identity: str | None,
 ) -> None:
     """Import the records and add the results to the report. Raises CstpError."""
-    with startup_errors_as_failures(), choose_import_server(choice, identity) as endpoint:
+    with startup_errors_as_failures(), choose_import_server(choice) as endpoint:
         current_state().endpoint = endpoint
         with endpoint.connect(timeout) as client, progress_bar(out, "Importing", len(requests)) as advance:
             for result in client.import_decisions(requests, batch=SENT_TOGETHER):
@@ -350,9 +349,15 @@ def send_records(
                 advance(1)
 
 
-def choose_import_server(choice: ServerChoice, identity: str | None) -> AbstractContextManager[Endpoint]:
-    """Return the server to import into: the given one, this machine's, or a temporary one if none runs."""
-    environment = config.command_environment()
+def choose_import_server(choice: ServerChoice) -> AbstractContextManager[Endpoint]:
+    """Return the server to import into: the given one, this machine's, or a temporary one if none runs.
+
+    With --local, or an agent that is a data folder, there is no server.
+    """
+    environment, identity = config.command_environment(), choice.identity
+    if choice.local or (choice.agent and is_folder_target(choice.agent)):
+        return nullcontext(choose_server(choice, environment, current_state()))
+    choice = replace(choice, identity=None)
     if choice.agent or choice.agents_file or environment.agents_file:
         if identity:
             raise click.UsageError("--as is for this machine's store; elsewhere the token says who imports.")

@@ -26,7 +26,7 @@ from cstp_grpc.cli.command_decorators import (
     with_client,
     with_output,
 )
-from cstp_grpc.cli.local_check import LocalChoice, judge_locally, local_options
+from cstp_grpc.cli.local_check import RulesChoice, judge_locally, rules_options
 from cstp_grpc.cli.output import Output, ReconnectNotices
 from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument
@@ -114,7 +114,7 @@ class JudgedOptions(TypedDict):
 @inputs_options("--context")
 @click.option("--project", metavar="NAME", help="The project that it is about, for guardrails of some projects only.")
 @federated_options
-@local_options
+@rules_options
 @server_options
 @json_option
 @config_option
@@ -123,15 +123,15 @@ def check_command(
     inputs: dict[str, Json],
     scope: str | None,
     asked: tuple[str, ...],
-    local: LocalChoice | None,
+    rules: RulesChoice | None,
     choice: ServerChoice,
     timeout: float | None,
     **judged: Unpack[JudgedOptions],
 ) -> None:
     """Ask the guardrails about an action. Exit code 0 means allowed, 3 blocked, 1 an error.
 
-    With --local no server is asked. What only a server knows, such as the intents of other agents, counts against the
-    action then.
+    With --rules neither a server is asked nor a journal, and nothing is recorded. What only these know, such as the
+    intents of other agents, counts against the action then.
 
     \b
     Examples:
@@ -139,15 +139,16 @@ def check_command(
           --context affectsProduction=true --context codeReviewCompleted=true
       cstp check "drop the old table" --context-json '{"affectsProduction": true}' && ./drop.sh
       cstp check "rotate the signing keys" --stakes critical --ask security
-      cstp check "drop the old table" --local --rules guardrails/
+      cstp check "drop the old table" --local
+      cstp check "drop the old table" --rules guardrails/
     """
-    if local is None:
+    if rules is None:
         with connected_client(choice, timeout) as client:
             answer = client.check_guardrails(description, context=inputs, scope=scope, agents=asked, **judged)
     else:
         if timeout or scope or asked or choice.is_made:
-            raise click.UsageError("--local asks no server; options that choose one have no meaning.")
-        answer = judge_locally(local, description, inputs, **judged)
+            raise click.UsageError("--rules asks no server; options that choose one have no meaning.")
+        answer = judge_locally(rules, choice.identity or "", description, inputs, **judged)
     out = Output(json_wanted=current_state().json_wanted)
     out.answer(answer, lambda console: decision_output.print_check_answer(console, answer))
     if not answer.allowed:

@@ -21,10 +21,11 @@ import click
 from pydantic import ValidationError
 from rich.text import Text
 
+from cstp_grpc.caller import DEVELOPER
 from cstp_grpc.child_process import PYTHON_COMMAND, exit_after, freeze_loaded_objects
 from cstp_grpc.cli import developer_setup
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state
-from cstp_grpc.cli.developer_setup import DEVELOPER, DeveloperToken
+from cstp_grpc.cli.developer_setup import DeveloperToken
 from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
+from cstp_grpc.client.folder_target import FOLDER_SCHEME, is_folder_target
 from cstp_grpc.config.environment import dial_host, join_host_port
 from cstp_grpc.errors import ConfigError
 
@@ -193,6 +194,15 @@ class Endpoint:
     defaults: AgentCallDefaults = field(default_factory=AgentCallDefaults)
     ca_file: Path | None = None
     """A PEM file of the authorities that certify it; None means those of the system."""
+    identity: str | None = None
+    """The agent to act as where there is no server, which would know it by its token."""
+    config: Path | None = None
+    """The configuration of a data folder that is used without a server."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a data folder, used in this process, and no server."""
+        return is_folder_target(self.url)
 
     def connect(self, timeout: float | None) -> CstpClient:
         """Return a client. Raises InvalidArgument and ConfigError."""
@@ -214,6 +224,8 @@ class Endpoint:
             "timeout": self.defaults.timeout_seconds if timeout is None else timeout,
             "retries": RetryPolicy(attempts=self.defaults.retry_count + 1),
             "root_certificates": None if self.ca_file is None else read_ca_file(self.ca_file),
+            "agent": self.identity,
+            "config": self.config,
         }
 
 
@@ -225,11 +237,15 @@ class ServerChoice:
     token: str | None = None
     agents_file: Path | None = None
     ca_file: Path | None = None
+    local: bool = False
+    """True to call no server, and use the configured data folder in this process."""
+    identity: str | None = None
+    """The agent to act as without a server."""
 
     @property
     def is_made(self) -> bool:
-        """Whether any of the options is given."""
-        return self != ServerChoice()
+        """Whether any of the options that choose a server is given."""
+        return replace(self, local=False, identity=None) != ServerChoice()
 
 
 class ConfigurationSource(Protocol):
@@ -241,12 +257,17 @@ class ConfigurationSource(Protocol):
     def settings(self) -> Settings:
         """Return all settings. Raises ConfigError."""
 
+    @property
+    def config_path(self) -> Path | None:
+        """The configuration file, or None."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfiguration:
     """A configuration that is loaded already."""
 
     loaded: Settings
+    config_path: Path | None = None
 
     def data_dir(self) -> Path:
         """Return the data folder."""
@@ -263,9 +284,28 @@ def choose_server(
     """Return the server to call. Raises ConfigError and click.UsageError.
 
     A URL is used as it is, a name is looked up in the agents files. Without either it is the only agent of the given
-    agents file, or else this machine's own server.
+    agents file, or else this machine's own server. With `local` it is no server, but the configured data folder.
     """
+    if choice.local:
+        if choice.is_made:
+            raise click.UsageError("--local asks no server; options that choose one have no meaning.")
+        return local_folder(Endpoint(FOLDER_SCHEME, "--local"), choice, configuration)
+    endpoint = choose_endpoint(choice, environment, configuration)
+    if endpoint.is_folder:
+        return local_folder(endpoint, choice, configuration)
+    if choice.identity is not None:
+        raise click.UsageError("--as is for --local: a server knows its callers by their tokens.")
+    return endpoint
+
+
+def choose_endpoint(
+    choice: ServerChoice, environment: CommandEnvironment, configuration: ConfigurationSource
+) -> Endpoint:
+    """Return what the options, the environment or the files name; see `choose_server`."""
     named_file = choice.agents_file or environment.agents_file
+    if choice.agent and is_folder_target(choice.agent):
+        # Without the environment's token, which is for a server.
+        return with_overrides(Endpoint(choice.agent, "--agent"), choice)
     if choice.agent and "://" in choice.agent:
         return with_overrides(Endpoint(choice.agent, "--agent"), choice, environment)
     if choice.agent:
@@ -273,6 +313,11 @@ def choose_server(
     if named_file:
         return with_overrides(only_agent(named_file), choice)
     return with_overrides(local_server(configuration), choice, environment)
+
+
+def local_folder(endpoint: Endpoint, choice: ServerChoice, configuration: ConfigurationSource) -> Endpoint:
+    """Return the endpoint of a data folder with what its client needs to open it."""
+    return replace(endpoint, local=True, identity=choice.identity, config=configuration.config_path)
 
 
 def with_overrides(endpoint: Endpoint, choice: ServerChoice, environment: CommandEnvironment | None = None) -> Endpoint:

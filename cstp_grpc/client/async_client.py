@@ -1,4 +1,4 @@
-"""The asynchronous client: the same methods in an event loop, over gRPC."""
+"""The asynchronous client: the same methods in an event loop, over gRPC or on a data folder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import itertools
 import random as system_random
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -19,6 +20,7 @@ from cstp_grpc.client.call_steps import (
     advance_page,
     build_request,
     call_timeout,
+    check_identity,
     is_retry_safe,
     method_of_call,
     require_batch_size,
@@ -27,6 +29,7 @@ from cstp_grpc.client.call_steps import (
     response_field,
     with_idempotency_key,
 )
+from cstp_grpc.client.folder_target import is_folder_target
 from cstp_grpc.client.grpc_transport import (
     balancing_options,
     bearer_header,
@@ -42,6 +45,13 @@ from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.errors import CstpError, InternalError, InvalidArgument
 from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
+from cstp_grpc.lazy_imports import LazyModule
+
+if TYPE_CHECKING:
+    from cstp_grpc.local import local_transport
+else:
+    # The server's modules are loaded only by those who use a data folder themselves.
+    local_transport = LazyModule("cstp_grpc.local.local_transport")
 
 T = TypeVar("T")
 
@@ -92,6 +102,24 @@ class AsyncResponseStream:
         """Cancel the stream; the server is notified."""
         self._closed = True
         self._call.cancel()
+
+
+class AsyncTransport(Protocol):
+    """Carries a call to a server, as Transport does, and awaits its response."""
+
+    async def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
+        """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
+
+    async def send(
+        self, method: RpcMethod, requests: Iterable[Message] | AsyncIterable[Message], timeout: float
+    ) -> Message:
+        """Return the response of a client-streaming method within `timeout` seconds. Raises CstpError."""
+
+    async def watch(self, method: RpcMethod, request: Message, timeout: float | None) -> AsyncResponseStream:
+        """Return the response stream of a server-streaming method; it ends after `timeout` seconds, if given."""
+
+    async def close(self) -> None:
+        """Close the connections."""
 
 
 class AsyncGrpcTransport:
@@ -201,7 +229,7 @@ class AsyncTransportCallExecutor:
     `timeout` is the default limit of a call in seconds; None means that of the service config.
     """
 
-    def __init__(self, transport: AsyncGrpcTransport, retrier: AsyncRetrier, timeout: float | None) -> None:
+    def __init__(self, transport: AsyncTransport, retrier: AsyncRetrier, timeout: float | None) -> None:
         self._transport = transport
         self._retrier = retrier
         self._timeout = timeout
@@ -285,12 +313,22 @@ async def split_batches(items: Iterable[Any] | AsyncIterable[Any], size: int) ->
         yield batch
 
 
+def open_async_transport(
+    target: str, token: str | None, root_certificates: bytes | None, agent: str | None, config: Path | None
+) -> AsyncTransport:
+    """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
+    check_identity(target, token, agent)
+    if is_folder_target(target):
+        return local_transport.open_async_local_transport(target, agent, config)
+    return AsyncGrpcTransport(target, token, root_certificates=root_certificates)
+
+
 class AsyncCstpClient(AsyncCstp):
     """Calls a CSTP server, and closes its connection at the end of an `async with` block.
 
-    `target` is `grpc://host:port` (or just `host:port`), or `grpcs://host:port` with TLS; the other arguments are those
-    of CstpClient. It belongs to the event loop in which it is first used. Cancelling the task that awaits a call
-    cancels the call.
+    `target` is `grpc://host:port` (or just `host:port`), `grpcs://host:port` with TLS, or `local:PATH`; the other
+    arguments are those of CstpClient. It belongs to the event loop in which it is first used. Cancelling the task that
+    awaits a call cancels the call.
     """
 
     def __init__(
@@ -304,8 +342,10 @@ class AsyncCstpClient(AsyncCstp):
         random: Callable[[], float] = system_random.random,
         clock: Callable[[], float] = time.monotonic,
         root_certificates: bytes | None = None,
+        agent: str | None = None,
+        config: Path | None = None,
     ) -> None:
-        self._transport = AsyncGrpcTransport(target, token, root_certificates=root_certificates)
+        self._transport = open_async_transport(target, token, root_certificates, agent, config)
         self._calls = AsyncTransportCallExecutor(self._transport, AsyncRetrier(retries, sleep, random, clock), timeout)
         super().__init__(self._calls)
 

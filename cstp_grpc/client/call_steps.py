@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from cstp_grpc.client.folder_target import is_folder_target
 from cstp_grpc.client.retry import RetryTimer, is_transient_failure
 from cstp_grpc.contract.calls import PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.methods import RpcMethod, method_by_name, service_config
@@ -24,6 +25,15 @@ IDEMPOTENCY_FIELDS: Mapping[str, str] = {
 """The idempotency key field of each request message that has one, by full message name."""
 MAX_TIMEOUT_SECONDS: Final = 7 * 86_400.0
 """The largest timeout in seconds. Chosen: a week; sockets reject much larger values."""
+
+
+def check_identity(target: str, token: str | None, agent: str | None) -> None:
+    """Raise InvalidArgument for a token where no server checks it, and for an agent where the token says who calls."""
+    if is_folder_target(target):
+        if token is not None:
+            raise InvalidArgument.field("token", "is for a server; a data folder is used under the name of an agent")
+    elif agent is not None:
+        raise InvalidArgument.field("agent", "is for a data folder (local:PATH); to a server the token says who calls")
 
 
 def method_of_call(described: UnaryCall[Any] | PagedCall[Any] | WatchCall[Any] | UploadCall[Any, Any]) -> RpcMethod:

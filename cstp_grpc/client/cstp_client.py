@@ -7,8 +7,9 @@ import itertools
 import random as system_random
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -17,6 +18,7 @@ from cstp_grpc.client.call_steps import (
     advance_page,
     build_request,
     call_timeout,
+    check_identity,
     is_retry_safe,
     method_of_call,
     require_batch_size,
@@ -25,12 +27,20 @@ from cstp_grpc.client.call_steps import (
     response_field,
     with_idempotency_key,
 )
+from cstp_grpc.client.folder_target import is_folder_target
 from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport, target_scheme
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
 from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
+from cstp_grpc.lazy_imports import LazyModule
+
+if TYPE_CHECKING:
+    from cstp_grpc.local import local_transport
+else:
+    # The server's modules are loaded only by those who use a data folder themselves.
+    local_transport = LazyModule("cstp_grpc.local.local_transport")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -113,8 +123,10 @@ class TransportCallExecutor:
 class CstpClient(Cstp):
     """Calls a CSTP server, and closes its connection at the end of a `with` block. Thread-safe.
 
-    `target` is `grpc://host:port` (or just `host:port`), `grpcs://host:port` with TLS, or the `http://` or `https://`
-    address of a bridge; `root_certificates` (PEM) replaces the system's certificate authorities. `timeout` limits each
+    `target` is `grpc://host:port` (or just `host:port`), `grpcs://host:port` with TLS, the `http://` or `https://`
+    address of a bridge, or `local:PATH`, a data folder that is used in this process without a server: as `agent` and by
+    the configuration file `config`, in place of CSTP_CONFIG. `root_certificates` (PEM) replaces the system's
+    certificate authorities. `timeout` limits each
     call in seconds, retries included, instead of the service config; every method takes its own. Calls that failed for
     a transient reason are retried as `retries` says, if the contract declares them idempotent. `sleep`, `random` and
     `clock` are for tests. Every method raises a CstpError whose class names the reason.
@@ -131,8 +143,10 @@ class CstpClient(Cstp):
         random: Callable[[], float] = system_random.random,
         clock: Callable[[], float] = time.monotonic,
         root_certificates: bytes | None = None,
+        agent: str | None = None,
+        config: Path | None = None,
     ) -> None:
-        self._transport = open_transport(target, token, root_certificates)
+        self._transport = open_transport(target, token, root_certificates, agent, config)
         self._calls = TransportCallExecutor(self._transport, Retrier(retries, sleep, random, clock), timeout)
         super().__init__(self._calls)
 
@@ -180,8 +194,13 @@ class CstpClient(Cstp):
         return self._calls.stream(method, request, timeout)
 
 
-def open_transport(target: str, token: str | None, root_certificates: bytes | None) -> Transport:
-    """Return the transport for a target's scheme. Raises InvalidArgument."""
+def open_transport(
+    target: str, token: str | None, root_certificates: bytes | None, agent: str | None, config: Path | None
+) -> Transport:
+    """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
+    check_identity(target, token, agent)
+    if is_folder_target(target):
+        return local_transport.open_local_transport(target, agent, config)
     scheme = target_scheme(target)
     if scheme in {"http", "https"}:
         # Not loaded before it is needed: HTTP takes a while, and most clients speak gRPC.

@@ -13,7 +13,6 @@ from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_feed import JournalFeed
 from cstp_grpc.decisions.journal_transaction import CitationNotifier
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.decisions.reindexing import adopt_prepared_vectors
 from cstp_grpc.decisions.revision_tokens import RevisionTokens, SyncedRevisionGate
 from cstp_grpc.decisions.search.chroma_process import (
     ChildChromaServer,
@@ -23,7 +22,7 @@ from cstp_grpc.decisions.search.chroma_process import (
 )
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.index_supervisor import IndexFeeder, IndexFollower, IndexSupervisor
-from cstp_grpc.decisions.search.matrix_sync import MatrixSync, embed_missing_vectors
+from cstp_grpc.decisions.search.matrix_sync import MatrixLoader, MatrixSync
 from cstp_grpc.decisions.search.passage_refresher import PassageRefresher
 from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
@@ -75,14 +74,14 @@ def build_decisions_module(
     # Other stores of this process only read decisions.
     store = SqlDecisionStore(database, read_policy, is_sole_writer=not shared.database_is_shared)
     change_log = SqlChangeLog(database, writer)
-    adopt_prepared_vectors(SqlPreparedVectorStore(database), embedder.model, writer, change_log)
-    embed_missing_vectors(store, embedder, writer, change_log)
     matrix = build_matrix(shared, read_policy)
     matrix_sync = MatrixSync(store, embedder.model, matrix)
-    # Before the server listens, so that the first search finds everything.
-    matrix_sync.refresh()
+    loader = MatrixLoader(SqlPreparedVectorStore(database), store, embedder, writer, change_log, matrix_sync)
+    if shared.deployment.resident:
+        # Before the server listens, so that the first search finds everything.
+        loader.load()
     index = build_index(shared, store, change_log, matrix)
-    if index is None:
+    if index is None and shared.deployment.resident:
         # Without an index nothing reads the log. One that is configured later is fed from the journal itself.
         change_log.clear()
     tokens = RevisionTokens(store.identity())
@@ -96,6 +95,7 @@ def build_decisions_module(
         settings.index.exact_limit,
         settings.index.overfetch,
         SyncedRevisionGate(tokens, matrix_sync),
+        None if shared.deployment.resident else loader,
     )
     servicer = JournalService(journal, feed, shared.pools[PoolName.OTHERS].run)
     module = Module(
@@ -103,7 +103,10 @@ def build_decisions_module(
         late_background=[PassageRefresher(store, journal, embedder.model), *([] if index is None else [index])],
         begin_stop=[feed.close, *([] if index is None else [index.begin_stop])],
         # The feed after the matrix: who is told of a change finds it by a search.
-        on_foreign_commit=[matrix_sync.refresh, feed.check_for_new],
+        on_foreign_commit=[
+            matrix_sync.refresh if shared.deployment.resident else loader.note_foreign_commit,
+            feed.check_for_new,
+        ],
         health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
     )
     return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)

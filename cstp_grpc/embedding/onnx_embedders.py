@@ -27,7 +27,7 @@ from cstp_grpc.embedding.embedder import (
     Vectors,
     batch_by_length,
 )
-from cstp_grpc.embedding.model_files import MODEL, ModelFiles, WeightsMissing, prepare_onnx_model
+from cstp_grpc.embedding.model_files import DIMENSIONS, MODEL, ModelFiles, WeightsMissing, prepare_onnx_model
 from cstp_grpc.errors import ConfigError, QueryFailed
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,6 @@ def open_onnx_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-DIMENSIONS = 384
 MAX_TOKENS = 256
 """Tokens of a text that the model reads: max_seq_length of its published configuration."""
 MAX_CHARACTERS = 8192

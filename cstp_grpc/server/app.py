@@ -20,7 +20,7 @@ from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.http_client import is_public
 from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_port
 from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
-from cstp_grpc.embedding.module import build_configured_embedder
+from cstp_grpc.embedding.module import build_configured_embedder, build_lazy_embedder
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
@@ -202,7 +202,8 @@ def open_shared_parts(
         opened.enter_context(DataDirLock(settings.data_dir))
     pools = CallPools(REMOTE_EMBEDDER_THREADS if settings.embedding.provider == "openai" else POOL_THREADS)
     opened.callback(pools.close)
-    embedder = build_configured_embedder(settings.embedding, settings.data_dir)
+    build_embedder = build_configured_embedder if deployment.resident else build_lazy_embedder
+    embedder = build_embedder(settings.embedding, settings.data_dir)
     database = open_database(settings.storage_url, settings.storage.pool_size)
     opened.callback(database.close)
     turn = deployment.write_turn(database)

@@ -26,7 +26,10 @@ class Deployment:
     """What a server process shares with other processes that serve the same data."""
 
     supervised: bool = False
-    """True if a supervisor holds the lock on the data folder and runs several processes on it."""
+    """True if several processes use the data folder; whoever builds this one holds the lock on the folder."""
+    resident: bool = True
+    """False for a process that may end after one call: what a call may need is loaded by the first that does, and
+    nothing is done in the background."""
     private_port: int | None = None
     """An additional loopback port of this process without TLS, for the bridges of its supervisor."""
 
@@ -59,6 +62,9 @@ def rulebook_path(settings: Settings) -> Path:
 
 SINGLE_PROCESS: Final = Deployment()
 """A single process, which holds the lock on its data folder."""
+
+LOCAL_PROCESS: Final = Deployment(supervised=True, feeds_index=False, resident=False)
+"""One of the processes that use a data folder without a server, each for some calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from enum import StrEnum
 from typing import Any, Final, ParamSpec, TypeVar
 
-import uvloop
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -27,11 +25,14 @@ ResultT = TypeVar("ResultT")
 
 
 class EventLoopThread:
-    """A uvloop event loop in a thread, so that code that starts and stops a server need not be async."""
+    """An event loop in a thread, so that code that starts and stops a server need not be async.
 
-    def __init__(self, name: str) -> None:
+    It is one of uvloop unless a loop is given.
+    """
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
         # A daemon, so that a start that fails halfway does not keep the process alive; `stop` joins it.
-        self._loop = uvloop.new_event_loop()
+        self._loop = loop or new_fast_event_loop()
         self._loop.set_exception_handler(log_uncaught_exception)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -62,6 +63,14 @@ class EventLoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+
+
+def new_fast_event_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop of uvloop."""
+    # Not loaded before it is needed: a process that serves nobody else does without it.
+    import uvloop
+
+    return uvloop.new_event_loop()
 
 
 async def cancel_other_tasks() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,34 +14,67 @@ from typing import Final, Self
 
 
 class AlreadyRunning(Exception):
-    """Another process uses the data folder; the message contains its path."""
+    """Another process uses the data folder; the message contains its path, and the process if it is known."""
+
+
+SHARER_PATIENCE: Final = 2.0
+"""Seconds that a lock for one process alone waits for processes that share the folder. Chosen: commands without a
+server take less."""
+RETRY_SECONDS: Final = 0.02
+"""The pause between two attempts to take the lock on a folder, for which the kernel has no wait with a limit."""
+HOLDER_BYTES: Final = 24
+"""The part of the lock file that names a holder: a process id, and blanks in place of an earlier, longer one."""
 
 
 class DataDirLock:
-    """An exclusive lock on a data folder that ends with the process holding it, even after a crash.
+    """A lock on a data folder that ends with the process holding it, even after a crash.
 
-    A child that inherits `fileno()` holds it too: the folder stays locked until both have ended.
+    It is held by one process alone, or by any number that take it `shared`. A child that inherits `fileno()` holds it
+    too: the folder stays locked until both have ended. Whoever has to wait does so for `patience` seconds; by default,
+    one that wants to be alone waits for those that share, since they are short-lived, and for nothing else.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, shared: bool = False, patience: float | None = None) -> None:
         self._data_dir = data_dir
+        self._shared = shared
+        self._patience = patience
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock without waiting, creating the folder for its owner alone. Raises AlreadyRunning."""
+        """Take the lock, creating the folder for its owner alone. Raises AlreadyRunning."""
         assert self._descriptor is None, "the lock is held already"
         self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The file is never removed: a process that opened it before would then hold a lock that nobody else sees.
-        descriptor = os.open(self._data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_lock_file(self._data_dir / "lock")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise AlreadyRunning(f"{self._data_dir}: is in use by another cstp process") from None
-        except OSError:
+            self._lock(descriptor)
+            # Read by those that are refused, who ask whether the process still exists: several that share the lock
+            # write over each other, and one that is killed leaves its id.
+            os.pwrite(descriptor, f"{os.getpid()}".ljust(HOLDER_BYTES).encode(), 0)
+        except BaseException:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
+
+    def _lock(self, descriptor: int) -> None:
+        ends_at = None
+        while not try_file_lock(descriptor, fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX):
+            if ends_at is None:
+                ends_at = time.monotonic() + self._choose_patience(descriptor)
+            if time.monotonic() >= ends_at:
+                holder = read_holder(descriptor)
+                by = "another cstp process" if holder is None else f"the cstp process {holder}"
+                raise AlreadyRunning(f"{self._data_dir}: is in use by {by}")
+            time.sleep(RETRY_SECONDS)
+
+    def _choose_patience(self, descriptor: int) -> float:
+        if self._patience is not None:
+            return self._patience
+        if self._shared or not try_file_lock(descriptor, fcntl.LOCK_SH):
+            return 0.0
+        # Those who hold it share it.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return SHARER_PATIENCE
 
     def fileno(self) -> int:
         """Return the descriptor that a child may inherit."""
@@ -63,6 +97,31 @@ class DataDirLock:
     ) -> None:
         """Release the lock."""
         self.release()
+
+
+def try_file_lock(descriptor: int, kind: int) -> bool:
+    """Take a lock on an open file, shared or exclusive, and return whether nobody else's stands in the way."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def read_holder(descriptor: int) -> int | None:
+    """Return the process that took the lock on a folder last, or None if it has ended or is unknown."""
+    text = os.pread(descriptor, HOLDER_BYTES, 0).strip()
+    if not text.isdigit():
+        return None
+    holder = int(text)
+    try:
+        os.kill(holder, 0)
+    except PermissionError:
+        # It exists, and belongs to somebody else.
+        return holder
+    except (ProcessLookupError, OverflowError):
+        return None
+    return holder
 
 
 CLOSED: Final = -1
@@ -110,6 +169,18 @@ class ProcessWriteLock:
             if descriptor != CLOSED:
                 os.close(descriptor)
         self._next = self._writing = CLOSED
+
+
+@contextmanager
+def hold_file_lock(path: Path) -> Iterator[None]:
+    """Hold a lock on a file for the block, waiting for other processes; the file and its folder are created."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = open_lock_file(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def open_lock_file(path: Path) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,20 @@ with DataDirLock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+SHARE = HOLD.replace("DataDirLock(Path(sys.argv[1]))", "DataDirLock(Path(sys.argv[1]), shared=True)")
+
+
+@contextmanager
+def holding_process(program: str, data_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that holds a lock on a folder for the length of a block."""
+    arguments = [sys.executable, "-c", program, str(data_dir)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
 
 
 def is_locked(data_dir: Path) -> bool:
@@ -51,6 +67,40 @@ def test_the_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> Non
         process.kill()
         process.wait()
         assert not is_locked(tmp_path)
+
+
+def test_several_processes_share_a_folder(tmp_path: Path) -> None:
+    with holding_process(SHARE, tmp_path), DataDirLock(tmp_path, shared=True):
+        pass
+
+
+def test_a_process_that_wants_a_shared_folder_for_itself_waits_and_is_told_who_has_it(tmp_path: Path) -> None:
+    with holding_process(SHARE, tmp_path) as process:
+        with pytest.raises(AlreadyRunning, match=f"in use by the cstp process {process.pid}"):
+            DataDirLock(tmp_path, patience=0.1).acquire()
+        process.kill()
+        with DataDirLock(tmp_path):
+            pass
+
+
+def test_a_process_that_would_share_a_folder_is_told_who_has_it_alone(tmp_path: Path) -> None:
+    with holding_process(HOLD, tmp_path) as process:
+        with pytest.raises(AlreadyRunning, match=f"in use by the cstp process {process.pid}"):
+            DataDirLock(tmp_path, shared=True).acquire()
+        process.kill()
+        with DataDirLock(tmp_path, shared=True, patience=10):
+            pass
+
+
+def test_a_process_that_has_ended_is_not_named(tmp_path: Path) -> None:
+    with holding_process(HOLD, tmp_path) as process:
+        process.kill()
+    lock = DataDirLock(tmp_path)
+    lock.acquire()
+    (tmp_path / "lock").write_text(str(process.pid))
+    with pytest.raises(AlreadyRunning, match="in use by another cstp process"):
+        DataDirLock(tmp_path).acquire()
+    lock.release()
 
 
 def test_a_child_that_inherits_the_lock_holds_it_too(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.decisions.revision_tokens import REJECT_REVISIONS, RevisionGate
@@ -70,6 +71,17 @@ class MoreResultsNeeded(Exception):
     """Series fill the first results, so that the search takes longer than `DecisionSearch.is_short` has said."""
 
 
+class SearchDataLoader(Protocol):
+    """Loads what searches need when one begins, for processes that may end without any."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether `load` has nothing to do."""
+
+    def load(self) -> None:
+        """Load what the matrix lacks, which may take long. Raises QueryFailed and Unavailable."""
+
+
 class DecisionSearch:
     """Plans and runs searches. Safe for many threads.
 
@@ -87,7 +99,9 @@ class DecisionSearch:
         exact_limit: int,
         overfetch: int,
         revisions: RevisionGate = REJECT_REVISIONS,
+        loader: SearchDataLoader | None = None,
     ) -> None:
+        """Create a search; `loader` fills the matrix before each, None if that is done elsewhere."""
         self._store = store
         self._matrix = matrix
         self._embedder = embedder
@@ -95,6 +109,7 @@ class DecisionSearch:
         self._exact_limit = exact_limit
         self._overfetch = overfetch
         self._revisions = revisions
+        self._loader = loader
         self._reads_are_short = store.is_local
         self._outage = OutageLog()
         self._results = RecentResults()
@@ -152,6 +167,8 @@ class DecisionSearch:
         parameters = SearchParameters(
             text, tuple(preferences), caller, limit, min_score, favoured, of_series, with_exemplars
         )
+        if self._loader is not None:
+            self._loader.load()
         # Read first: results that contain what changes during the search are kept for a state that is over.
         state = self._read_state()
         chosen = self._results.find(parameters, state)
@@ -165,10 +182,14 @@ class DecisionSearch:
 
         Fast enough for the event loop. Raises QueryFailed.
         """
-        if not self._reads_are_short or not self._results.contains(parameters):
+        if not self._reads_are_short or not self._is_loaded or not self._results.contains(parameters):
             return None
         chosen = self._results.find(parameters, self._read_state())
         return None if chosen is None else self._put_in_order(chosen, parameters)
+
+    @property
+    def _is_loaded(self) -> bool:
+        return self._loader is None or self._loader.is_current
 
     def _read_state(self) -> SearchState:
         return SearchState(self._matrix.version, self._store.read_state())
@@ -237,6 +258,8 @@ class DecisionSearch:
         changes that the matrix lacks. Raises as `search` does.
         """
         run = self._begin_run(text, caller, min_score, favoured)
+        if self._loader is not None:
+            self._loader.load()
         # One scan serves all filters, and larger limits if the journal does not confirm enough.
         with self._matrix.expect_queries([run.query.vector]):
             return self._find_matches(run, preferences, limit, with_exemplars=with_exemplars)
@@ -281,7 +304,7 @@ class DecisionSearch:
             work += size * (1 + len(filters.tags))
         # From MIN_CODES_TO_SPLIT rows, scoring waits for another thread. A query of the index is an HTTP request.
         exact = size < MIN_CODES_TO_SPLIT and (self._index is None or size <= self._exact_limit)
-        return work <= MAX_SHORT_WORK and exact and self._reads_are_short and self.is_cached(text)
+        return work <= MAX_SHORT_WORK and exact and self._reads_are_short and self._is_loaded and self.is_cached(text)
 
     def is_cached(self, text: str) -> bool:
         """Return True if a text was embedded before, so that a search for it computes no vector."""

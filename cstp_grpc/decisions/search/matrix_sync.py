@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TypeVar
 
 from cstp_grpc.decisions.passages import PreparedTexts
+from cstp_grpc.decisions.reindexing import PreparedVectorStore, adopt_prepared_vectors
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.store import DecisionStore
@@ -123,3 +124,59 @@ def put_vectors_job(
         store.put_vectors(unit_of_work, model, [prepared.vectors_of(entry.decision) for entry in present.values()])
 
     return job
+
+
+class MatrixLoader:
+    """Gives every decision vectors of the embedder's model, and loads them into the matrix."""
+
+    def __init__(
+        self,
+        prepared: PreparedVectorStore,
+        store: DecisionStore,
+        embedder: Embedder,
+        writer: GroupCommitWriter,
+        change_log: SqlChangeLog,
+        matrix_sync: MatrixSync,
+    ) -> None:
+        self._prepared = prepared
+        self._store = store
+        self._embedder = embedder
+        self._writer = writer
+        self._change_log = change_log
+        self._matrix_sync = matrix_sync
+        # Held while loading, so that a search that begins meanwhile finds everything too.
+        self._lock = threading.Lock()
+        self._changes = 1
+        """Counts the commits of other processes that were noticed."""
+        self._loaded = 0
+        """The value of `_changes` up to which everything is loaded."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether `load` has nothing to do."""
+        return self._loaded == self._changes
+
+    def load(self) -> None:
+        """Load what was committed since the last call, at first everything. Raises QueryFailed and Unavailable."""
+        # Without the lock: the matrix has everything before the numbers are equal.
+        if self.is_current:
+            return
+        with self._lock:
+            # Read before loading: what is noticed meanwhile is loaded by the next call.
+            changes = self._changes
+            if self._loaded != changes:
+                self._load()
+                self._loaded = changes
+
+    def note_foreign_commit(self) -> None:
+        """Make the next call of `load` look at the journal again, because another process has written to it.
+
+        One thread at a time may call this.
+        """
+        self._changes += 1
+
+    def _load(self) -> None:
+        embedder = self._embedder
+        adopt_prepared_vectors(self._prepared, embedder.model, self._writer, self._change_log)
+        embed_missing_vectors(self._store, embedder, self._writer, self._change_log)
+        self._matrix_sync.refresh()
