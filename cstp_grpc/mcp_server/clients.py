@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
-from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.json_codec import from_json, to_json
+from cstp_grpc.contract.methods import RpcMethod, method_by_name
+
+MAX_PAGE: Final = 1000
+"""The largest page of a listing, by the contract."""
 
 
 class ContractClient(Protocol):
@@ -37,3 +41,24 @@ class SingleClient:
     async def lease_client(self) -> AsyncIterator[ContractClient]:
         """Yield the client."""
         yield self._client
+
+
+async def call_by_name(client: ContractClient, name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a method by its JSON-RPC name with params in JSON, and return the response in JSON. Raises CstpError."""
+    method = method_by_name(name)
+    return to_json(await client.call(method, from_json(params, method.request)))
+
+
+async def list_pages(
+    client: ContractClient, name: str, params: Mapping[str, Any], items: str, *, most: int
+) -> list[dict[str, Any]]:
+    """Return up to `most` items of a listing, page after page. Raises CstpError."""
+    found: list[dict[str, Any]] = []
+    token = ""
+    while len(found) < most:
+        page = await call_by_name(client, name, {**params, "pageSize": min(most, MAX_PAGE), "pageToken": token})
+        found += page[items]
+        token = page["nextPageToken"]
+        if not token:
+            break
+    return found[:most]
