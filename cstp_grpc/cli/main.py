@@ -37,7 +37,7 @@ COMMANDS: Final = {
     ),
     "mcp": ListedCommand(
         "mcp_command:mcp_command",
-        "Serve the tools of CSTP to an agent's host over the Model Context Protocol, until standard input ends.",
+        "Serve the tools of CSTP to hosts of agents over the Model Context Protocol (MCP).",
     ),
     "demo": ListedCommand(
         "demo:demo_command",

@@ -4,42 +4,107 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cstp_grpc.cli.command_decorators import config_option, current_state, server_options
+from cstp_grpc.cli.output import Output
 from cstp_grpc.config.environment import command_environment
+from cstp_grpc.errors import CannotListen
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
+    from cstp_grpc.mcp_server.http_transport import HttpOptions
 
 MISSING_EXTRA: Final = "`cstp mcp` needs the MCP SDK, which is not installed: pip install 'cstp-grpc[mcp]'"
+DEFAULT_PORT: Final = 8150
 
 
 @click.command()
+@click.option("--http", is_flag=True, help="Serve over streamable HTTP, where each caller sends a bearer token.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on, with --http.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="The port to listen on, with --http; 0 for any free one.",
+)
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    metavar="HOST[:PORT]",
+    multiple=True,
+    help="A name by which others call this server, beside those of this machine; `NAME:*` for any port.",
+)
+@click.option(
+    "--allow-origin",
+    "allowed_origins",
+    metavar="ORIGIN",
+    multiple=True,
+    help="An origin whose pages may call this server, beside those of this machine.",
+)
 @server_options
 @config_option
-def mcp_command(choice: ServerChoice, timeout: float | None) -> None:
-    """Serve the tools of CSTP to an agent's host over the Model Context Protocol, until standard input ends.
+def mcp_command(
+    http: bool,
+    host: str,
+    port: int,
+    allowed_hosts: Sequence[str],
+    allowed_origins: Sequence[str],
+    choice: ServerChoice,
+    timeout: float | None,
+) -> None:
+    """Serve the tools of CSTP to hosts of agents over the Model Context Protocol (MCP).
+
+    Over standard streams it ends with its input, over HTTP with Ctrl-C or SIGTERM.
 
     \b
     Examples:
       cstp mcp
       cstp mcp --agent grpc://cstp.example.com:50051
+      cstp mcp --http --port 8150
     """
     if importlib.util.find_spec("mcp") is None:
         raise click.ClickException(MISSING_EXTRA)
     from cstp_grpc.cli.server_choice import choose_server
 
+    # Standard output is the protocol's, or that of the one line which says where it is served.
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     state = current_state()
     state.endpoint = choose_server(choice, command_environment(), state)
-    asyncio.run(serve_host(state.endpoint, timeout))
+    if not http:
+        asyncio.run(serve_host(state.endpoint, timeout))
+        return
+    from cstp_grpc.mcp_server.http_transport import HttpOptions
+
+    try:
+        asyncio.run(serve_hosts(state.endpoint, timeout, HttpOptions(host, port, allowed_hosts, allowed_origins)))
+    except CannotListen as error:
+        raise click.ClickException(str(error)) from error
 
 
 async def serve_host(endpoint: Endpoint, timeout: float | None) -> None:
-    """Serve the host that started this process."""
+    """Serve the host that started this process until it closes standard input."""
     from cstp_grpc.mcp_server.stdio_transport import serve_stdio
 
     async with endpoint.connect_async(timeout) as client:
         await serve_stdio(client)
+
+
+async def serve_hosts(endpoint: Endpoint, timeout: float | None, options: HttpOptions) -> None:
+    """Serve hosts over HTTP until SIGINT or SIGTERM. Raises CannotListen."""
+    from cstp_grpc.mcp_server.http_transport import open_http_server
+
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    # The token of the command itself is no caller's, so that it is never used.
+    async with open_http_server(lambda token: replace(endpoint, token=token).connect_async(timeout), options) as url:
+        Output().line(f"MCP is served at {url} for the server at {endpoint.url}. Ctrl-C stops it.")
+        await stopped.wait()

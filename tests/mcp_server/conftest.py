@@ -11,7 +11,7 @@ import pytest
 from cstp_grpc.client import CstpClient
 from cstp_grpc.server.app import App
 from tests.harness import TOKENS, running, settings
-from tests.mcp_server.hosts import MODES, Host
+from tests.mcp_server.hosts import MODES, Host, serving_http
 
 RULEBOOK = """
 apiVersion: cstp.guardrails/v1
@@ -76,10 +76,17 @@ def add_failed_decision(app: App) -> None:
         )
 
 
+@pytest.fixture(scope="package")
+def mcp_url(cstp_server: App) -> Iterator[str]:
+    """Where MCP is served over HTTP in front of the server."""
+    with serving_http(cstp_server.target) as url:
+        yield url
+
+
 @pytest.fixture(params=MODES)
-def host(cstp_server: App, request: pytest.FixtureRequest) -> Host:
-    """A host of each revision, without processes."""
-    return Host(cstp_server.target, "memory", request.param)
+def host(cstp_server: App, mcp_url: str, request: pytest.FixtureRequest) -> Host:
+    """A host of each revision, over HTTP."""
+    return Host(cstp_server.target, mcp_url, request.param)
 
 
 @pytest.fixture

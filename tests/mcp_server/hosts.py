@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx2
 import mcp_types
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 from cstp_grpc.client import AsyncCstpClient
 from cstp_grpc.mcp_server.clients import SingleClient
+from cstp_grpc.mcp_server.http_transport import HttpOptions, open_http_server
 from cstp_grpc.mcp_server.server_setup import build_mcp_server
+from tests.event_loops import entered_in_thread
 from tests.harness import TOKENS
 
 T = TypeVar("T")
@@ -38,12 +43,30 @@ def stdio_parameters(target: str, agent: str = "alice", **environment: str) -> S
     )
 
 
+def authorized_client(token: str | None, **headers: str) -> httpx2.AsyncClient:
+    """Return a client whose requests have a bearer token."""
+    authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return httpx2.AsyncClient(headers={**authorization, **headers}, timeout=SECONDS)
+
+
+@contextmanager
+def serving_http(target: str, options: HttpOptions | None = None) -> Iterator[str]:
+    """Serve MCP over HTTP in front of a CSTP server for the length of a block, and yield its URL."""
+
+    def enter() -> AbstractAsyncContextManager[str]:
+        return open_http_server(lambda token: AsyncCstpClient(target, token), options or HttpOptions())
+
+    with entered_in_thread(enter, "mcp-http") as url:
+        yield url
+
+
 @dataclass(frozen=True)
 class Host:
     """A host of one transport and revision, in front of a CSTP server."""
 
     target: str
     transport: str
+    """`memory`, `stdio`, or the URL of streamable HTTP."""
     mode: str
 
     def run(self, use: Callable[[Client], Awaitable[T]], agent: str = "alice", **options: Any) -> T:
@@ -55,6 +78,12 @@ class Host:
         return self.run(lambda client: client.call_tool(name, arguments), agent)
 
     async def _session(self, use: Callable[[Client], Awaitable[T]], agent: str, options: dict[str, Any]) -> T:
+        if self.transport.startswith("http"):
+            async with (
+                authorized_client(TOKENS[agent]) as http,
+                Client(streamable_http_client(self.transport, http_client=http), mode=self.mode, **options) as client,
+            ):
+                return await use(client)
         if self.transport == "stdio":
             async with Client(stdio_parameters(self.target, agent), mode=self.mode, **options) as client:
                 return await use(client)

@@ -160,7 +160,11 @@ def test_a_prompt_that_cannot_be_written_is_an_error_of_the_protocol(
 
 def test_what_is_the_same_for_all_may_be_cached_and_what_is_the_callers_may_not(cstp_server: Any) -> None:
     async def use(client: Client) -> list[tuple[int, str]]:
-        results = [await client.list_tools(), await client.list_prompts(), await client.list_resources()]
+        results: tuple[mcp_types.CacheableResult, ...] = (
+            await client.list_tools(),
+            await client.list_prompts(),
+            await client.list_resources(),
+        )
         return [(result.ttl_ms, result.cache_scope) for result in results]
 
     hints = Host(cstp_server.target, "memory", MODERN).run(use)
