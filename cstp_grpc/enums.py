@@ -118,6 +118,17 @@ class TaskState(StrEnum):
     CANCELED = "canceled"
 
 
+class ApprovalStatus(StrEnum):
+    """The state of an approval request; only pending and granted ones change."""
+
+    PENDING = "pending"
+    GRANTED = "granted"
+    DENIED = "denied"
+    USED = "used"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
 class PushFormat(StrEnum):
     """The A2A version of a push notification."""
 
@@ -148,6 +159,7 @@ class Permission(StrEnum):
     CONVERSE = "converse"
     ROUTE = "route"
     ERASE = "erase"
+    APPROVE = "approve"
 
 
 class NodeRule(StrEnum):

@@ -3,8 +3,9 @@
 `settings` change those of tests/harness.py, `rulebook` is a file under cases/rulebooks or `default`, `project` are the
 files of a project called shop, by their paths (`{link: TARGET}` is a link), `decisions` are recorded by `by` (alice
 unless stated; `<name>` in `before`, `params` and `expect` is the id of the one that is recorded `as: name`), and
-`before` are earlier exchanges, each with the `reason` that it fails for. tests/case_servers.py says which cases share a
-server, and what `alone` is for.
+`before` are earlier exchanges, each with the `reason` that it fails for, and with texts of its answer to `keep`, by
+their paths, as `<name>` for what follows. tests/case_servers.py says which cases share a server, and what `alone` is
+for.
 """
 
 from __future__ import annotations
@@ -73,6 +74,11 @@ def prepare(case: Mapping[str, Any], caller: Caller) -> dict[str, str]:
     for exchange in case.get("before", []):
         earlier = caller.call(exchange["call"], plain(insert_ids(exchange["params"], ids)), token_of(exchange))
         assert earlier.reason == exchange.get("reason"), earlier
+        for name, path in exchange.get("keep", {}).items():
+            kept: Any = earlier.result
+            for key in path.split("."):
+                kept = kept[key]
+            ids[f"<{name}>"] = kept
     return ids
 
 

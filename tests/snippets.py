@@ -61,6 +61,7 @@ MADE_UP = {
     "uuid": r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
     "digest": r"\b[0-9a-f]{64}\b",
     "request": r"\b[0-9a-f]{32}\b",
+    "approval": r"\bapr-[0-9a-f]{20}\b",
 }
 """The identifiers that a server or a command makes up; a document may name one again after it was printed."""
 VARYING = {

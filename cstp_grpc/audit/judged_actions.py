@@ -20,7 +20,7 @@ ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 class JudgedAction:
     """What guardrails judged an action by, besides its description and its agent, which its audit entry has.
 
-    `permissions` are those of the agent at the time. `approval_required` is whether an approval alone was missing.
+    `permissions` are those of the agent at the time. `approval_required` is whether an approval alone was needed.
     """
 
     category: str | None = None

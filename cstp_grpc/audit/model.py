@@ -49,6 +49,12 @@ class AuditEvent(StrEnum):
     CALLBACK_SENT = "callback_sent"
     PUSH_NOTIFICATION_SENT = "push_notification_sent"
     CALLS_REFUSED = "calls_refused"
+    APPROVAL_REQUESTED = "approval_requested"
+    APPROVAL_GRANTED = "approval_granted"
+    APPROVAL_DENIED = "approval_denied"
+    APPROVAL_REVOKED = "approval_revoked"
+    APPROVAL_USED = "approval_used"
+    APPROVAL_EXPIRED = "approval_expired"
 
 
 JUDGMENTS: Final = (AuditEvent.GUARDRAIL_CHECK, AuditEvent.INTENT_ANNOUNCED)
@@ -95,6 +101,7 @@ class AuditEntry:
     dryrun: tuple[str, ...] = ()
     judged: JudgedAction | None = None
     """What was judged; None also if the listing does not read it, or it is not kept."""
+    approval_id: str | None = None
     id: int | None = None
 
 
@@ -110,6 +117,7 @@ class AuditFilter:
     correlation_id: str | None = None
     decision_id: str | None = None
     error: str | None = None
+    approval_id: str | None = None
     after: datetime | None = None
     before: datetime | None = None
     with_judged: bool = False

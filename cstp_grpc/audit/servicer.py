@@ -68,6 +68,7 @@ def parse_entry_filter(message: audit_pb2.ListAuditEntriesRequest) -> AuditFilte
         correlation_id=proto_values.optional_field(message, "correlation_id"),
         decision_id=proto_values.optional_field(message, "decision_id"),
         error=proto_values.optional_field(message, "error"),
+        approval_id=proto_values.optional_field(message, "approval_id"),
         after=proto_values.datetime_field(message, "after"),
         before=proto_values.datetime_field(message, "before"),
     )
@@ -138,4 +139,5 @@ def entry_message(entry: AuditEntry) -> audit_pb2.AuditEntry:
         first_at=None if entry.first_at is None else proto_values.timestamp_message(entry.first_at),
         last_at=None if entry.last_at is None else proto_values.timestamp_message(entry.last_at),
         dryrun_violations=entry.dryrun,
+        approval_id=entry.approval_id,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,6 +81,7 @@ audit_entries = Table(
     Column("count", Integer),
     Column("first_at", UtcDateTime),
     Column("last_at", UtcDateTime),
+    Column("approval_id", IDENTIFIER),
     Column("dryrun", OPTIONAL_JSON),
     # Last, so that SQLite reads past it only where it is asked for.
     Column("judged", LargeBinary),
@@ -95,6 +96,7 @@ audit_entries = Table(
     partial_index("event", "timestamp", "id", where=NOT_A_CHECK),
     partial_index("allowed", "timestamp", "id", where=BLOCKED),
     partial_index("error", "timestamp", "id", where="error IS NOT NULL"),
+    partial_index("approval_id", "timestamp", "id", where="approval_id IS NOT NULL"),
 )
 """The audit trail; triggers refuse every UPDATE and DELETE. `violations`, `warnings`, `dryrun`, `peers` are NULL where
 empty. `judged` is what `encode_judged_action` made."""
@@ -110,8 +112,8 @@ audit_guardrails = Table(
 """Which guardrails an audit entry names, and its instant, for filtering; as append-only as the trail."""
 
 
-COUNT_COLUMNS = ("count", "first_at", "last_at")
-"""The columns of entries that count calls."""
+RARE_COLUMNS = ("count", "first_at", "last_at", "approval_id")
+"""The columns of entries that count calls or that are about an approval."""
 LISTED_COLUMNS = [column for column in audit_entries.c if column.name != "judged"]
 """The columns of a listing of entries: what was judged may be large, and is read where it is wanted only."""
 MAX_JUDGED_PAGE = 200
@@ -130,15 +132,20 @@ class SqlAuditTrail:
         self._kept = kept
         dialect = database.dialect
         columns = [column.name for column in audit_entries.c if column.name != "id"]
-        # What only counts have costs the entries of all other calls nothing.
-        common = [name for name in columns if name not in COUNT_COLUMNS]
+        # What only counts and approvals have costs the entries of all other calls nothing.
+        common = [name for name in columns if name not in RARE_COLUMNS]
         # `inline` keeps SQLAlchemy from fetching the new id, which only entries with guardrails need.
         entry = insert(audit_entries).inline().values(bind_parameters(common))
+        rare_entry = insert(audit_entries).inline().values(bind_parameters(columns))
         guardrail = insert(audit_guardrails).values(bind_parameters(audit_guardrails.c.keys()))
         self._entries = CompiledStatement(entry, dialect)
-        self._counts = CompiledStatement(insert(audit_entries).inline().values(bind_parameters(columns)), dialect)
-        self._entries_with_guardrails = GuardrailEntryInserter(
-            CompiledStatement(entry.returning(audit_entries.c.id), dialect), CompiledStatement(guardrail, dialect)
+        self._rare_entries = CompiledStatement(rare_entry, dialect)
+        self._entries_with_guardrails, self._rare_entries_with_guardrails = (
+            GuardrailEntryInserter(
+                CompiledStatement(statement.returning(audit_entries.c.id), dialect),
+                CompiledStatement(guardrail, dialect),
+            )
+            for statement in (entry, rare_entry)
         )
 
     def append(self, unit_of_work: UnitOfWork, entry: AuditEntry) -> None:
@@ -170,13 +177,16 @@ class SqlAuditTrail:
         """
         if self._kept is not JudgedContent.FULL:
             entry = self._without_content(entry)
-        if entry.count is not None:
-            counts = {name: getattr(entry, name) for name in COUNT_COLUMNS}
-            # Three kinds of insertion, so that the writer can execute consecutive ones of a kind as one statement.
-            return RowInsertion(self._counts, self._counts.prepare(entry_to_row(entry) | counts))
+        # Few kinds of insertion, so that the writer can execute consecutive ones of a kind as one statement.
+        is_rare = entry.count is not None or entry.approval_id is not None
+        row = entry_to_row(entry)
+        if is_rare:
+            row |= {name: getattr(entry, name) for name in RARE_COLUMNS}
         if entry.violations or entry.warnings or entry.dryrun:
-            return RowInsertion(self._entries_with_guardrails, self._entries_with_guardrails.prepare(entry))
-        return RowInsertion(self._entries, self._entries.prepare(entry_to_row(entry)))
+            inserter = self._rare_entries_with_guardrails if is_rare else self._entries_with_guardrails
+            return RowInsertion(inserter, inserter.prepare(entry, row))
+        statement = self._rare_entries if is_rare else self._entries
+        return RowInsertion(statement, statement.prepare(row))
 
     def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
         """Return the matching entries, latest first; at the same instant, the later stored first.
@@ -207,14 +217,14 @@ class GuardrailEntryInserter:
         self._insert_returning_id = insert_returning_id
         self._insert_guardrail = insert_guardrail
 
-    def prepare(self, entry: AuditEntry) -> PreparedEntry:
-        """Convert an entry to the driver's types."""
+    def prepare(self, entry: AuditEntry, row: Mapping[str, object]) -> PreparedEntry:
+        """Convert an entry, whose values for the table are given, to the driver's types."""
         guardrails = sorted({*entry.violations, *entry.warnings, *entry.dryrun})
         # The id of the entry is not known before it is inserted; `insert_rows` fills it in.
         rows = [{"guardrail_id": name, "timestamp": entry.timestamp, "entry_id": 0} for name in guardrails]
         return PreparedEntry(
-            self._insert_returning_id.prepare(entry_to_row(entry)),
-            [self._insert_guardrail.prepare(row) for row in rows],
+            self._insert_returning_id.prepare(row),
+            [self._insert_guardrail.prepare(each) for each in rows],
         )
 
     def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[PreparedEntry]) -> None:
@@ -271,6 +281,7 @@ def filter_clauses(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | Te
         (table.correlation_id, conditions.correlation_id),
         (table.decision_id, conditions.decision_id),
         (table.error, conditions.error),
+        (table.approval_id, conditions.approval_id),
     ):
         if wanted is not None:
             yield column == replace_unstorable(wanted)
@@ -342,6 +353,7 @@ def estimate_entry_size(entry: AuditEntry) -> int:
         entry.correlation_id,
         entry.decision_id,
         entry.error,
+        entry.approval_id,
     )
     named = (*entry.violations, *entry.warnings, *entry.dryrun, *(peer.agent for peer in entry.peers))
     judged = 0 if entry.judged is None else len(encode_judged_action(entry.judged) or b"")

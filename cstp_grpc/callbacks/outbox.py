@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.decisions.model import Decision
@@ -20,12 +20,17 @@ from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.webhooks.delivery import UrlAllowList, WebhookAbandoned, WebhookRequest
 
+if TYPE_CHECKING:
+    # Only for its type: the room of approvals is beside this one.
+    from cstp_grpc.approvals.model import Approval
+
 
 class NotificationKind(StrEnum):
     """The kind of a notification; the value is its JSON-RPC method."""
 
     LATE_FEEDBACK = "cstp.lateFeedback"
     CITED_DECISION_FAILED = "cstp.citedDecisionFailed"
+    APPROVAL_DECIDED = "cstp.approvalDecided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,9 @@ class Citation:
 class Notification:
     """A notification to `url` about an announcement of `agent`; `id` is the same in every attempt.
 
-    `decision_id` is that of a failed decision, `response` the late answer of a peer, in the contract's JSON, and
-    `intent_revision` the revision of the intent that it answers. Instants are aware, in UTC.
+    `decision_id` is that of a failed decision, `response` the late answer of a peer or the decision on an approval, in
+    the contract's JSON, and `intent_revision` the revision of the intent that a peer answers. Instants are aware, in
+    UTC.
     """
 
     id: str
@@ -222,6 +228,34 @@ class CallbackOutbox:
         except CstpError as error:
             logger.warning("%s is not passed on: %s", about, error)
 
+    def queue_decision(self, unit_of_work: UnitOfWork, approval: Approval) -> None:
+        """Queue within a transaction a notice of what was decided on an approval to the agent that waits for it."""
+        url = approval.callback_url
+        if url is None or not self.is_allowed(url):
+            return
+        at = self._clock()
+        decided: dict[str, Any] = {
+            "id": approval.id,
+            "digest": approval.digest,
+            "status": approval.status.value,
+            "expiresAt": format_rfc3339(approval.expires_at),
+        }
+        if approval.decided_at is not None:
+            decided |= {"decidedBy": approval.decided_by, "decidedAt": format_rfc3339(approval.decided_at)}
+        if approval.comment is not None:
+            decided["comment"] = approval.comment
+        notification = Notification(
+            new_notification_id(),
+            NotificationKind.APPROVAL_DECIDED,
+            approval.agent,
+            approval.correlation_id or "",
+            url,
+            at,
+            at,
+            response=decided,
+        )
+        self._add(unit_of_work, [notification])
+
     def remove_expired_citations(self) -> bool:
         """Remove a batch of expired citations and return whether more may have expired. Raises Unavailable."""
         now = self._clock()
@@ -302,6 +336,8 @@ class CallbackBuilder:
         if item.kind is NotificationKind.LATE_FEEDBACK:
             # Rows that are older than the column intent_revision have NULL; they are about the first revision.
             return {"revision": item.intent_revision or 1, "response": item.response}
+        if item.kind is NotificationKind.APPROVAL_DECIDED:
+            return {"approval": item.response}
         assert item.decision_id is not None, "which decision failed is known"
         entry = self._decisions.load(unit_of_work, [item.decision_id]).get(item.decision_id)
         # Judged when it is sent: visibility and outcome may have changed since the notice was queued.

@@ -213,7 +213,7 @@ class TokenSettings(SettingsSection):
     token: SecretStr = Field(min_length=8)
     """The token; write `${NAME}` to take it from the environment."""
     permissions: frozenset[Permission] = frozenset({Permission.QUERY, Permission.CHECK})
-    """What the agent may do: query, check, announce, record, review, admin, converse, route, erase."""
+    """What the agent may do: query, check, announce, record, review, admin, converse, route, erase, approve."""
     tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
     """The tenant whose chat sessions the agent sees; all tokens of an agent have the same one."""
     peer: bool = False

@@ -227,6 +227,22 @@ class EmbeddingSettings(SettingsSection):
         return self
 
 
+class ApprovalSettings(SettingsSection):
+    """Approvals by people of what guardrails of the severity `approve` ask about."""
+
+    enabled: bool = True
+    """False leaves them out: what needs an approval is not allowed, nothing is requested, and the methods are unknown
+    over both transports."""
+    expiry_minutes: float = Field(default=1440.0, gt=0, le=525_600)
+    """How long a request waits for a decision, and how long a grant for its use."""
+    max_reuse_minutes: float = Field(default=10_080.0, gt=0, le=525_600)
+    """How far ahead a grant may say that it lets the action through any number of times."""
+    max_pending_per_agent: int = Field(default=100, ge=1, le=10_000)
+    """How many requests of an agent may be pending; what needs one more is answered RATE_LIMITED."""
+    keep_days: float = Field(default=365.0, gt=0, le=3650)
+    """How long requests are kept after their last change, with the contents of the actions."""
+
+
 class AuditSettings(SettingsSection):
     """The audit trail."""
 
@@ -336,6 +352,8 @@ class Settings(BaseSettings):
     """Texts to vectors."""
     rate_limits: RateLimitSettings = RateLimitSettings()
     """How often an agent may call."""
+    approvals: ApprovalSettings = ApprovalSettings()
+    """Approvals by people of what guardrails of the severity `approve` ask about."""
     audit: AuditSettings = AuditSettings()
     """The audit trail."""
     intent_layer: IntentLayerSettings = IntentLayerSettings()
@@ -412,6 +430,7 @@ class Settings(BaseSettings):
             "intent_layer.v1.IntentLayerService": self.intent_layer.enabled,
             "liaison.v1.LiaisonService": self.liaison.enabled,
             "cstp.v1.TaskService": self.a2a.enabled,
+            "cstp.v1.ApprovalService": self.approvals.enabled,
         }
         return frozenset(service for service in enabled if not enabled[service])
 

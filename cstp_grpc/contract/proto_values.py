@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from cstp_grpc.contract.calls import Json
 from cstp_grpc.contract.json_scalars import ROUNDED_INTEGER_TEXT
 from cstp_grpc.contract.json_values import find_rounded_integer
-from cstp_grpc.enums import DecisionStatus, Outcome, PeerStatus, Severity, Stakes, Visibility
+from cstp_grpc.enums import ApprovalStatus, DecisionStatus, Outcome, PeerStatus, Severity, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
@@ -64,6 +64,7 @@ OUTCOME: Final = EnumMapping(types_pb2.Outcome, Outcome)
 STATUS: Final = EnumMapping(types_pb2.DecisionStatus, DecisionStatus)
 SEVERITY: Final = EnumMapping(types_pb2.Severity, Severity)
 VISIBILITY: Final = EnumMapping(types_pb2.Visibility, Visibility)
+APPROVAL_STATUS: Final = EnumMapping(types_pb2.ApprovalStatus, ApprovalStatus)
 PEER_STATUS: Final = EnumMapping(types_pb2.PeerStatus, PeerStatus)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from cstp_grpc.audit.judged_actions import JudgedAction
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
-from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, error_reason
+from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, RateLimited, error_reason
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.history_lookup import (
     HistoryReader,
@@ -21,6 +22,20 @@ from cstp_grpc.guardrails.history_lookup import (
 from cstp_grpc.guardrails.model import NO_INTENTS, Action, CheckResult, IntentFacts, Verdict
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import ITEM_BYTES, estimate_message_bytes
+from cstp_grpc.storage.unit_of_work import UnitOfWork
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckIdentity:
+    """Which check it is, when it was made and by whom; `is_relayed` tells that the caller asks for somebody else."""
+
+    check_id: str
+    evaluated_at: datetime
+    caller: str
+    claimed_agent: str | None
+    is_relayed: bool
 
 
 def verdict_audit_fields(verdict: Verdict | None) -> dict[str, Any]:
@@ -34,6 +49,7 @@ def verdict_audit_fields(verdict: Verdict | None) -> dict[str, Any]:
         "dryrun": tuple(map(GUARDRAIL_ID, verdict.dryrun)),
         "evaluated": verdict.evaluated,
         "rule_set_version": verdict.rule_set_version,
+        "approval_id": verdict.approval and verdict.approval.id,
     }
 
 
@@ -53,9 +69,43 @@ def judged_audit_fields(action: Action, verdict: Verdict | None) -> dict[str, An
         announced_context=action.announced_context,
         paths=action.code.paths,
         permissions=action.permissions,
-        approval_required=verdict.approval_required,
+        # Also where a person has decided by now: rules say that an approval is needed, and not whether there is one.
+        approval_required=verdict.approval_required or verdict.approval is not None,
     )
     return verdict_audit_fields(verdict) | {"judged": judged}
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalQuestion:
+    """A judged action that needs an approval, and the check or announcement that it is part of.
+
+    `check_id` identifies the verdict, `on_behalf_of` is the agent for which a peer asks, as it says. What was decided
+    is told to `callback_url`, the address of the announcement with this correlation id. If `keeps_content` is False,
+    the request has no contents of the action.
+    """
+
+    action: Action
+    verdict: Verdict
+    check_id: str
+    on_behalf_of: str | None = None
+    correlation_id: str | None = None
+    callback_url: str | None = None
+    keeps_content: bool = True
+
+
+class ApprovalGate(Protocol):
+    """Requests approvals, and lets actions through that have one."""
+
+    def prepare(self, question: ApprovalQuestion) -> Callable[[UnitOfWork], Verdict]:
+        """Return what settles a question within the transaction that records the verdict.
+
+        It returns the verdict with its approval: a pending or denied one, or one that is used up by it, so that the
+        verdict allows the action. Raises InvalidArgument if the action has no canonical form; what is returned raises
+        RateLimited if the agent has too many requests pending.
+        """
+
+    async def write(self, job: Callable[[UnitOfWork], ResultT]) -> ResultT:
+        """Run a job in a transaction and return its result once that is on disk. Raises Unavailable."""
 
 
 class IntentFactsReader(Protocol):
@@ -119,7 +169,10 @@ class RuleSnapshot:
 
 
 class GuardrailChecker:
-    """Evaluates actions against the rule set, if there is one, and records the checks."""
+    """Evaluates actions against the rule set, if there is one, and records the checks.
+
+    `approvals` requests the approvals that verdicts need; without it they are just missing.
+    """
 
     def __init__(
         self,
@@ -128,12 +181,14 @@ class GuardrailChecker:
         clock: Callable[[], datetime],
         intents: IntentFactsReader | None = None,
         history: HistoryReader | None = None,
+        approvals: ApprovalGate | None = None,
     ) -> None:
         # Replaced by one assignment, which is atomic; whoever takes several steps with it takes it once.
         self._rules = RuleSnapshot(evaluator, clock, history or NoHistoryReader())
         self._sink = sink
         self._clock = clock
         self._intents = intents or NoRelatedIntents()
+        self._approvals = approvals
 
     def use_evaluator(self, evaluator: GuardrailEvaluator) -> None:
         """Judge by other rules from now on; from any thread."""
@@ -173,37 +228,27 @@ class GuardrailChecker:
 
         `caller` is the authenticated agent, `claimed_agent` the one that the request names, which is never trusted.
         Related intents and outcomes are those that `reader` may read; None means the caller. The evaluation is short
-        enough to run on the event loop; the record is awaited. Raises GuardrailEvalFailed, InvalidArgument, and
-        Unavailable if the record cannot be written.
+        enough to run on the event loop; the record is awaited. Raises GuardrailEvalFailed, InvalidArgument, RateLimited
+        if too many approvals are pending, and Unavailable if the record cannot be written.
         """
         rules = self._rules
-        verdict: Verdict | None = None
-        failure: Exception | None = None
         reader = caller if reader is None else reader
+        outcome: Verdict | Exception
         try:
             (action,) = await self.add_facts(rules, [action], caller, reader)
-            verdict = rules.judge(action)
+            outcome = rules.judge(action)
         except Exception as error:  # noqa: BLE001 - it is raised once it is on record
-            failure = error
-        evaluated_at = self._clock()
+            outcome = error
+        identity = CheckIdentity(request_id, self._clock(), caller, claimed_agent, is_relayed(caller, reader))
         # Recorded before the caller gets the verdict: if this fails or the process is killed, the action was not
         # allowed.
-        await self._sink.write(
-            AuditEntry(
-                timestamp=evaluated_at,
-                event=AuditEvent.GUARDRAIL_CHECK,
-                requesting_agent=caller,
-                request_id=request_id,
-                claimed_agent=claimed_agent,
-                action=action.description,
-                error=None if failure is None else error_reason(failure),
-                **judged_audit_fields(action, verdict),
-            )
-        )
-        if failure is not None:
-            raise failure
-        assert verdict is not None
-        return CheckResult(verdict, evaluated_at)
+        if needs_approval(outcome) and self._approvals is not None:
+            (outcome,) = await self._record_with_approvals(self._approvals, [(identity, action, outcome)])
+        else:
+            await self._sink.write(check_entry(identity, action, outcome))
+        if isinstance(outcome, Exception):
+            raise outcome
+        return CheckResult(outcome, identity.evaluated_at)
 
     async def judge_and_record_batch(
         self,
@@ -228,28 +273,90 @@ class GuardrailChecker:
         # Before the checks are on record: an answer that does not fit into a message would never arrive.
         if sum(estimate_verdict_bytes(each) for each in outcomes if isinstance(each, Verdict)) > max_bytes:
             raise InvalidArgument.field("actions", "have verdicts that are too long for one answer; send fewer actions")
-        evaluated_at = self._clock()
-        await self._sink.write_all(
-            [
-                AuditEntry(
-                    timestamp=evaluated_at,
-                    event=AuditEvent.GUARDRAIL_CHECK,
-                    requesting_agent=caller,
-                    request_id=batch_check_id(request_id, place),
-                    claimed_agent=claimed_agent,
-                    action=action.description,
-                    error=error_reason(outcome) if isinstance(outcome, Exception) else None,
-                    **judged_audit_fields(action, outcome if isinstance(outcome, Verdict) else None),
-                )
-                for place, (action, outcome) in enumerate(zip(actions, outcomes, strict=True))
-            ]
-        )
+        evaluated_at, relayed = self._clock(), is_relayed(caller, reader)
+        judged = [
+            (CheckIdentity(batch_check_id(request_id, place), evaluated_at, caller, claimed_agent, relayed), *each)
+            for place, each in enumerate(zip(actions, outcomes, strict=True))
+        ]
+        if self._approvals is not None and any(map(needs_approval, outcomes)):
+            outcomes = await self._record_with_approvals(self._approvals, judged)
+        else:
+            await self._sink.write_all([check_entry(*each) for each in judged])
         results: list[CheckResult | CstpError] = []
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, CstpError):
                 raise outcome
             results.append(CheckResult(outcome, evaluated_at) if isinstance(outcome, Verdict) else outcome)
         return results
+
+    async def _record_with_approvals(
+        self, gate: ApprovalGate, judged: Sequence[JudgedCheck]
+    ) -> list[Verdict | Exception]:
+        """Record checks together with the approvals that they request or use, and return what became of each."""
+        prepared = [prepare_approval(gate, *each) for each in judged]
+
+        def job(unit_of_work: UnitOfWork) -> list[Verdict | Exception]:
+            outcomes = [settle(unit_of_work) for settle in prepared]
+            for (identity, action, _), outcome in zip(judged, outcomes, strict=True):
+                self._sink.append(unit_of_work, check_entry(identity, action, outcome))
+            return outcomes
+
+        # One transaction: an approval is used if and only if the verdict that it changes is on record.
+        return await gate.write(job)
+
+
+JudgedCheck: TypeAlias = tuple[CheckIdentity, Action, Verdict | Exception]
+"""A check with its verdict, or with the reason why there is none."""
+
+
+def is_relayed(caller: str, reader: str | None) -> bool:
+    """Return whether a caller, whose reader is given, asks for somebody else."""
+    return reader is not None and reader != caller
+
+
+def needs_approval(outcome: Verdict | Exception) -> bool:
+    """Return whether an approval is missing."""
+    return isinstance(outcome, Verdict) and outcome.approval_required
+
+
+def prepare_approval(
+    gate: ApprovalGate, identity: CheckIdentity, action: Action, outcome: Verdict | Exception
+) -> Callable[[UnitOfWork], Verdict | Exception]:
+    """Return what settles within a transaction whether a check has the approval that it needs, if it needs one."""
+    if not isinstance(outcome, Verdict) or not outcome.approval_required:
+        return lambda _: outcome
+    on_behalf_of = identity.claimed_agent if identity.is_relayed else None
+    try:
+        settle = gate.prepare(ApprovalQuestion(action, outcome, identity.check_id, on_behalf_of))
+    except CstpError as error:
+        refused = error
+        return lambda _: refused
+    return partial(settle_or_refuse, settle)
+
+
+def settle_or_refuse(settle: Callable[[UnitOfWork], Verdict], unit_of_work: UnitOfWork) -> Verdict | Exception:
+    """Return what a settlement returns within a transaction, or the error if it is refused.
+
+    It is returned, because it is recorded in the same transaction.
+    """
+    try:
+        return settle(unit_of_work)
+    except RateLimited as error:
+        return error
+
+
+def check_entry(identity: CheckIdentity, action: Action, outcome: Verdict | Exception) -> AuditEntry:
+    """Return the audit entry of a check with its verdict, or with the reason why there is none."""
+    return AuditEntry(
+        timestamp=identity.evaluated_at,
+        event=AuditEvent.GUARDRAIL_CHECK,
+        requesting_agent=identity.caller,
+        request_id=identity.check_id,
+        claimed_agent=identity.claimed_agent,
+        action=action.description,
+        error=error_reason(outcome) if isinstance(outcome, Exception) else None,
+        **judged_audit_fields(action, outcome if isinstance(outcome, Verdict) else None),
+    )
 
 
 def estimate_verdict_bytes(verdict: Verdict) -> int:

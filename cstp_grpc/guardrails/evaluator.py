@@ -418,6 +418,7 @@ class GuardrailEvaluator:
             guardrail.severity,
             suggestion,
             EVALUATION_ERROR,
+            approvers=guardrail.approvers,
         )
 
     def _fault(self, name: str, action: Action) -> str:

@@ -9,7 +9,7 @@ from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.proto_values import EnumMapping
 from cstp_grpc.enums import Enforcement, InputOrigin, Permission, RuleOutcome, Stakes
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, options_pb2, types_pb2
-from cstp_grpc.guardrails.model import Action, CheckResult, IgnoredInput, Verdict, Violation
+from cstp_grpc.guardrails.model import Action, CheckResult, IgnoredInput, Verdict, VerdictApproval, Violation
 
 if TYPE_CHECKING:
     from cstp_grpc.caller import Caller
@@ -68,6 +68,17 @@ def ignored_input_message(item: IgnoredInput) -> types_pb2.IgnoredInput:
     return types_pb2.IgnoredInput(name=item.name, closest=item.closest)
 
 
+def verdict_approval_message(approval: VerdictApproval) -> types_pb2.VerdictApproval:
+    """Convert the approval request of a verdict to a message."""
+    return types_pb2.VerdictApproval(
+        id=approval.id,
+        digest=approval.digest,
+        status=proto_values.APPROVAL_STATUS.number(approval.status),
+        expires_at=proto_values.timestamp_message(approval.expires_at),
+        comment=approval.comment,
+    )
+
+
 def check_message(check: CheckResult, agent: str, check_id: str) -> cstp_pb2.CheckGuardrailsResponse:
     """Convert the result of a check to a message of the agent that answers."""
     return cstp_pb2.CheckGuardrailsResponse(
@@ -94,6 +105,8 @@ def verdict_fields(verdict: Verdict, check_id: str) -> dict[str, Any]:
     if verdict.violations:
         fields["violations"] = [violation_message(each) for each in verdict.violations]
         fields["approval_required"] = verdict.approval_required
+    if verdict.approval is not None:
+        fields["approval"] = verdict_approval_message(verdict.approval)
     if verdict.warnings:
         fields["warnings"] = [violation_message(each) for each in verdict.warnings]
     if verdict.dryrun:

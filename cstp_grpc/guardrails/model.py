@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from cstp_grpc.enums import Enforcement, Severity, Stakes
+from cstp_grpc.enums import ApprovalStatus, Enforcement, Severity, Stakes
 from cstp_grpc.guardrails.cel_variables import RuleExpression
 from cstp_grpc.guardrails.history import UNREAD_HISTORY, HistoryFacts, HistorySubject
 from cstp_grpc.guardrails.input_values import InputType
@@ -120,6 +120,8 @@ class Violation:
     suggestion: str | None = None
     code: str | None = None
     missing_inputs: tuple[MissingInput, ...] = ()
+    approvers: tuple[str, ...] = ()
+    """The agents that may approve the action, of those with the permission; empty for all of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,20 @@ class IgnoredInput:
 
     name: str
     closest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictApproval:
+    """The approval request on which a verdict rests; `digest` is that of the agent and its action.
+
+    `expires_at` is aware, and `comment` what was said by whoever decided.
+    """
+
+    id: str
+    digest: str
+    status: ApprovalStatus
+    expires_at: datetime
+    comment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +165,24 @@ class Verdict:
     assumed: tuple[str, ...] = ()
     ignored: tuple[IgnoredInput, ...] = ()
     check_id: str = ""
+    approval: VerdictApproval | None = None
+    """The approval request, if one is needed and approvals are served."""
 
     @property
     def approval_required(self) -> bool:
-        """Whether the action is not allowed only because a person has not approved it."""
-        return is_approval_missing(self.violations)
+        """Whether the action is not allowed only because a person has not approved it, and none has denied it."""
+        return is_approval_missing(self.violations) and not self.is_denied
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether a person has denied the approval."""
+        return self.approval is not None and self.approval.status is ApprovalStatus.DENIED
+
+    def approved_by(self, approval: VerdictApproval) -> Verdict:
+        """Return the verdict that allows what an approval lets through; what asked for it is among the warnings."""
+        return replace(
+            self, violations=(), warnings=(*self.violations, *self.warnings), allowed=True, approval=approval
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +281,8 @@ class Guardrail:
     expires: datetime | None = None
     owner: str | None = None
     tags: tuple[str, ...] = ()
+    approvers: tuple[str, ...] = ()
+    """The agents that may approve, of those with the permission; empty for all of these."""
     message_template: TextTemplate | None = None
     """The message where it holds expressions; likewise the suggestion."""
     suggestion_template: TextTemplate | None = None

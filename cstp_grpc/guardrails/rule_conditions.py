@@ -1,10 +1,10 @@
-"""Read the keys of a guardrail that select actions without an expression: `match`, `scope` and `expires`."""
+"""Read the keys of a guardrail that need no expression: `match`, `scope`, `approvers` and `expires`."""
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta
 
-from cstp_grpc.enums import Stakes
+from cstp_grpc.enums import Severity, Stakes
 from cstp_grpc.guardrails.model import EVERY_ACTION, EVERYBODY, RuleMatch, RuleScope
 from cstp_grpc.guardrails.yaml_document import ReportProblem, YamlFields
 
@@ -39,6 +39,16 @@ def read_scope(fields: YamlFields, report: ReportProblem) -> RuleScope:
     if node.value == {}:
         fields.report_problem("`scope` is empty", "scope")
     return RuleScope(agents=scope.texts_or_text("agents"), projects=scope.texts_or_text("projects"))
+
+
+def read_approvers(fields: YamlFields) -> tuple[str, ...]:
+    """Return the agents that may approve what a guardrail asks about, by name; empty for all with the permission."""
+    if fields.get("approvers") is None:
+        return ()
+    severity = fields.get("severity")
+    if severity is not None and severity.value != Severity.APPROVE:
+        fields.report_problem(f"`approvers` are for the severity {Severity.APPROVE}", "approvers")
+    return tuple(sorted(fields.texts_or_text("approvers")))
 
 
 def read_expiry(fields: YamlFields) -> datetime | None:

@@ -117,7 +117,7 @@ def estimate_guardrail_bytes(listed: ListedGuardrail) -> int:
     """Return about how many bytes a guardrail takes in a message."""
     rule = listed.guardrail
     texts = (rule.id, rule.name, rule.description, rule.suggestion, rule.owner, rule.when.source, listed.rulebook.name)
-    return estimate_message_bytes((*texts, *rule.tags, *rule.match.categories, *listed.inputs))
+    return estimate_message_bytes((*texts, *rule.tags, *rule.match.categories, *rule.approvers, *listed.inputs))
 
 
 def estimate_input_bytes(listed: ListedInput) -> int:

@@ -32,7 +32,7 @@ from cstp_grpc.guardrails.model import (
     RulebookTest,
     TextTemplate,
 )
-from cstp_grpc.guardrails.rule_conditions import read_expiry, read_match, read_scope
+from cstp_grpc.guardrails.rule_conditions import read_approvers, read_expiry, read_match, read_scope
 from cstp_grpc.guardrails.rulebook_extension import read_parameters
 from cstp_grpc.guardrails.rulebook_test_actions import TestActionReader, invalid_value_reason
 from cstp_grpc.guardrails.text_templates import parse_template
@@ -57,6 +57,7 @@ RULE_OPTIONS = (
     "expires",
     "owner",
     "tags",
+    "approvers",
     "suggestion",
     "description",
 )
@@ -224,6 +225,7 @@ class RulebookParser:
             expires=read_expiry(fields),
             owner=fields.optional_text("owner"),
             tags=fields.identifiers("tags"),
+            approvers=read_approvers(fields),
             message_template=self._template(fields, "message", message, environment),
             suggestion_template=self._template(fields, "suggestion", suggestion, environment),
         )

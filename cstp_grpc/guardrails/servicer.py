@@ -153,6 +153,7 @@ def guardrail_message(listed: ListedGuardrail, *, shows_expressions: bool) -> gu
         expression=rule.when.source if shows_expressions else None,
         categories=sorted(rule.match.categories),
         stakes=[proto_values.STAKES.number(stakes) for stakes in sorted(rule.match.stakes)],
+        approvers=rule.approvers,
     )
 
 

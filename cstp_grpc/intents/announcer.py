@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
@@ -17,7 +18,14 @@ from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.decisions.store import NO_BACKGROUND, BackgroundReader, DecisionBackground
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Permission, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, error_reason
-from cstp_grpc.guardrails.checker import GuardrailChecker, judged_audit_fields, verdict_audit_fields
+from cstp_grpc.guardrails.checker import (
+    ApprovalGate,
+    ApprovalQuestion,
+    GuardrailChecker,
+    judged_audit_fields,
+    settle_or_refuse,
+    verdict_audit_fields,
+)
 from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
 from cstp_grpc.guardrails.input_values import check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, UNREAD_INTENTS, Action, IntentFacts, Verdict
@@ -130,6 +138,17 @@ class ActingAgent:
     permissions: frozenset[Permission]
 
 
+SettleVerdict: TypeAlias = Callable[[UnitOfWork], Verdict | Exception | None]
+"""Returns within a transaction the verdict that is recorded in it, or the reason why there is none."""
+
+
+class StoredAnnouncement(NamedTuple):
+    """A stored intent, with its verdict if there is one, or the reason why there is none."""
+
+    intent: Intent
+    outcome: Verdict | Exception | None
+
+
 class CitationRecorder(Protocol):
     """Records which decisions an agent was given, so that it can be notified if one of them fails."""
 
@@ -185,6 +204,7 @@ class Announcer:
         responds: bool = True,
         citations: CitationRecorder | None = None,
         confidences: ConfidenceHistory | None = None,
+        approvals: ApprovalGate | None = None,
     ) -> None:
         self._search = search
         self._searches = SearchScheduler(search, pool)
@@ -203,6 +223,7 @@ class Announcer:
         self._responds = responds
         self._citations = citations
         self._confidences = confidences
+        self._approvals = approvals
 
     async def announce(
         self,
@@ -234,11 +255,18 @@ class Announcer:
             feedback = await self._build_feedback(announcement, code, acting, received_at)
             if announcement.is_shared or (self._responds and self._related.may_exist):
                 vector = await self._related.embed(announcement.searched_text)
+            settle = self._prepare_approval(announcement, acting, feedback, request_id)
         except Exception as error:
             # Stored all the same: that the agent intended it is true, whatever failed here.
-            await self._store_intent(announcement, caller, request_id, Feedback(received_at), error=error_reason(error))
+            failure = error
+            await self._store_intent(announcement, caller, request_id, Feedback(received_at), settle=lambda _: failure)
             raise
-        stored = await self._store_intent(announcement, caller, request_id, feedback, vector)
+        stored, outcome = await self._store_intent(
+            announcement, caller, request_id, feedback, vector, settle=settle or (lambda _: feedback.verdict)
+        )
+        if isinstance(outcome, Exception):
+            raise outcome
+        feedback = replace(feedback, verdict=outcome)
         related = await self._find_related(announcement, caller, reader, vector) if self._responds else []
         suggestions = self._suggest(announcement, feedback, related, reader)
         return replace(
@@ -277,6 +305,29 @@ class Announcer:
         return Feedback(
             received_at, tuple(similar), verdict, code=code, warning=warning, background=background, action=action
         )
+
+    def _prepare_approval(
+        self, announcement: Announcement, acting: ActingAgent, feedback: Feedback, request_id: str
+    ) -> SettleVerdict | None:
+        """Return what settles within a transaction whether the intent has the approval that its verdict needs, if any.
+
+        Raises InvalidArgument.
+        """
+        verdict, action = feedback.verdict, feedback.action
+        if self._approvals is None or action is None or verdict is None or not verdict.approval_required:
+            return None
+        settle = self._approvals.prepare(
+            ApprovalQuestion(
+                action,
+                verdict,
+                request_id,
+                announcement.claimed_id if acting.reader != acting.name else None,
+                announcement.correlation_id,
+                announcement.claimed_url,
+                self._stores_content,
+            )
+        )
+        return partial(settle_or_refuse, settle)
 
     async def _read_background(self, similar: Sequence[Match], reader: str) -> DecisionBackground:
         """Return the background that suggestions need; most announcements need none, and nothing is read."""
@@ -353,31 +404,39 @@ class Announcer:
         request_id: str,
         feedback: Feedback,
         vector: IntentVector | None = None,
-        error: str | None = None,
-    ) -> Intent:
-        """Store the intent with its audit entry, its vector if it is shared, and the citations of the feedback."""
+        *,
+        settle: SettleVerdict,
+    ) -> StoredAnnouncement:
+        """Store the intent with its audit entry, its vector if it is shared, and the citations of the feedback.
+
+        Whatever `settle` returns within the transaction is its verdict, or the reason why there is none.
+        """
         intent = self._build_intent(announcement, caller, feedback.received_at)
         cited = [match.decision for match in feedback.similar]
-        allowed = feedback.verdict.allowed if feedback.verdict else None
-        entry = announcement_entry(intent, request_id, feedback, error, with_content=self._stores_content)
 
-        def job(unit_of_work: UnitOfWork) -> Intent:
-            if self._citations is not None:
-                # Lock order: this may wait for the global write lock, and inserting the intent takes its revision lock.
-                # The other way round, a server could hold an intent's lock while it waits for a server that wants it.
+        def job(unit_of_work: UnitOfWork) -> StoredAnnouncement:
+            # Lock order: settling and citing may wait for the global write lock, and inserting the intent takes its
+            # revision lock. The other way round, a server could hold an intent's lock while it waits for a server that
+            # wants it.
+            outcome = settle(unit_of_work)
+            is_answered = not isinstance(outcome, Exception)
+            if self._citations is not None and is_answered:
                 self._citations.cite(unit_of_work, caller, intent.correlation_id, intent.claimed_url, cited)
             stored = self._intents.insert_or_get(unit_of_work, intent)
-            if announcement.is_shared and vector is not None:
+            if announcement.is_shared and vector is not None and is_answered:
                 # A repetition too, whose verdict may be another one.
-                self._related.store(unit_of_work, SharedIntent(stored, vector, allowed))
+                self._related.store(unit_of_work, SharedIntent(stored, vector, allowed_by(outcome)))
             elif stored.revision > 1:
                 self._related.note_withdrawal(unit_of_work, stored.key)
-            self._sink.append(unit_of_work, replace(entry, intent_revision=stored.revision))
-            return stored
+            entry = announcement_entry(
+                intent, stored.revision, request_id, feedback, outcome, with_content=self._stores_content
+            )
+            self._sink.append(unit_of_work, entry)
+            return StoredAnnouncement(stored, outcome)
 
         # For an intent that another server adds at the same time: the revision lock is waited for, first in a
         # transaction of its own, which contains no other job whose locks could be waited for in return.
-        def job_alone(unit_of_work: UnitOfWork) -> Intent:
+        def job_alone(unit_of_work: UnitOfWork) -> StoredAnnouncement:
             self._intents.hold(unit_of_work, caller, intent.correlation_id)
             return job(unit_of_work)
 
@@ -385,10 +444,11 @@ class Announcer:
             stored = await self._writer.write(job)
         except IntentContended:
             stored = await self._writer.write(job_alone, alone=True)
-        if announcement.is_shared and vector is not None:
-            self._related.add(SharedIntent(replace(stored, context=None, metadata=None), vector, allowed))
+        told, outcome = replace(stored.intent, context=None, metadata=None), stored.outcome
+        if announcement.is_shared and vector is not None and not isinstance(outcome, Exception):
+            self._related.add(SharedIntent(told, vector, allowed_by(outcome)))
         else:
-            self._related.withdraw(stored.key)
+            self._related.withdraw(told.key)
         return stored
 
     def _build_intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
@@ -412,11 +472,22 @@ class Announcer:
         )
 
 
+def allowed_by(verdict: Verdict | Exception | None) -> bool | None:
+    """Return whether a verdict allows the intent, or None if there is none."""
+    return verdict.allowed if isinstance(verdict, Verdict) else None
+
+
 def announcement_entry(
-    intent: Intent, request_id: str, feedback: Feedback, error: str | None, *, with_content: bool
+    intent: Intent,
+    revision: int,
+    request_id: str,
+    feedback: Feedback,
+    outcome: Verdict | Exception | None,
+    *,
+    with_content: bool,
 ) -> AuditEntry:
-    """Return the audit entry of an announcement, without its revision."""
-    verdict, action = feedback.verdict, feedback.action
+    """Return the audit entry of an announcement, which is stored as a revision, with its verdict or its failure."""
+    verdict, action = outcome if isinstance(outcome, Verdict) else None, feedback.action
     judged = judged_audit_fields(action, verdict) if with_content and action else verdict_audit_fields(verdict)
     return AuditEntry(
         timestamp=feedback.received_at,
@@ -426,7 +497,8 @@ def announcement_entry(
         claimed_agent=intent.claimed_id,
         action=intent.intent,
         correlation_id=intent.correlation_id,
-        error=error,
+        intent_revision=revision,
+        error=error_reason(outcome) if isinstance(outcome, Exception) else None,
         **judged,
     )
 

@@ -12,7 +12,7 @@ from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.store import BackgroundReader
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
-from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.checker import ApprovalGate, GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.intents.announcer import Announcer, CitationRecorder, ConfidenceHistory
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
@@ -60,10 +60,12 @@ def build_intents_module(
     read_policy: ReadPolicy,
     confidences: ConfidenceHistory,
     tokens: RevisionTokens,
+    approvals: ApprovalGate | None,
 ) -> IntentParts:
     """Build guardrail checks and announcements.
 
-    `citations` records which decisions an agent was given; `confidences` warns it of its own.
+    `citations` records which decisions an agent was given; `confidences` warns it of its own; `approvals` requests
+    approvals unless they are left out.
     """
     settings, pools = shared.settings, shared.pools
     recent = build_recent_intents(shared)
@@ -72,7 +74,7 @@ def build_intents_module(
     if evaluator.longest_history:
         # Before the server listens, so that the first check does not wait for it.
         history.load(evaluator.longest_history)
-    checker = GuardrailChecker(evaluator, sink, shared.clock, related, history)
+    checker = GuardrailChecker(evaluator, sink, shared.clock, related, history, approvals)
     announcer = Announcer(
         search,
         checker,
@@ -90,6 +92,7 @@ def build_intents_module(
         responds=settings.cstp.intent.auto_respond,
         citations=citations,
         confidences=confidences,
+        approvals=approvals,
     )
     limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
     sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
+from cstp_grpc.canonical_json import encode_canonical_json
 from cstp_grpc.guardrails.checker import verdict_audit_fields
 from cstp_grpc.guardrails.model import Verdict
-from cstp_grpc.liaison.canonical_json import encode_canonical_json
 from cstp_grpc.liaison.model import Event, TenantCaller
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter

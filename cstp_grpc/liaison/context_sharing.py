@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from cstp_grpc.audit.model import AuditEvent
+from cstp_grpc.canonical_json import hash_canonical_json
 from cstp_grpc.errors import (
     BlockingGuardrail,
     Conflict,
@@ -27,7 +28,6 @@ from cstp_grpc.liaison.agents import (
     is_remote,
 )
 from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
-from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import (
     DeliveryState,
     Event,

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from cstp_grpc.audit.model import AuditEvent
+from cstp_grpc.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
-from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import Event, EventType, Session, TenantCaller
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 

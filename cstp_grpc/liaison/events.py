@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from cstp_grpc.canonical_json import encode_canonical_json
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.liaison.canonical_json import encode_canonical_json
 from cstp_grpc.liaison.model import Event, EventFilter, RoutingStore, SessionStore
 from cstp_grpc.liaison.sessions import MAX_PAGE_SIZE
 from cstp_grpc.storage.background_work import RunBlocking

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cstp_grpc.canonical_json import encode_canonical_json
 from cstp_grpc.errors import ConfigError, ContextSharingFailed
-from cstp_grpc.liaison.canonical_json import encode_canonical_json
 
 if TYPE_CHECKING:
     from cstp_grpc.liaison.json_path import Location

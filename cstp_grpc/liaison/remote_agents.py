@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc import errors
+from cstp_grpc.canonical_json import hash_canonical_json
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, channel_options, grpc_address, target_scheme
 from cstp_grpc.client.http_client import HttpClient
@@ -24,7 +25,6 @@ from cstp_grpc.contract.rpc_errors import append_reason, to_single_line
 from cstp_grpc.enums import DEFAULT_TENANT
 from cstp_grpc.errors import CstpError, InvalidArgument, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryReceipt, DeliveryRejected, DeliveryRequest, decision_json
-from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import Share, liaison_agent
 
 if TYPE_CHECKING:

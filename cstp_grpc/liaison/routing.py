@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from cstp_grpc.audit.model import AuditEvent
+from cstp_grpc.canonical_json import hash_canonical_json
 from cstp_grpc.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.guardrails.model import Verdict
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents, caches_availability, decision_json, history_entry
 from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
-from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.context_sharing import (
     ContextSharing,
     Handover,

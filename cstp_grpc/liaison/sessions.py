@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from cstp_grpc.audit.model import AuditEvent
+from cstp_grpc.canonical_json import encode_canonical_json, hash_canonical_json, is_same_json
 from cstp_grpc.errors import Conflict, InvalidArgument, SessionNotFound, SessionUpdateFailed, SessionWithAnotherAgent
 from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
-from cstp_grpc.liaison.canonical_json import encode_canonical_json, hash_canonical_json, is_same_json
 from cstp_grpc.liaison.model import (
     AGENT_PREFIX,
     HISTORY_MEMBER,

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Boolean, Column, ForeignKeyConstraint, Index, Integer, Table, Text, false, text
 
-from cstp_grpc.liaison.canonical_json import MAX_EXACT_INTEGER, encode_canonical_json
+from cstp_grpc.canonical_json import MAX_EXACT_INTEGER, encode_canonical_json
 from cstp_grpc.liaison.model import (
     Activation,
     ChatMessage,

@@ -22,7 +22,7 @@ from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_po
 from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
 from cstp_grpc.embedding.module import build_configured_embedder, build_lazy_embedder
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
-from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.checker import ApprovalGate, GuardrailChecker
 from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
 from cstp_grpc.guardrails.module import RuleParts, build_guardrails_module, open_rules
 from cstp_grpc.guardrails.rules_in_force import RulesInForce
@@ -240,6 +240,13 @@ def build_modules(
         intent_layer = build_intent_layer_module(shared, decisions.journal, audit.sink)
         modules.append(intent_layer.module)
         code = intent_layer.code
+    gate: ApprovalGate | None = None
+    if shared.settings.approvals.enabled:
+        from cstp_grpc.approvals.module import build_approvals_module
+
+        approvals = build_approvals_module(shared, inputs.rules.in_force, audit.sink, outbox, decisions.tokens)
+        modules.append(approvals.module)
+        gate = approvals.gate
     intents = build_intents_module(
         shared,
         inputs.rules.in_force.current.evaluator,
@@ -253,6 +260,7 @@ def build_modules(
         read_policy,
         calibration.records,
         decisions.tokens,
+        gate,
     )
     modules.append(intents.module)
     if inputs.peers:

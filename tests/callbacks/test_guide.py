@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cstp_grpc import config
+from cstp_grpc.approvals.model import Approval, ApprovalSubject
 from cstp_grpc.contract.json_codec import from_json, to_json
+from cstp_grpc.enums import ApprovalStatus, Stakes
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.callbacks.kit import Kit, allow
 from tests.waiting import wait_until
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "callbacks.md").read_text()
-LATE, FAILED = (json.loads(text) for text in re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL))
+LATE, FAILED, DECIDED = (json.loads(text) for text in re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL))
 
 
 def test_the_configuration_is_accepted(tmp_path: Path) -> None:
@@ -33,12 +36,15 @@ def test_the_answer_of_a_peer_is_one_of_the_contract() -> None:
     assert to_json(from_json(response, cstp_pb2.AgentResponse)) == response
 
 
-@pytest.mark.parametrize("shown", [LATE, FAILED], ids=["late", "failed"])
+@pytest.mark.parametrize("shown", [LATE, FAILED, DECIDED], ids=["late", "failed", "decided"])
 def test_the_notifications_look_like_that(kit: Kit, shown: dict[str, Any]) -> None:
     if shown is LATE:
         kit.callbacks.queue_late_answer(
             "alice", "deploy-42", 1, "https://agents.example.com/cstp/", shown["params"]["response"]
         )
+    elif shown is DECIDED:
+        approval = decided_approval(shown["params"]["approval"], kit.clock())
+        kit.writer.run(lambda unit_of_work: kit.callbacks.queue_decision(unit_of_work, approval))
     else:
         decision = kit.decision()
         kit.cite(decision, correlation_id="deploy-42")
@@ -51,3 +57,24 @@ def test_the_notifications_look_like_that(kit: Kit, shown: dict[str, Any]) -> No
     shown["params"]["notificationId"] = sent["params"]["notificationId"]
     assert sent == shown
     assert list(sent["params"]) == list(shown["params"])
+
+
+def decided_approval(shown: dict[str, Any], at: datetime) -> Approval:
+    """Return a granted approval for which the shown announcement waits."""
+    return Approval(
+        id=shown["id"],
+        digest=shown["digest"],
+        agent="alice",
+        subject=ApprovalSubject(Stakes.HIGH),
+        guardrails=(),
+        created_at=at,
+        expires_at=at + timedelta(days=1),
+        check_id="r-1",
+        rule_set_version="rules@1+abc",
+        correlation_id="deploy-42",
+        callback_url="https://agents.example.com/cstp/",
+        status=ApprovalStatus.GRANTED,
+        decided_by=shown["decidedBy"],
+        decided_at=at,
+        comment=shown["comment"],
+    )

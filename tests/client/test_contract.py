@@ -85,6 +85,7 @@ def test_every_method_states_a_permission() -> None:
         "converse",
         "route",
         "erase",
+        "approve",
     }
 
 

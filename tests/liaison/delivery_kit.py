@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cstp_grpc.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest, LiaisonAgents, ShareDispatcher
-from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import (
     DeliveryState,
     Event,

@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import select
 
 from cstp_grpc.audit.model import AuditEvent
+from cstp_grpc.canonical_json import hash_canonical_json
 from cstp_grpc.errors import SessionNotFound, SessionUpdateFailed
 from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest, LiaisonAgent
 from cstp_grpc.liaison.audit import AuditedWriter
-from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.context_sharing import ShareRequest
 from cstp_grpc.liaison.erasure import ROWS_AT_ONCE, SESSIONS_AT_ONCE, Retention, RetentionPolicy, SessionEraser
 from cstp_grpc.liaison.model import EventFilter, MessageContent, MessageRole, TenantCaller

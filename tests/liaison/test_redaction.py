@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cstp_grpc.canonical_json import hash_canonical_json
 from cstp_grpc.errors import ConfigError, ContextSharingFailed
-from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.redaction import MASK, Redaction, RedactionRule
 
 LARGE = 1_000_000

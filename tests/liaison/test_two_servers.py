@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from cstp_grpc.canonical_json import hash_canonical_json
 from cstp_grpc.errors import (
     Conflict,
     ContextSharingFailed,
@@ -21,7 +22,6 @@ from cstp_grpc.errors import (
     SessionWithAnotherAgent,
 )
 from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRejected, DeliveryRequest
-from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.context_sharing import ShareRequest
 from cstp_grpc.liaison.model import (
     GUIDE,

@@ -92,6 +92,18 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """Links of a decision were added or removed."""
     AUDIT_EVENT_DECISION_DELETED: _AuditEvent.ValueType  # 26
     """A decision was deleted."""
+    AUDIT_EVENT_APPROVAL_REQUESTED: _AuditEvent.ValueType  # 28
+    """A check or an announcement needs an approval and has requested it, or needs one for more guardrails than before."""
+    AUDIT_EVENT_APPROVAL_GRANTED: _AuditEvent.ValueType  # 29
+    """An approval was granted, perhaps for some of the guardrails that ask, which the entry names."""
+    AUDIT_EVENT_APPROVAL_DENIED: _AuditEvent.ValueType  # 30
+    """An approval was denied."""
+    AUDIT_EVENT_APPROVAL_REVOKED: _AuditEvent.ValueType  # 31
+    """What was granted was taken back."""
+    AUDIT_EVENT_APPROVAL_USED: _AuditEvent.ValueType  # 32
+    """An approval has let an action through; the check or announcement has an entry of its own under the same request."""
+    AUDIT_EVENT_APPROVAL_EXPIRED: _AuditEvent.ValueType  # 33
+    """An approval has expired before it was decided on or used."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """What an entry is about."""
@@ -157,6 +169,18 @@ AUDIT_EVENT_DECISION_LINKED: AuditEvent.ValueType  # 27
 """Links of a decision were added or removed."""
 AUDIT_EVENT_DECISION_DELETED: AuditEvent.ValueType  # 26
 """A decision was deleted."""
+AUDIT_EVENT_APPROVAL_REQUESTED: AuditEvent.ValueType  # 28
+"""A check or an announcement needs an approval and has requested it, or needs one for more guardrails than before."""
+AUDIT_EVENT_APPROVAL_GRANTED: AuditEvent.ValueType  # 29
+"""An approval was granted, perhaps for some of the guardrails that ask, which the entry names."""
+AUDIT_EVENT_APPROVAL_DENIED: AuditEvent.ValueType  # 30
+"""An approval was denied."""
+AUDIT_EVENT_APPROVAL_REVOKED: AuditEvent.ValueType  # 31
+"""What was granted was taken back."""
+AUDIT_EVENT_APPROVAL_USED: AuditEvent.ValueType  # 32
+"""An approval has let an action through; the check or announcement has an entry of its own under the same request."""
+AUDIT_EVENT_APPROVAL_EXPIRED: AuditEvent.ValueType  # 33
+"""An approval has expired before it was decided on or used."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final
@@ -186,6 +210,7 @@ class AuditEntry(_message.Message):
     FIRST_AT_FIELD_NUMBER: _builtins.int
     LAST_AT_FIELD_NUMBER: _builtins.int
     DRYRUN_VIOLATIONS_FIELD_NUMBER: _builtins.int
+    APPROVAL_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier; later entries have greater numbers."""
     event: Global___AuditEvent.ValueType
@@ -217,13 +242,15 @@ class AuditEntry(_message.Message):
     """The revision of the intent that was announced or closed."""
     count: _builtins.int
     """How many calls the entry is about; absent where it is one."""
+    approval_id: _builtins.str
+    """The approval that it is about, or that has let the action through."""
     @_builtins.property
     def timestamp(self) -> _timestamp_pb2.Timestamp:
         """When; of calls that are counted, when the entry was written."""
 
     @_builtins.property
     def violations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The identifiers of the guardrails that blocked."""
+        """The identifiers of the guardrails that blocked; of approvals, those that ask for it."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -269,15 +296,18 @@ class AuditEntry(_message.Message):
         first_at: _timestamp_pb2.Timestamp | None = ...,
         last_at: _timestamp_pb2.Timestamp | None = ...,
         dryrun_violations: _abc.Iterable[_builtins.str] | None = ...,
+        approval_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_count", b"_count", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "count", b"count", "decision_id", b"decision_id", "error", b"error", "first_at", b"first_at", "intent_revision", b"intent_revision", "last_at", b"last_at", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_approval_id", b"_approval_id", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_count", b"_count", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "approval_id", b"approval_id", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "count", b"count", "decision_id", b"decision_id", "error", b"error", "first_at", b"first_at", "intent_revision", b"intent_revision", "last_at", b"last_at", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_count", b"_count", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "count", b"count", "decision_id", b"decision_id", "dryrun_violations", b"dryrun_violations", "error", b"error", "evaluated", b"evaluated", "event", b"event", "first_at", b"first_at", "id", b"id", "intent_revision", b"intent_revision", "last_at", b"last_at", "peers", b"peers", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_approval_id", b"_approval_id", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_count", b"_count", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "approval_id", b"approval_id", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "count", b"count", "decision_id", b"decision_id", "dryrun_violations", b"dryrun_violations", "error", b"error", "evaluated", b"evaluated", "event", b"event", "first_at", b"first_at", "id", b"id", "intent_revision", b"intent_revision", "last_at", b"last_at", "peers", b"peers", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__action: _TypeAlias = _typing.Literal["action"]  # noqa: Y015
     _WhichOneofArgType__action: _TypeAlias = _typing.Literal["_action", b"_action"]  # noqa: Y015
     _WhichOneofReturnType__allowed: _TypeAlias = _typing.Literal["allowed"]  # noqa: Y015
     _WhichOneofArgType__allowed: _TypeAlias = _typing.Literal["_allowed", b"_allowed"]  # noqa: Y015
+    _WhichOneofReturnType__approval_id: _TypeAlias = _typing.Literal["approval_id"]  # noqa: Y015
+    _WhichOneofArgType__approval_id: _TypeAlias = _typing.Literal["_approval_id", b"_approval_id"]  # noqa: Y015
     _WhichOneofReturnType__claimed_agent: _TypeAlias = _typing.Literal["claimed_agent"]  # noqa: Y015
     _WhichOneofArgType__claimed_agent: _TypeAlias = _typing.Literal["_claimed_agent", b"_claimed_agent"]  # noqa: Y015
     _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
@@ -296,6 +326,8 @@ class AuditEntry(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__action) -> _WhichOneofReturnType__action | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed) -> _WhichOneofReturnType__allowed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__approval_id) -> _WhichOneofReturnType__approval_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__claimed_agent) -> _WhichOneofReturnType__claimed_agent | None: ...
     @_typing.overload
@@ -363,6 +395,7 @@ class ListAuditEntriesRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    APPROVAL_ID_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
     page_token: _builtins.str
@@ -383,6 +416,8 @@ class ListAuditEntriesRequest(_message.Message):
     """About exactly this decision."""
     error: _builtins.str
     """That failed for exactly this reason, an ErrorReason without its prefix."""
+    approval_id: _builtins.str
+    """About exactly this approval."""
     @_builtins.property
     def after(self) -> _timestamp_pb2.Timestamp:
         """At this instant or later."""
@@ -406,13 +441,16 @@ class ListAuditEntriesRequest(_message.Message):
         after: _timestamp_pb2.Timestamp | None = ...,
         before: _timestamp_pb2.Timestamp | None = ...,
         error: _builtins.str | None = ...,
+        approval_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "guardrail_id", b"guardrail_id", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_approval_id", b"_approval_id", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "approval_id", b"approval_id", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "guardrail_id", b"guardrail_id", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "event", b"event", "guardrail_id", b"guardrail_id", "page_size", b"page_size", "page_token", b"page_token", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_approval_id", b"_approval_id", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "approval_id", b"approval_id", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "event", b"event", "guardrail_id", b"guardrail_id", "page_size", b"page_size", "page_token", b"page_token", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed: _TypeAlias = _typing.Literal["allowed"]  # noqa: Y015
     _WhichOneofArgType__allowed: _TypeAlias = _typing.Literal["_allowed", b"_allowed"]  # noqa: Y015
+    _WhichOneofReturnType__approval_id: _TypeAlias = _typing.Literal["approval_id"]  # noqa: Y015
+    _WhichOneofArgType__approval_id: _TypeAlias = _typing.Literal["_approval_id", b"_approval_id"]  # noqa: Y015
     _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
     _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
@@ -427,6 +465,8 @@ class ListAuditEntriesRequest(_message.Message):
     _WhichOneofArgType__requesting_agent: _TypeAlias = _typing.Literal["_requesting_agent", b"_requesting_agent"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed) -> _WhichOneofReturnType__allowed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__approval_id) -> _WhichOneofReturnType__approval_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
     @_typing.overload
@@ -574,7 +614,7 @@ class JudgedAction(_message.Message):
     announced_context: _builtins.str
     """The further text of an announcement."""
     approval_required: _builtins.bool
-    """Whether an approval alone was missing; absent where the action is."""
+    """Whether an approval alone was needed, whatever people had decided; absent where the action is."""
     @_builtins.property
     def entry(self) -> Global___AuditEntry:
         """The audit entry of the verdict."""

@@ -509,12 +509,15 @@ class GuardrailStatus(_message.Message):
     CHECK_ID_FIELD_NUMBER: _builtins.int
     ASSUMED_FIELD_NUMBER: _builtins.int
     IGNORED_CONTEXT_FIELD_NUMBER: _builtins.int
+    APPROVAL_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     """True when nothing blocks and no approval is missing."""
     evaluated: _builtins.int
     """How many guardrails were evaluated."""
     approval_required: _builtins.bool
-    """True when nothing blocks and an approval is missing: the action is not allowed until a person approves it."""
+    """True when nothing blocks and an approval is missing: the action is not allowed until a person approves it. False where
+    one has denied it.
+    """
     rule_set_version: _builtins.str
     """The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
     byte of them. Empty in the merged answer of a client that asks several agents.
@@ -545,6 +548,13 @@ class GuardrailStatus(_message.Message):
     def ignored_context(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.IgnoredInput]:
         """The keys of the context that no guardrail knows, at most 100 of them, by name."""
 
+    @_builtins.property
+    def approval(self) -> _types_pb2.VerdictApproval:
+        """The approval request, where an approval is missing, was denied or lets the intent through; what asked for it is among
+        the warnings then. Absent where none is needed, where something blocks, and where approvals are left out. That of a
+        peer is in its response.
+        """
+
     def __init__(
         self,
         *,
@@ -559,10 +569,11 @@ class GuardrailStatus(_message.Message):
         check_id: _builtins.str = ...,
         assumed: _abc.Iterable[_builtins.str] | None = ...,
         ignored_context: _abc.Iterable[_types_pb2.IgnoredInput] | None = ...,
+        approval: _types_pb2.VerdictApproval | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["quorum", b"quorum"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "quorum", b"quorum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "approval_required", b"approval_required", "assumed", b"assumed", "check_id", b"check_id", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "ignored_context", b"ignored_context", "quorum", b"quorum", "rule_set_version", b"rule_set_version", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "approval", b"approval", "approval_required", b"approval_required", "assumed", b"assumed", "check_id", b"check_id", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "ignored_context", b"ignored_context", "quorum", b"quorum", "rule_set_version", b"rule_set_version", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1183,6 +1194,7 @@ class CheckGuardrailsResponse(_message.Message):
     CHECK_ID_FIELD_NUMBER: _builtins.int
     ASSUMED_FIELD_NUMBER: _builtins.int
     IGNORED_CONTEXT_FIELD_NUMBER: _builtins.int
+    APPROVAL_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     """True when nothing blocks and no approval is missing."""
     evaluated: _builtins.int
@@ -1190,7 +1202,9 @@ class CheckGuardrailsResponse(_message.Message):
     agent: _builtins.str
     """The name of the agent that answers."""
     approval_required: _builtins.bool
-    """True when nothing blocks and an approval is missing: the action is not allowed until a person approves it."""
+    """True when nothing blocks and an approval is missing: the action is not allowed until a person approves it. False where
+    one has denied it.
+    """
     rule_set_version: _builtins.str
     """The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
     byte of them. Empty in the merged answer of a client that asks several agents.
@@ -1229,6 +1243,13 @@ class CheckGuardrailsResponse(_message.Message):
     def ignored_context(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.IgnoredInput]:
         """The keys of the context that no guardrail knows, at most 100 of them, by name."""
 
+    @_builtins.property
+    def approval(self) -> _types_pb2.VerdictApproval:
+        """The approval request, where an approval is missing, was denied or lets the action through; what asked for it is among
+        the warnings then. Absent where none is needed, where something blocks, and where approvals are left out. That of a
+        peer is in its response.
+        """
+
     def __init__(
         self,
         *,
@@ -1246,10 +1267,11 @@ class CheckGuardrailsResponse(_message.Message):
         check_id: _builtins.str = ...,
         assumed: _abc.Iterable[_builtins.str] | None = ...,
         ignored_context: _abc.Iterable[_types_pb2.IgnoredInput] | None = ...,
+        approval: _types_pb2.VerdictApproval | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluated_at", b"evaluated_at", "quorum", b"quorum"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "evaluated_at", b"evaluated_at", "quorum", b"quorum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "allowed", b"allowed", "approval_required", b"approval_required", "assumed", b"assumed", "check_id", b"check_id", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "evaluated_at", b"evaluated_at", "ignored_context", b"ignored_context", "quorum", b"quorum", "responses", b"responses", "rule_set_version", b"rule_set_version", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "allowed", b"allowed", "approval", b"approval", "approval_required", b"approval_required", "assumed", b"assumed", "check_id", b"check_id", "dryrun_violations", b"dryrun_violations", "evaluated", b"evaluated", "evaluated_at", b"evaluated_at", "ignored_context", b"ignored_context", "quorum", b"quorum", "responses", b"responses", "rule_set_version", b"rule_set_version", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -60,7 +60,7 @@ class CstpServiceServicer:
         """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
         guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
         correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-        the same), and NOT_FOUND for an unknown project.
+        the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,7 +76,8 @@ class CstpServiceServicer:
 
     def CheckGuardrails(self, request, context):
         """Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-        rule set; a single rule that cannot be evaluated is a violation instead.
+        rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
+        approval and the caller has too many approval requests pending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

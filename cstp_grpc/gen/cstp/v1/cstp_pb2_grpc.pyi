@@ -37,7 +37,7 @@ class CstpServiceStub:
     """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
     guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
     correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-    the same), and NOT_FOUND for an unknown project.
+    the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
     """
     QueryDecisions: _grpc.UnaryUnaryMultiCallable[_cstp_pb2.QueryDecisionsRequest, _cstp_pb2.QueryDecisionsResponse]
     """Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
@@ -45,7 +45,8 @@ class CstpServiceStub:
     """
     CheckGuardrails: _grpc.UnaryUnaryMultiCallable[_cstp_pb2.CheckGuardrailsRequest, _cstp_pb2.CheckGuardrailsResponse]
     """Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-    rule set; a single rule that cannot be evaluated is a violation instead.
+    rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
+    approval and the caller has too many approval requests pending.
     """
 
 @_typing.type_check_only
@@ -57,7 +58,7 @@ class CstpServiceAsyncStub(CstpServiceStub):
     """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
     guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
     correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-    the same), and NOT_FOUND for an unknown project.
+    the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
     """
     QueryDecisions: _aio.UnaryUnaryMultiCallable[_cstp_pb2.QueryDecisionsRequest, _cstp_pb2.QueryDecisionsResponse]  # type: ignore[assignment]
     """Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
@@ -65,7 +66,8 @@ class CstpServiceAsyncStub(CstpServiceStub):
     """
     CheckGuardrails: _aio.UnaryUnaryMultiCallable[_cstp_pb2.CheckGuardrailsRequest, _cstp_pb2.CheckGuardrailsResponse]  # type: ignore[assignment]
     """Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-    rule set; a single rule that cannot be evaluated is a violation instead.
+    rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
+    approval and the caller has too many approval requests pending.
     """
 
 class CstpServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -80,7 +82,7 @@ class CstpServiceServicer(metaclass=_abc_1.ABCMeta):
         """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
         guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
         correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-        the same), and NOT_FOUND for an unknown project.
+        the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
         """
 
     @_abc_1.abstractmethod
@@ -100,7 +102,8 @@ class CstpServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_cstp_pb2.CheckGuardrailsResponse, _abc.Awaitable[_cstp_pb2.CheckGuardrailsResponse]]:
         """Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-        rule set; a single rule that cannot be evaluated is a violation instead.
+        rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
+        approval and the caller has too many approval requests pending.
         """
 
 def add_CstpServiceServicer_to_server(servicer: CstpServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

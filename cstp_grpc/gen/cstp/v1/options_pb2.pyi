@@ -49,6 +49,8 @@ class _PermissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Permission
     """Hand chat sessions and contexts to liaison agents."""
     PERMISSION_ERASE: _Permission.ValueType  # 10
     """Delete chat sessions of one's tenant."""
+    PERMISSION_APPROVE: _Permission.ValueType  # 11
+    """Grant, deny and revoke approvals of what other agents are about to do, and read their approval requests."""
 
 class Permission(_Permission, metaclass=_PermissionEnumTypeWrapper):
     """What an agent must have been granted to call an rpc."""
@@ -75,6 +77,8 @@ PERMISSION_ROUTE: Permission.ValueType  # 9
 """Hand chat sessions and contexts to liaison agents."""
 PERMISSION_ERASE: Permission.ValueType  # 10
 """Delete chat sessions of one's tenant."""
+PERMISSION_APPROVE: Permission.ValueType  # 11
+"""Grant, deny and revoke approvals of what other agents are about to do, and read their approval requests."""
 Global___Permission: _TypeAlias = Permission  # noqa: Y015
 
 PERMISSION_FIELD_NUMBER: _builtins.int

@@ -144,6 +144,46 @@ SEVERITY_APPROVE: Severity.ValueType  # 3
 """The action is not allowed unless a person approves it."""
 Global___Severity: _TypeAlias = Severity  # noqa: Y015
 
+class _ApprovalStatus:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ApprovalStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ApprovalStatus.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    APPROVAL_STATUS_UNSPECIFIED: _ApprovalStatus.ValueType  # 0
+    """Never sent."""
+    APPROVAL_STATUS_PENDING: _ApprovalStatus.ValueType  # 1
+    """Nobody has denied it, and not everybody has granted it whose approval is needed."""
+    APPROVAL_STATUS_GRANTED: _ApprovalStatus.ValueType  # 2
+    """The next check or announcement of the action is let through."""
+    APPROVAL_STATUS_DENIED: _ApprovalStatus.ValueType  # 3
+    """The action is not approved."""
+    APPROVAL_STATUS_USED: _ApprovalStatus.ValueType  # 4
+    """It has let the action through. One that is reusable is granted still, and used in the verdicts that it lets through."""
+    APPROVAL_STATUS_EXPIRED: _ApprovalStatus.ValueType  # 5
+    """Its time was over before anybody decided, or before it was used."""
+    APPROVAL_STATUS_REVOKED: _ApprovalStatus.ValueType  # 6
+    """It was granted, and taken back."""
+
+class ApprovalStatus(_ApprovalStatus, metaclass=_ApprovalStatusEnumTypeWrapper):
+    """Where an approval request stands."""
+
+APPROVAL_STATUS_UNSPECIFIED: ApprovalStatus.ValueType  # 0
+"""Never sent."""
+APPROVAL_STATUS_PENDING: ApprovalStatus.ValueType  # 1
+"""Nobody has denied it, and not everybody has granted it whose approval is needed."""
+APPROVAL_STATUS_GRANTED: ApprovalStatus.ValueType  # 2
+"""The next check or announcement of the action is let through."""
+APPROVAL_STATUS_DENIED: ApprovalStatus.ValueType  # 3
+"""The action is not approved."""
+APPROVAL_STATUS_USED: ApprovalStatus.ValueType  # 4
+"""It has let the action through. One that is reusable is granted still, and used in the verdicts that it lets through."""
+APPROVAL_STATUS_EXPIRED: ApprovalStatus.ValueType  # 5
+"""Its time was over before anybody decided, or before it was used."""
+APPROVAL_STATUS_REVOKED: ApprovalStatus.ValueType  # 6
+"""It was granted, and taken back."""
+Global___ApprovalStatus: _TypeAlias = ApprovalStatus  # noqa: Y015
+
 class _Visibility:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -375,6 +415,48 @@ class MissingInput(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
 
 Global___MissingInput: _TypeAlias = MissingInput  # noqa: Y015
+
+@_typing.final
+class VerdictApproval(_message.Message):
+    """The approval request on which a verdict rests."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier, for ApprovalService."""
+    digest: _builtins.str
+    """What is to be approved, as in Approval: the SHA-256 of the agent and its action."""
+    status: Global___ApprovalStatus.ValueType
+    """`pending` while people have not decided, `denied`, or `used` where it lets this action through."""
+    comment: _builtins.str
+    """What was said by whoever decided."""
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """From when on it counts no more: the next check asks anew."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        status: Global___ApprovalStatus.ValueType = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        comment: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_comment", b"_comment", "comment", b"comment", "expires_at", b"expires_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_comment", b"_comment", "comment", b"comment", "digest", b"digest", "expires_at", b"expires_at", "id", b"id", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__comment: _TypeAlias = _typing.Literal["comment"]  # noqa: Y015
+    _WhichOneofArgType__comment: _TypeAlias = _typing.Literal["_comment", b"_comment"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__comment) -> _WhichOneofReturnType__comment | None: ...
+
+Global___VerdictApproval: _TypeAlias = VerdictApproval  # noqa: Y015
 
 @_typing.final
 class IgnoredInput(_message.Message):

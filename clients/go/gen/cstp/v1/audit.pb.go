@@ -88,6 +88,18 @@ const (
 	AuditEvent_AUDIT_EVENT_DECISION_LINKED AuditEvent = 27
 	// A decision was deleted.
 	AuditEvent_AUDIT_EVENT_DECISION_DELETED AuditEvent = 26
+	// A check or an announcement needs an approval and has requested it, or needs one for more guardrails than before.
+	AuditEvent_AUDIT_EVENT_APPROVAL_REQUESTED AuditEvent = 28
+	// An approval was granted, perhaps for some of the guardrails that ask, which the entry names.
+	AuditEvent_AUDIT_EVENT_APPROVAL_GRANTED AuditEvent = 29
+	// An approval was denied.
+	AuditEvent_AUDIT_EVENT_APPROVAL_DENIED AuditEvent = 30
+	// What was granted was taken back.
+	AuditEvent_AUDIT_EVENT_APPROVAL_REVOKED AuditEvent = 31
+	// An approval has let an action through; the check or announcement has an entry of its own under the same request.
+	AuditEvent_AUDIT_EVENT_APPROVAL_USED AuditEvent = 32
+	// An approval has expired before it was decided on or used.
+	AuditEvent_AUDIT_EVENT_APPROVAL_EXPIRED AuditEvent = 33
 )
 
 // Enum value maps for AuditEvent.
@@ -121,6 +133,12 @@ var (
 		25: "AUDIT_EVENT_DECISION_UPDATED",
 		27: "AUDIT_EVENT_DECISION_LINKED",
 		26: "AUDIT_EVENT_DECISION_DELETED",
+		28: "AUDIT_EVENT_APPROVAL_REQUESTED",
+		29: "AUDIT_EVENT_APPROVAL_GRANTED",
+		30: "AUDIT_EVENT_APPROVAL_DENIED",
+		31: "AUDIT_EVENT_APPROVAL_REVOKED",
+		32: "AUDIT_EVENT_APPROVAL_USED",
+		33: "AUDIT_EVENT_APPROVAL_EXPIRED",
 	}
 	AuditEvent_value = map[string]int32{
 		"AUDIT_EVENT_UNSPECIFIED":             0,
@@ -151,6 +169,12 @@ var (
 		"AUDIT_EVENT_DECISION_UPDATED":        25,
 		"AUDIT_EVENT_DECISION_LINKED":         27,
 		"AUDIT_EVENT_DECISION_DELETED":        26,
+		"AUDIT_EVENT_APPROVAL_REQUESTED":      28,
+		"AUDIT_EVENT_APPROVAL_GRANTED":        29,
+		"AUDIT_EVENT_APPROVAL_DENIED":         30,
+		"AUDIT_EVENT_APPROVAL_REVOKED":        31,
+		"AUDIT_EVENT_APPROVAL_USED":           32,
+		"AUDIT_EVENT_APPROVAL_EXPIRED":        33,
 	}
 )
 
@@ -200,7 +224,7 @@ type AuditEntry struct {
 	Action *string `protobuf:"bytes,6,opt,name=action,proto3,oneof" json:"action,omitempty"`
 	// The verdict; absent where nothing was judged.
 	Allowed *bool `protobuf:"varint,7,opt,name=allowed,proto3,oneof" json:"allowed,omitempty"`
-	// The identifiers of the guardrails that blocked.
+	// The identifiers of the guardrails that blocked; of approvals, those that ask for it.
 	Violations []string `protobuf:"bytes,8,rep,name=violations,proto3" json:"violations,omitempty"`
 	// The identifiers of the guardrails that warned.
 	Warnings []string `protobuf:"bytes,9,rep,name=warnings,proto3" json:"warnings,omitempty"`
@@ -228,8 +252,10 @@ type AuditEntry struct {
 	LastAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
 	// The identifiers of the guardrails in a dry run that would have blocked, needed approval or warned.
 	DryrunViolations []string `protobuf:"bytes,21,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The approval that it is about, or that has let the action through.
+	ApprovalId    *string `protobuf:"bytes,22,opt,name=approval_id,json=approvalId,proto3,oneof" json:"approval_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AuditEntry) Reset() {
@@ -409,6 +435,13 @@ func (x *AuditEntry) GetDryrunViolations() []string {
 	return nil
 }
 
+func (x *AuditEntry) GetApprovalId() string {
+	if x != nil && x.ApprovalId != nil {
+		return *x.ApprovalId
+	}
+	return ""
+}
+
 // What a peer said of an action or an intent.
 type AuditedPeer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -499,7 +532,9 @@ type ListAuditEntriesRequest struct {
 	// At this instant or earlier.
 	Before *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=before,proto3" json:"before,omitempty"`
 	// That failed for exactly this reason, an ErrorReason without its prefix.
-	Error         *string `protobuf:"bytes,12,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	Error *string `protobuf:"bytes,12,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	// About exactly this approval.
+	ApprovalId    *string `protobuf:"bytes,13,opt,name=approval_id,json=approvalId,proto3,oneof" json:"approval_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -614,6 +649,13 @@ func (x *ListAuditEntriesRequest) GetBefore() *timestamppb.Timestamp {
 func (x *ListAuditEntriesRequest) GetError() string {
 	if x != nil && x.Error != nil {
 		return *x.Error
+	}
+	return ""
+}
+
+func (x *ListAuditEntriesRequest) GetApprovalId() string {
+	if x != nil && x.ApprovalId != nil {
+		return *x.ApprovalId
 	}
 	return ""
 }
@@ -842,7 +884,7 @@ type JudgedAction struct {
 	AnnouncedContext *string `protobuf:"bytes,4,opt,name=announced_context,json=announcedContext,proto3,oneof" json:"announced_context,omitempty"`
 	// The paths of an announcement. What is written about their code is not kept.
 	Paths []string `protobuf:"bytes,5,rep,name=paths,proto3" json:"paths,omitempty"`
-	// Whether an approval alone was missing; absent where the action is.
+	// Whether an approval alone was needed, whatever people had decided; absent where the action is.
 	ApprovalRequired *bool `protobuf:"varint,6,opt,name=approval_required,json=approvalRequired,proto3,oneof" json:"approval_required,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -1278,7 +1320,7 @@ var File_cstp_v1_audit_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x12cstp/v1/cstp.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\a\n" +
+	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x12cstp/v1/cstp.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf4\a\n" +
 	"\n" +
 	"AuditEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x128\n" +
@@ -1306,7 +1348,9 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x05count\x18\x12 \x01(\x05H\bR\x05count\x88\x01\x01\x125\n" +
 	"\bfirst_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\afirstAt\x123\n" +
 	"\alast_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x06lastAt\x12+\n" +
-	"\x11dryrun_violations\x18\x15 \x03(\tR\x10dryrunViolationsB\x10\n" +
+	"\x11dryrun_violations\x18\x15 \x03(\tR\x10dryrunViolations\x12$\n" +
+	"\vapproval_id\x18\x16 \x01(\tH\tR\n" +
+	"approvalId\x88\x01\x01B\x10\n" +
 	"\x0e_claimed_agentB\t\n" +
 	"\a_actionB\n" +
 	"\n" +
@@ -1316,13 +1360,14 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\f_decision_idB\b\n" +
 	"\x06_errorB\x12\n" +
 	"\x10_intent_revisionB\b\n" +
-	"\x06_count\"{\n" +
+	"\x06_countB\x0e\n" +
+	"\f_approval_id\"{\n" +
 	"\vAuditedPeer\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12+\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x13.cstp.v1.PeerStatusR\x06status\x12\x1d\n" +
 	"\aallowed\x18\x03 \x01(\bH\x00R\aallowed\x88\x01\x01B\n" +
 	"\n" +
-	"\b_allowed\"\xdc\x04\n" +
+	"\b_allowed\"\x92\x05\n" +
 	"\x17ListAuditEntriesRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1339,7 +1384,9 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x05after\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
 	"\x06before\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12\x19\n" +
-	"\x05error\x18\f \x01(\tH\x06R\x05error\x88\x01\x01B\x13\n" +
+	"\x05error\x18\f \x01(\tH\x06R\x05error\x88\x01\x01\x12$\n" +
+	"\vapproval_id\x18\r \x01(\tH\aR\n" +
+	"approvalId\x88\x01\x01B\x13\n" +
 	"\x11_requesting_agentB\n" +
 	"\n" +
 	"\b_allowedB\x0f\n" +
@@ -1347,7 +1394,8 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\v_request_idB\x11\n" +
 	"\x0f_correlation_idB\x0e\n" +
 	"\f_decision_idB\b\n" +
-	"\x06_error\"q\n" +
+	"\x06_errorB\x0e\n" +
+	"\f_approval_id\"q\n" +
 	"\x18ListAuditEntriesResponse\x12-\n" +
 	"\aentries\x18\x01 \x03(\v2\x13.cstp.v1.AuditEntryR\aentries\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe5\x02\n" +
@@ -1424,7 +1472,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\a_closed\"n\n" +
 	"\x13ListIntentsResponse\x12/\n" +
 	"\aintents\x18\x01 \x03(\v2\x15.cstp.v1.IntentRecordR\aintents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xb3\a\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xfd\b\n" +
 	"\n" +
 	"AuditEvent\x12\x1b\n" +
 	"\x17AUDIT_EVENT_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1455,7 +1503,13 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x19AUDIT_EVENT_INTENT_CLOSED\x10\x18\x12 \n" +
 	"\x1cAUDIT_EVENT_DECISION_UPDATED\x10\x19\x12\x1f\n" +
 	"\x1bAUDIT_EVENT_DECISION_LINKED\x10\x1b\x12 \n" +
-	"\x1cAUDIT_EVENT_DECISION_DELETED\x10\x1a2\xb7\x03\n" +
+	"\x1cAUDIT_EVENT_DECISION_DELETED\x10\x1a\x12\"\n" +
+	"\x1eAUDIT_EVENT_APPROVAL_REQUESTED\x10\x1c\x12 \n" +
+	"\x1cAUDIT_EVENT_APPROVAL_GRANTED\x10\x1d\x12\x1f\n" +
+	"\x1bAUDIT_EVENT_APPROVAL_DENIED\x10\x1e\x12 \n" +
+	"\x1cAUDIT_EVENT_APPROVAL_REVOKED\x10\x1f\x12\x1d\n" +
+	"\x19AUDIT_EVENT_APPROVAL_USED\x10 \x12 \n" +
+	"\x1cAUDIT_EVENT_APPROVAL_EXPIRED\x10!2\xb7\x03\n" +
 	"\fAuditService\x12\x86\x01\n" +
 	"\x10ListAuditEntries\x12 .cstp.v1.ListAuditEntriesRequest\x1a!.cstp.v1.ListAuditEntriesResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"allowed\": false, \"pageSize\": 20}\x90\x02\x01\x12\x95\x01\n" +
 	"\x11ListJudgedActions\x12!.cstp.v1.ListJudgedActionsRequest\x1a\".cstp.v1.ListJudgedActionsResponse\"9\x88\xb5\x18\x06\x9a\xb5\x18.{\"requestingAgent\": \"emerson\", \"pageSize\": 20}\x90\x02\x01\x12\x85\x01\n" +

@@ -784,7 +784,8 @@ type GuardrailStatus struct {
 	Quorum *Quorum `protobuf:"bytes,5,opt,name=quorum,proto3" json:"quorum,omitempty"`
 	// What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run.
 	DryrunViolations []*Violation `protobuf:"bytes,6,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
-	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it.
+	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it. False where
+	// one has denied it.
 	ApprovalRequired bool `protobuf:"varint,7,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
 	// The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
 	// byte of them. Empty in the merged answer of a client that asks several agents.
@@ -795,8 +796,12 @@ type GuardrailStatus struct {
 	Assumed []string `protobuf:"bytes,10,rep,name=assumed,proto3" json:"assumed,omitempty"`
 	// The keys of the context that no guardrail knows, at most 100 of them, by name.
 	IgnoredContext []*IgnoredInput `protobuf:"bytes,11,rep,name=ignored_context,json=ignoredContext,proto3" json:"ignored_context,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The approval request, where an approval is missing, was denied or lets the intent through; what asked for it is among
+	// the warnings then. Absent where none is needed, where something blocks, and where approvals are left out. That of a
+	// peer is in its response.
+	Approval      *VerdictApproval `protobuf:"bytes,12,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GuardrailStatus) Reset() {
@@ -902,6 +907,13 @@ func (x *GuardrailStatus) GetAssumed() []string {
 func (x *GuardrailStatus) GetIgnoredContext() []*IgnoredInput {
 	if x != nil {
 		return x.IgnoredContext
+	}
+	return nil
+}
+
+func (x *GuardrailStatus) GetApproval() *VerdictApproval {
+	if x != nil {
+		return x.Approval
 	}
 	return nil
 }
@@ -1935,7 +1947,8 @@ type CheckGuardrailsResponse struct {
 	Quorum *Quorum `protobuf:"bytes,8,opt,name=quorum,proto3" json:"quorum,omitempty"`
 	// What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run.
 	DryrunViolations []*Violation `protobuf:"bytes,9,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
-	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it.
+	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it. False where
+	// one has denied it.
 	ApprovalRequired bool `protobuf:"varint,10,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
 	// The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
 	// byte of them. Empty in the merged answer of a client that asks several agents.
@@ -1946,8 +1959,12 @@ type CheckGuardrailsResponse struct {
 	Assumed []string `protobuf:"bytes,13,rep,name=assumed,proto3" json:"assumed,omitempty"`
 	// The keys of the context that no guardrail knows, at most 100 of them, by name.
 	IgnoredContext []*IgnoredInput `protobuf:"bytes,14,rep,name=ignored_context,json=ignoredContext,proto3" json:"ignored_context,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The approval request, where an approval is missing, was denied or lets the action through; what asked for it is among
+	// the warnings then. Absent where none is needed, where something blocks, and where approvals are left out. That of a
+	// peer is in its response.
+	Approval      *VerdictApproval `protobuf:"bytes,15,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckGuardrailsResponse) Reset() {
@@ -2078,6 +2095,13 @@ func (x *CheckGuardrailsResponse) GetIgnoredContext() []*IgnoredInput {
 	return nil
 }
 
+func (x *CheckGuardrailsResponse) GetApproval() *VerdictApproval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 var File_cstp_v1_cstp_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_cstp_proto_rawDesc = "" +
@@ -2161,7 +2185,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\rsuperseded_by\x18\r \x01(\tH\x02R\fsupersededBy\x88\x01\x01B\b\n" +
 	"\x06_notesB\t\n" +
 	"\a_originB\x10\n" +
-	"\x0e_superseded_by\"\xe3\x03\n" +
+	"\x0e_superseded_by\"\x99\x04\n" +
 	"\x0fGuardrailStatus\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x122\n" +
 	"\n" +
@@ -2176,7 +2200,8 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\bcheck_id\x18\t \x01(\tR\acheckId\x12\x18\n" +
 	"\aassumed\x18\n" +
 	" \x03(\tR\aassumed\x12>\n" +
-	"\x0fignored_context\x18\v \x03(\v2\x15.cstp.v1.IgnoredInputR\x0eignoredContext\"a\n" +
+	"\x0fignored_context\x18\v \x03(\v2\x15.cstp.v1.IgnoredInputR\x0eignoredContext\x124\n" +
+	"\bapproval\x18\f \x01(\v2\x18.cstp.v1.VerdictApprovalR\bapproval\"a\n" +
 	"\x06Quorum\x12\x16\n" +
 	"\x06needed\x18\x01 \x01(\x05R\x06needed\x12\x1a\n" +
 	"\ballowing\x18\x02 \x01(\x05R\ballowing\x12#\n" +
@@ -2280,7 +2305,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\t_categoryB\r\n" +
 	"\v_confidenceB\n" +
 	"\n" +
-	"\b_project\"\xf6\x04\n" +
+	"\b_project\"\xac\x05\n" +
 	"\x17CheckGuardrailsResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x122\n" +
 	"\n" +
@@ -2298,7 +2323,8 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x10rule_set_version\x18\v \x01(\tR\x0eruleSetVersion\x12\x19\n" +
 	"\bcheck_id\x18\f \x01(\tR\acheckId\x12\x18\n" +
 	"\aassumed\x18\r \x03(\tR\aassumed\x12>\n" +
-	"\x0fignored_context\x18\x0e \x03(\v2\x15.cstp.v1.IgnoredInputR\x0eignoredContext*\xc6\x02\n" +
+	"\x0fignored_context\x18\x0e \x03(\v2\x15.cstp.v1.IgnoredInputR\x0eignoredContext\x124\n" +
+	"\bapproval\x18\x0f \x01(\v2\x18.cstp.v1.VerdictApprovalR\bapproval*\xc6\x02\n" +
 	"\x0eSuggestionKind\x12\x1f\n" +
 	"\x1bSUGGESTION_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19SUGGESTION_KIND_GUARDRAIL\x10\x01\x12\"\n" +
@@ -2369,8 +2395,9 @@ var file_cstp_v1_cstp_proto_goTypes = []any{
 	(DecisionStatus)(0),             // 29: cstp.v1.DecisionStatus
 	(*Violation)(nil),               // 30: cstp.v1.Violation
 	(*IgnoredInput)(nil),            // 31: cstp.v1.IgnoredInput
-	(PeerStatus)(0),                 // 32: cstp.v1.PeerStatus
-	(*DecisionFilters)(nil),         // 33: cstp.v1.DecisionFilters
+	(*VerdictApproval)(nil),         // 32: cstp.v1.VerdictApproval
+	(PeerStatus)(0),                 // 33: cstp.v1.PeerStatus
+	(*DecisionFilters)(nil),         // 34: cstp.v1.DecisionFilters
 }
 var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	20, // 0: cstp.v1.AnnounceIntentRequest.stakes:type_name -> cstp.v1.Stakes
@@ -2397,52 +2424,54 @@ var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	7,  // 21: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
 	30, // 22: cstp.v1.GuardrailStatus.dryrun_violations:type_name -> cstp.v1.Violation
 	31, // 23: cstp.v1.GuardrailStatus.ignored_context:type_name -> cstp.v1.IgnoredInput
-	8,  // 24: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
-	32, // 25: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
-	10, // 26: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
-	6,  // 27: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	11, // 28: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
-	12, // 29: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
-	15, // 30: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
-	25, // 31: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
-	5,  // 32: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	27, // 33: cstp.v1.PeerFeedback.related_intents:type_name -> cstp.v1.RelatedIntent
-	4,  // 34: cstp.v1.PeerFeedback.suggestion_details:type_name -> cstp.v1.Suggestion
-	33, // 35: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	21, // 36: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 37: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
-	15, // 38: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
-	9,  // 39: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
-	19, // 40: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
-	20, // 41: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
-	29, // 42: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
-	28, // 43: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
-	25, // 44: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
-	1,  // 45: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
-	28, // 46: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
-	17, // 47: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
-	21, // 48: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 49: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
-	20, // 50: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
-	22, // 51: cstp.v1.Action.context:type_name -> google.protobuf.Struct
-	30, // 52: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
-	30, // 53: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
-	25, // 54: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
-	9,  // 55: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
-	7,  // 56: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
-	30, // 57: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
-	31, // 58: cstp.v1.CheckGuardrailsResponse.ignored_context:type_name -> cstp.v1.IgnoredInput
-	2,  // 59: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
-	13, // 60: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
-	16, // 61: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
-	3,  // 62: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
-	14, // 63: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
-	18, // 64: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
-	62, // [62:65] is the sub-list for method output_type
-	59, // [59:62] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	32, // 24: cstp.v1.GuardrailStatus.approval:type_name -> cstp.v1.VerdictApproval
+	8,  // 25: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
+	33, // 26: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
+	10, // 27: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
+	6,  // 28: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	11, // 29: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
+	12, // 30: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
+	15, // 31: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
+	25, // 32: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
+	5,  // 33: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	27, // 34: cstp.v1.PeerFeedback.related_intents:type_name -> cstp.v1.RelatedIntent
+	4,  // 35: cstp.v1.PeerFeedback.suggestion_details:type_name -> cstp.v1.Suggestion
+	34, // 36: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	21, // 37: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 38: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
+	15, // 39: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
+	9,  // 40: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
+	19, // 41: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
+	20, // 42: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
+	29, // 43: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
+	28, // 44: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
+	25, // 45: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
+	1,  // 46: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
+	28, // 47: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
+	17, // 48: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
+	21, // 49: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 50: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
+	20, // 51: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
+	22, // 52: cstp.v1.Action.context:type_name -> google.protobuf.Struct
+	30, // 53: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
+	30, // 54: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
+	25, // 55: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
+	9,  // 56: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
+	7,  // 57: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
+	30, // 58: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
+	31, // 59: cstp.v1.CheckGuardrailsResponse.ignored_context:type_name -> cstp.v1.IgnoredInput
+	32, // 60: cstp.v1.CheckGuardrailsResponse.approval:type_name -> cstp.v1.VerdictApproval
+	2,  // 61: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
+	13, // 62: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
+	16, // 63: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
+	3,  // 64: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
+	14, // 65: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
+	18, // 66: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
+	64, // [64:67] is the sub-list for method output_type
+	61, // [61:64] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_cstp_proto_init() }

@@ -51,6 +51,8 @@ const (
 	Permission_PERMISSION_ROUTE Permission = 9
 	// Delete chat sessions of one's tenant.
 	Permission_PERMISSION_ERASE Permission = 10
+	// Grant, deny and revoke approvals of what other agents are about to do, and read their approval requests.
+	Permission_PERMISSION_APPROVE Permission = 11
 )
 
 // Enum value maps for Permission.
@@ -67,6 +69,7 @@ var (
 		8:  "PERMISSION_CONVERSE",
 		9:  "PERMISSION_ROUTE",
 		10: "PERMISSION_ERASE",
+		11: "PERMISSION_APPROVE",
 	}
 	Permission_value = map[string]int32{
 		"PERMISSION_UNSPECIFIED": 0,
@@ -80,6 +83,7 @@ var (
 		"PERMISSION_CONVERSE":    8,
 		"PERMISSION_ROUTE":       9,
 		"PERMISSION_ERASE":       10,
+		"PERMISSION_APPROVE":     11,
 	}
 )
 
@@ -174,7 +178,7 @@ var File_cstp_v1_options_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_options_proto_rawDesc = "" +
 	"\n" +
-	"\x15cstp/v1/options.proto\x12\acstp.v1\x1a google/protobuf/descriptor.proto*\x8a\x02\n" +
+	"\x15cstp/v1/options.proto\x12\acstp.v1\x1a google/protobuf/descriptor.proto*\xa2\x02\n" +
 	"\n" +
 	"Permission\x12\x1a\n" +
 	"\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -188,7 +192,8 @@ const file_cstp_v1_options_proto_rawDesc = "" +
 	"\x13PERMISSION_CONVERSE\x10\b\x12\x14\n" +
 	"\x10PERMISSION_ROUTE\x10\t\x12\x14\n" +
 	"\x10PERMISSION_ERASE\x10\n" +
-	":U\n" +
+	"\x12\x16\n" +
+	"\x12PERMISSION_APPROVE\x10\v:U\n" +
 	"\n" +
 	"permission\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x01(\x0e2\x13.cstp.v1.PermissionR\n" +
 	"permission::\n" +

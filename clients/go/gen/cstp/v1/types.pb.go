@@ -264,6 +264,75 @@ func (Severity) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
+// Where an approval request stands.
+type ApprovalStatus int32
+
+const (
+	// Never sent.
+	ApprovalStatus_APPROVAL_STATUS_UNSPECIFIED ApprovalStatus = 0
+	// Nobody has denied it, and not everybody has granted it whose approval is needed.
+	ApprovalStatus_APPROVAL_STATUS_PENDING ApprovalStatus = 1
+	// The next check or announcement of the action is let through.
+	ApprovalStatus_APPROVAL_STATUS_GRANTED ApprovalStatus = 2
+	// The action is not approved.
+	ApprovalStatus_APPROVAL_STATUS_DENIED ApprovalStatus = 3
+	// It has let the action through. One that is reusable is granted still, and used in the verdicts that it lets through.
+	ApprovalStatus_APPROVAL_STATUS_USED ApprovalStatus = 4
+	// Its time was over before anybody decided, or before it was used.
+	ApprovalStatus_APPROVAL_STATUS_EXPIRED ApprovalStatus = 5
+	// It was granted, and taken back.
+	ApprovalStatus_APPROVAL_STATUS_REVOKED ApprovalStatus = 6
+)
+
+// Enum value maps for ApprovalStatus.
+var (
+	ApprovalStatus_name = map[int32]string{
+		0: "APPROVAL_STATUS_UNSPECIFIED",
+		1: "APPROVAL_STATUS_PENDING",
+		2: "APPROVAL_STATUS_GRANTED",
+		3: "APPROVAL_STATUS_DENIED",
+		4: "APPROVAL_STATUS_USED",
+		5: "APPROVAL_STATUS_EXPIRED",
+		6: "APPROVAL_STATUS_REVOKED",
+	}
+	ApprovalStatus_value = map[string]int32{
+		"APPROVAL_STATUS_UNSPECIFIED": 0,
+		"APPROVAL_STATUS_PENDING":     1,
+		"APPROVAL_STATUS_GRANTED":     2,
+		"APPROVAL_STATUS_DENIED":      3,
+		"APPROVAL_STATUS_USED":        4,
+		"APPROVAL_STATUS_EXPIRED":     5,
+		"APPROVAL_STATUS_REVOKED":     6,
+	}
+)
+
+func (x ApprovalStatus) Enum() *ApprovalStatus {
+	p := new(ApprovalStatus)
+	*p = x
+	return p
+}
+
+func (x ApprovalStatus) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ApprovalStatus) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_types_proto_enumTypes[4].Descriptor()
+}
+
+func (ApprovalStatus) Type() protoreflect.EnumType {
+	return &file_cstp_v1_types_proto_enumTypes[4]
+}
+
+func (x ApprovalStatus) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ApprovalStatus.Descriptor instead.
+func (ApprovalStatus) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{4}
+}
+
 // Who may read a decision besides the agent that recorded it, and who is told of an intent.
 type Visibility int32
 
@@ -301,11 +370,11 @@ func (x Visibility) String() string {
 }
 
 func (Visibility) Descriptor() protoreflect.EnumDescriptor {
-	return file_cstp_v1_types_proto_enumTypes[4].Descriptor()
+	return file_cstp_v1_types_proto_enumTypes[5].Descriptor()
 }
 
 func (Visibility) Type() protoreflect.EnumType {
-	return &file_cstp_v1_types_proto_enumTypes[4]
+	return &file_cstp_v1_types_proto_enumTypes[5]
 }
 
 func (x Visibility) Number() protoreflect.EnumNumber {
@@ -314,7 +383,7 @@ func (x Visibility) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Visibility.Descriptor instead.
 func (Visibility) EnumDescriptor() ([]byte, []int) {
-	return file_cstp_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 // Who answers a call.
@@ -354,11 +423,11 @@ func (x Scope) String() string {
 }
 
 func (Scope) Descriptor() protoreflect.EnumDescriptor {
-	return file_cstp_v1_types_proto_enumTypes[5].Descriptor()
+	return file_cstp_v1_types_proto_enumTypes[6].Descriptor()
 }
 
 func (Scope) Type() protoreflect.EnumType {
-	return &file_cstp_v1_types_proto_enumTypes[5]
+	return &file_cstp_v1_types_proto_enumTypes[6]
 }
 
 func (x Scope) Number() protoreflect.EnumNumber {
@@ -367,7 +436,7 @@ func (x Scope) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Scope.Descriptor instead.
 func (Scope) EnumDescriptor() ([]byte, []int) {
-	return file_cstp_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 // What became of asking a peer.
@@ -423,11 +492,11 @@ func (x PeerStatus) String() string {
 }
 
 func (PeerStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_cstp_v1_types_proto_enumTypes[6].Descriptor()
+	return file_cstp_v1_types_proto_enumTypes[7].Descriptor()
 }
 
 func (PeerStatus) Type() protoreflect.EnumType {
-	return &file_cstp_v1_types_proto_enumTypes[6]
+	return &file_cstp_v1_types_proto_enumTypes[7]
 }
 
 func (x PeerStatus) Number() protoreflect.EnumNumber {
@@ -436,7 +505,7 @@ func (x PeerStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PeerStatus.Descriptor instead.
 func (PeerStatus) EnumDescriptor() ([]byte, []int) {
-	return file_cstp_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 // Who an agent says it is. The server never trusts it: identity is the token's, and this is kept beside it.
@@ -682,6 +751,88 @@ func (x *MissingInput) GetValues() []string {
 	return nil
 }
 
+// The approval request on which a verdict rests.
+type VerdictApproval struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier, for ApprovalService.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// What is to be approved, as in Approval: the SHA-256 of the agent and its action.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// `pending` while people have not decided, `denied`, or `used` where it lets this action through.
+	Status ApprovalStatus `protobuf:"varint,3,opt,name=status,proto3,enum=cstp.v1.ApprovalStatus" json:"status,omitempty"`
+	// From when on it counts no more: the next check asks anew.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// What was said by whoever decided.
+	Comment       *string `protobuf:"bytes,5,opt,name=comment,proto3,oneof" json:"comment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerdictApproval) Reset() {
+	*x = VerdictApproval{}
+	mi := &file_cstp_v1_types_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerdictApproval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerdictApproval) ProtoMessage() {}
+
+func (x *VerdictApproval) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_types_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerdictApproval.ProtoReflect.Descriptor instead.
+func (*VerdictApproval) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *VerdictApproval) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *VerdictApproval) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *VerdictApproval) GetStatus() ApprovalStatus {
+	if x != nil {
+		return x.Status
+	}
+	return ApprovalStatus_APPROVAL_STATUS_UNSPECIFIED
+}
+
+func (x *VerdictApproval) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *VerdictApproval) GetComment() string {
+	if x != nil && x.Comment != nil {
+		return *x.Comment
+	}
+	return ""
+}
+
 // A key of the context that no guardrail knows.
 type IgnoredInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -695,7 +846,7 @@ type IgnoredInput struct {
 
 func (x *IgnoredInput) Reset() {
 	*x = IgnoredInput{}
-	mi := &file_cstp_v1_types_proto_msgTypes[3]
+	mi := &file_cstp_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +858,7 @@ func (x *IgnoredInput) String() string {
 func (*IgnoredInput) ProtoMessage() {}
 
 func (x *IgnoredInput) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_types_proto_msgTypes[3]
+	mi := &file_cstp_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +871,7 @@ func (x *IgnoredInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IgnoredInput.ProtoReflect.Descriptor instead.
 func (*IgnoredInput) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *IgnoredInput) GetName() string {
@@ -768,7 +919,7 @@ type DecisionFilters struct {
 
 func (x *DecisionFilters) Reset() {
 	*x = DecisionFilters{}
-	mi := &file_cstp_v1_types_proto_msgTypes[4]
+	mi := &file_cstp_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +931,7 @@ func (x *DecisionFilters) String() string {
 func (*DecisionFilters) ProtoMessage() {}
 
 func (x *DecisionFilters) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_types_proto_msgTypes[4]
+	mi := &file_cstp_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +944,7 @@ func (x *DecisionFilters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFilters.ProtoReflect.Descriptor instead.
 func (*DecisionFilters) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DecisionFilters) GetCategory() string {
@@ -902,7 +1053,16 @@ const file_cstp_v1_types_proto_rawDesc = "" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12%\n" +
 	"\vdescription\x18\x03 \x01(\tH\x00R\vdescription\x88\x01\x01\x12\x16\n" +
 	"\x06values\x18\x04 \x03(\tR\x06valuesB\x0e\n" +
-	"\f_description\"M\n" +
+	"\f_description\"\xd0\x01\n" +
+	"\x0fVerdictApproval\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12/\n" +
+	"\x06status\x18\x03 \x01(\x0e2\x17.cstp.v1.ApprovalStatusR\x06status\x129\n" +
+	"\n" +
+	"expires_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1d\n" +
+	"\acomment\x18\x05 \x01(\tH\x00R\acomment\x88\x01\x01B\n" +
+	"\n" +
+	"\b_comment\"M\n" +
 	"\fIgnoredInput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\aclosest\x18\x02 \x01(\tH\x00R\aclosest\x88\x01\x01B\n" +
@@ -952,7 +1112,15 @@ const file_cstp_v1_types_proto_rawDesc = "" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSEVERITY_BLOCK\x10\x01\x12\x11\n" +
 	"\rSEVERITY_WARN\x10\x02\x12\x14\n" +
-	"\x10SEVERITY_APPROVE\x10\x03*W\n" +
+	"\x10SEVERITY_APPROVE\x10\x03*\xdb\x01\n" +
+	"\x0eApprovalStatus\x12\x1f\n" +
+	"\x1bAPPROVAL_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17APPROVAL_STATUS_PENDING\x10\x01\x12\x1b\n" +
+	"\x17APPROVAL_STATUS_GRANTED\x10\x02\x12\x1a\n" +
+	"\x16APPROVAL_STATUS_DENIED\x10\x03\x12\x18\n" +
+	"\x14APPROVAL_STATUS_USED\x10\x04\x12\x1b\n" +
+	"\x17APPROVAL_STATUS_EXPIRED\x10\x05\x12\x1b\n" +
+	"\x17APPROVAL_STATUS_REVOKED\x10\x06*W\n" +
 	"\n" +
 	"Visibility\x12\x1a\n" +
 	"\x16VISIBILITY_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -986,36 +1154,40 @@ func file_cstp_v1_types_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_types_proto_rawDescData
 }
 
-var file_cstp_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_cstp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_cstp_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_cstp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_cstp_v1_types_proto_goTypes = []any{
 	(Stakes)(0),                   // 0: cstp.v1.Stakes
 	(Outcome)(0),                  // 1: cstp.v1.Outcome
 	(DecisionStatus)(0),           // 2: cstp.v1.DecisionStatus
 	(Severity)(0),                 // 3: cstp.v1.Severity
-	(Visibility)(0),               // 4: cstp.v1.Visibility
-	(Scope)(0),                    // 5: cstp.v1.Scope
-	(PeerStatus)(0),               // 6: cstp.v1.PeerStatus
-	(*AgentInfo)(nil),             // 7: cstp.v1.AgentInfo
-	(*Violation)(nil),             // 8: cstp.v1.Violation
-	(*MissingInput)(nil),          // 9: cstp.v1.MissingInput
-	(*IgnoredInput)(nil),          // 10: cstp.v1.IgnoredInput
-	(*DecisionFilters)(nil),       // 11: cstp.v1.DecisionFilters
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(ApprovalStatus)(0),           // 4: cstp.v1.ApprovalStatus
+	(Visibility)(0),               // 5: cstp.v1.Visibility
+	(Scope)(0),                    // 6: cstp.v1.Scope
+	(PeerStatus)(0),               // 7: cstp.v1.PeerStatus
+	(*AgentInfo)(nil),             // 8: cstp.v1.AgentInfo
+	(*Violation)(nil),             // 9: cstp.v1.Violation
+	(*MissingInput)(nil),          // 10: cstp.v1.MissingInput
+	(*VerdictApproval)(nil),       // 11: cstp.v1.VerdictApproval
+	(*IgnoredInput)(nil),          // 12: cstp.v1.IgnoredInput
+	(*DecisionFilters)(nil),       // 13: cstp.v1.DecisionFilters
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
 }
 var file_cstp_v1_types_proto_depIdxs = []int32{
 	3,  // 0: cstp.v1.Violation.severity:type_name -> cstp.v1.Severity
-	9,  // 1: cstp.v1.Violation.missing_inputs:type_name -> cstp.v1.MissingInput
-	12, // 2: cstp.v1.DecisionFilters.date_after:type_name -> google.protobuf.Timestamp
-	12, // 3: cstp.v1.DecisionFilters.date_before:type_name -> google.protobuf.Timestamp
-	0,  // 4: cstp.v1.DecisionFilters.stakes:type_name -> cstp.v1.Stakes
-	2,  // 5: cstp.v1.DecisionFilters.status:type_name -> cstp.v1.DecisionStatus
-	1,  // 6: cstp.v1.DecisionFilters.outcome:type_name -> cstp.v1.Outcome
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	10, // 1: cstp.v1.Violation.missing_inputs:type_name -> cstp.v1.MissingInput
+	4,  // 2: cstp.v1.VerdictApproval.status:type_name -> cstp.v1.ApprovalStatus
+	14, // 3: cstp.v1.VerdictApproval.expires_at:type_name -> google.protobuf.Timestamp
+	14, // 4: cstp.v1.DecisionFilters.date_after:type_name -> google.protobuf.Timestamp
+	14, // 5: cstp.v1.DecisionFilters.date_before:type_name -> google.protobuf.Timestamp
+	0,  // 6: cstp.v1.DecisionFilters.stakes:type_name -> cstp.v1.Stakes
+	2,  // 7: cstp.v1.DecisionFilters.status:type_name -> cstp.v1.DecisionStatus
+	1,  // 8: cstp.v1.DecisionFilters.outcome:type_name -> cstp.v1.Outcome
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_types_proto_init() }
@@ -1028,13 +1200,14 @@ func file_cstp_v1_types_proto_init() {
 	file_cstp_v1_types_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cstp_v1_types_proto_msgTypes[3].OneofWrappers = []any{}
 	file_cstp_v1_types_proto_msgTypes[4].OneofWrappers = []any{}
+	file_cstp_v1_types_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_types_proto_rawDesc), len(file_cstp_v1_types_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   5,
+			NumEnums:      8,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -8,7 +8,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.liaison.canonical_json import encode_canonical_json, hash_canonical_json
+from cstp_grpc.canonical_json import encode_canonical_json, hash_canonical_json
 
 EXACT = 2**53 - 1
 SURROGATES: tuple[Literal["Cs"]] = ("Cs",)

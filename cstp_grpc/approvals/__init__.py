@@ -1,0 +1,1 @@
+"""Approvals by people of what guardrails let nobody do without one."""

@@ -1,0 +1,200 @@
+"""What people do with approval requests: read, grant, deny and revoke them; and the end of undecided ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from cstp_grpc.approvals.audit_entries import approval_entry
+from cstp_grpc.approvals.model import Approval, ApprovalFilter, ApprovalNotifier, ApprovalStore
+from cstp_grpc.audit.model import AuditEvent, AuditSink
+from cstp_grpc.caller import Caller
+from cstp_grpc.enums import ApprovalStatus, Permission
+from cstp_grpc.errors import InvalidArgument, NotFound
+from cstp_grpc.storage.pagination import Page, PageRequest
+from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.storage.writer import GroupCommitWriter
+
+logger = logging.getLogger(__name__)
+
+EXPIRY_BATCH = 100
+"""Requests that one transaction ends or removes at most. Chosen: checks wait for it only briefly."""
+
+
+class NullApprovalNotifier:
+    """Tells nobody; for servers without callbacks."""
+
+    def queue_decision(self, unit_of_work: UnitOfWork, approval: Approval) -> None:
+        """Do nothing."""
+
+
+class ApprovalReviewer:
+    """Lets callers read and decide; what is decided is on disk with its audit entry and notice before it is answered.
+
+    A grant is good for `lifetime`, or as long as it says, which is at most `max_reuse`.
+    """
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        sink: AuditSink,
+        writer: GroupCommitWriter,
+        clock: Callable[[], datetime],
+        notifier: ApprovalNotifier,
+        notify: Callable[[], None],
+        *,
+        lifetime: timedelta,
+        max_reuse: timedelta,
+    ) -> None:
+        self._store = store
+        self._sink = sink
+        self._writer = writer
+        self._clock = clock
+        self._notifier = notifier
+        self._notify = notify
+        self._lifetime = lifetime
+        self._max_reuse = max_reuse
+
+    def now(self) -> datetime:
+        """Return the instant by which requests have expired."""
+        return self._clock()
+
+    def get(self, approval_id: str, caller: Caller) -> Approval:
+        """Return a request. Raises NotFound if the caller may not read it, and QueryFailed."""
+        return require_readable(self._store.get(approval_id), approval_id, caller)
+
+    def page(self, conditions: ApprovalFilter, request: PageRequest, caller: Caller) -> Page[Approval]:
+        """Return the requests that a caller may read and that meet conditions, latest first.
+
+        Raises InvalidArgument for a token of other conditions, and QueryFailed.
+        """
+        readable = readable_filter(conditions, caller)
+        return Page(()) if readable is None else self._store.page(readable, self._clock(), request)
+
+    def grant(self, approval_id: str, caller: Caller, comment: str | None, reusable_until: datetime | None) -> Approval:
+        """Grant an approval as far as the caller may, and return it.
+
+        Raises NotFound, PermissionDenied, Conflict, InvalidArgument for an instant that is over or too far ahead, and
+        Unavailable.
+        """
+        at = self._clock()
+        if reusable_until is not None and not at < reusable_until <= at + self._max_reuse:
+            hours = self._max_reuse / timedelta(hours=1)
+            raise InvalidArgument.field("reusable_until", f"must be in the future, and within {hours:g} hours")
+        return self._decide(
+            approval_id,
+            caller,
+            AuditEvent.APPROVAL_GRANTED,
+            lambda found, now: found.grant(
+                caller.agent, now, storable_comment(comment), reusable_until, self._lifetime
+            ),
+        )
+
+    def deny(self, approval_id: str, caller: Caller, comment: str | None) -> Approval:
+        """Deny an approval, and return it. Raises NotFound, PermissionDenied, Conflict and Unavailable."""
+        return self._decide(
+            approval_id,
+            caller,
+            AuditEvent.APPROVAL_DENIED,
+            lambda found, now: found.deny(caller.agent, now, storable_comment(comment)),
+        )
+
+    def revoke(self, approval_id: str, caller: Caller, comment: str | None) -> Approval:
+        """Revoke an approval, and return it. Raises NotFound, PermissionDenied, Conflict and Unavailable."""
+        return self._decide(
+            approval_id,
+            caller,
+            AuditEvent.APPROVAL_REVOKED,
+            lambda found, now: found.revoke(caller.agent, now, storable_comment(comment)),
+        )
+
+    def end_expired(self) -> bool:
+        """End a batch of requests whose time has run out, and return whether there may be more.
+
+        Raises QueryFailed and Unavailable.
+        """
+        # Asked first, because a transaction that writes keeps others waiting, and nearly always there is none.
+        if not self._store.is_any_over(self._clock()):
+            return False
+        return self._writer.run(self._end_batch)
+
+    def remove_ended(self, kept: timedelta) -> bool:
+        """Remove a batch of requests that ended so long ago, and return whether there may be more.
+
+        Raises Unavailable.
+        """
+        before = self._clock() - kept
+
+        def job(unit_of_work: UnitOfWork) -> int:
+            self._store.hold(unit_of_work)
+            return self._store.remove_ended(unit_of_work, before, EXPIRY_BATCH)
+
+        return self._writer.run(job) == EXPIRY_BATCH
+
+    def _end_batch(self, unit_of_work: UnitOfWork) -> bool:
+        self._store.hold(unit_of_work)
+        at = self._clock()
+        over = self._store.find_over(unit_of_work, at, EXPIRY_BATCH)
+        for found in over:
+            ended = found.expire()
+            self._store.update(unit_of_work, ended, at)
+            if ended.status is ApprovalStatus.EXPIRED:
+                self._append(unit_of_work, ended, AuditEvent.APPROVAL_EXPIRED, at, ended.agent, "")
+                self._notifier.queue_decision(unit_of_work, ended)
+        return len(over) == EXPIRY_BATCH
+
+    def _decide(
+        self,
+        approval_id: str,
+        caller: Caller,
+        event: AuditEvent,
+        change: Callable[[Approval, datetime], Approval],
+    ) -> Approval:
+        def job(unit_of_work: UnitOfWork) -> Approval:
+            self._store.hold(unit_of_work)
+            found = require_readable(self._store.load(unit_of_work, approval_id), approval_id, caller)
+            at = self._clock()
+            changed = change(found, at)
+            if changed is found:
+                return found
+            self._store.update(unit_of_work, changed, at)
+            self._append(unit_of_work, changed, event, at, caller.agent, caller.request_id)
+            if changed.status is not ApprovalStatus.PENDING:
+                self._notifier.queue_decision(unit_of_work, changed)
+            return changed
+
+        return self._writer.run(job)
+
+    def _append(
+        self, unit_of_work: UnitOfWork, approval: Approval, event: AuditEvent, at: datetime, agent: str, request_id: str
+    ) -> None:
+        self._sink.append(unit_of_work, approval_entry(approval, event, at, agent, request_id))
+        unit_of_work.call_at_end(self._notify)
+
+
+def storable_comment(comment: str | None) -> str | None:
+    """Return a comment as databases store it."""
+    return None if comment is None else replace_unstorable(comment)
+
+
+def may_read_all(caller: Caller) -> bool:
+    """Return whether a caller reads the requests of every agent."""
+    return Permission.APPROVE in caller.permissions
+
+
+def require_readable(found: Approval | None, approval_id: str, caller: Caller) -> Approval:
+    """Return a request that a caller may read. Raises NotFound."""
+    if found is None or not (found.agent == caller.agent or may_read_all(caller)):
+        raise NotFound(f"there is no approval request {approval_id} that you may read")
+    return found
+
+
+def readable_filter(conditions: ApprovalFilter, caller: Caller) -> ApprovalFilter | None:
+    """Return conditions that are met only by requests that a caller may read; None if there are none."""
+    if may_read_all(caller):
+        return conditions
+    if conditions.agent not in (None, caller.agent):
+        return None
+    return ApprovalFilter(conditions.statuses, caller.agent, conditions.digest)

@@ -1,0 +1,253 @@
+"""What becomes of approval requests, on every database."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from cstp_grpc.approvals.model import ApprovalFilter, digest_of_action
+from cstp_grpc.audit.model import AuditEvent, AuditFilter
+from cstp_grpc.enums import ApprovalStatus
+from cstp_grpc.errors import Conflict, InvalidArgument, PermissionDenied, RateLimited
+from cstp_grpc.guardrails.model import Action, CodeFacts
+from cstp_grpc.storage.database import Database, open_database
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
+from tests.approvals.kit import ACTION, LIFETIME, MANY_ROWS, MAX_REUSE, NOON, PRICES, ApprovalKit, approver
+from tests.databases import POOL_SIZE, ServerWriter
+
+BOB, CAROL = approver("bob"), approver("carol")
+SECOND = timedelta(seconds=1)
+SERVERS = 3
+CHECKS = 24
+
+
+def events(kit: ApprovalKit, approval_id: str) -> list[AuditEvent]:
+    """Return what the audit trail says of an approval, the first event first."""
+    page = kit.trail.page(AuditFilter(approval_id=approval_id), PageRequest(100))
+    return [entry.event for entry in reversed(page.items)]
+
+
+def test_an_undecided_request_expires_and_the_next_check_asks_anew(kit: ApprovalKit) -> None:
+    first = kit.request()
+    kit.now += LIFETIME - SECOND
+    assert kit.request() == first
+    kit.now += SECOND
+    assert kit.read(first).status_at(kit.now) is ApprovalStatus.EXPIRED
+    with pytest.raises(Conflict, match="it is expired"):
+        kit.reviewer.grant(first, BOB, None, None)
+    assert kit.request() != first
+    assert kit.read(first).status is ApprovalStatus.EXPIRED
+    assert events(kit, first) == [AuditEvent.APPROVAL_REQUESTED, AuditEvent.APPROVAL_EXPIRED]
+
+
+def test_expired_requests_are_ended_and_their_agents_told(kit: ApprovalKit) -> None:
+    pending, denied = kit.request(), kit.request(replace(ACTION, description="Other"))
+    kit.reviewer.deny(denied, BOB, "No")
+    kit.notices.queued.clear()
+    assert not kit.reviewer.end_expired()
+    assert kit.read(pending).status is ApprovalStatus.PENDING
+    kit.now += LIFETIME
+    assert not kit.reviewer.end_expired()
+    assert [(each.id, each.status) for each in kit.notices.queued] == [(pending, ApprovalStatus.EXPIRED)]
+    assert kit.read(denied).status is ApprovalStatus.DENIED
+    assert events(kit, denied) == [AuditEvent.APPROVAL_REQUESTED, AuditEvent.APPROVAL_DENIED]
+    assert kit.request(replace(ACTION, description="Other")) != denied
+    wakes = kit.wakes
+    assert not kit.reviewer.end_expired()
+    assert kit.wakes == wakes
+
+
+def test_a_denial_holds_until_the_request_would_have_expired(kit: ApprovalKit) -> None:
+    denied = kit.request()
+    kit.now += LIFETIME / 2
+    kit.reviewer.deny(denied, BOB, "Not now")
+    verdict = kit.check()
+    assert (verdict.allowed, verdict.approval_required) == (False, False)
+    assert verdict.approval is not None
+    assert (verdict.approval.id, verdict.approval.comment) == (denied, "Not now")
+    # Another guardrail that asks takes nothing back.
+    assert kit.request(ACTION, MANY_ROWS, PRICES) == denied
+    kit.now += LIFETIME / 2
+    assert kit.request() != denied
+
+
+def test_a_grant_is_good_for_the_lifetime_from_then_on(kit: ApprovalKit) -> None:
+    granted = kit.request()
+    kit.now += LIFETIME - SECOND
+    kit.reviewer.grant(granted, BOB, None, None)
+    kit.now += LIFETIME - SECOND
+    assert kit.check().allowed
+    late = kit.request()
+    kit.reviewer.grant(late, BOB, None, None)
+    kit.now += LIFETIME
+    assert not kit.check().allowed
+    assert kit.read(late).uses == 0
+
+
+def test_a_reusable_approval_lets_its_action_through_until_its_instant(kit: ApprovalKit) -> None:
+    reusable = kit.request()
+    kit.reviewer.grant(reusable, BOB, None, NOON + MAX_REUSE)
+    for _ in range(3):
+        verdict = kit.check()
+        assert verdict.allowed
+        assert verdict.approval is not None
+        assert (verdict.approval.id, verdict.approval.status) == (reusable, ApprovalStatus.USED)
+        kit.now += timedelta(days=2)
+    assert (kit.read(reusable).status, kit.read(reusable).uses) == (ApprovalStatus.GRANTED, 3)
+    kit.now = NOON + MAX_REUSE
+    assert not kit.check().allowed
+    with pytest.raises(InvalidArgument):
+        kit.reviewer.grant(reusable, BOB, None, kit.now + MAX_REUSE + SECOND)
+
+
+def test_a_revoked_reusable_approval_lets_nothing_more_through(kit: ApprovalKit) -> None:
+    reusable = kit.request()
+    kit.reviewer.grant(reusable, BOB, None, NOON + MAX_REUSE)
+    assert kit.check().allowed
+    kit.reviewer.revoke(reusable, CAROL, "Enough")
+    assert kit.reviewer.revoke(reusable, CAROL, "Again").comment == "Enough"
+    assert not kit.check().allowed
+
+
+def test_another_guardrail_that_asks_needs_its_own_grant(kit: ApprovalKit) -> None:
+    granted = kit.request()
+    kit.reviewer.grant(granted, CAROL, None, None)
+    # The rules or what happened have changed since: what was granted does not cover what asks now.
+    verdict = kit.check(ACTION, MANY_ROWS, PRICES)
+    assert not verdict.allowed
+    assert verdict.approval is not None
+    assert (verdict.approval.id, verdict.approval.status) == (granted, ApprovalStatus.PENDING)
+    assert kit.reviewer.grant(granted, CAROL, None, None).status is ApprovalStatus.PENDING
+    assert kit.reviewer.grant(granted, BOB, None, None).status is ApprovalStatus.GRANTED
+    assert kit.check(ACTION, MANY_ROWS, PRICES).allowed
+
+
+def test_one_who_grants_a_single_use_outweighs_one_who_grants_a_time(kit: ApprovalKit) -> None:
+    shared = kit.request(ACTION, replace(MANY_ROWS, approvers=("carol",)), PRICES)
+    kit.reviewer.grant(shared, CAROL, None, NOON + MAX_REUSE)
+    assert kit.reviewer.grant(shared, BOB, None, None).reusable_until is None
+    assert kit.check(ACTION, MANY_ROWS, PRICES).allowed
+    assert not kit.check(ACTION, MANY_ROWS, PRICES).allowed
+
+
+def test_the_earliest_instant_counts_of_several(kit: ApprovalKit) -> None:
+    shared = kit.request(ACTION, replace(MANY_ROWS, approvers=("carol",)), PRICES)
+    kit.reviewer.grant(shared, CAROL, None, NOON + MAX_REUSE)
+    granted = kit.reviewer.grant(shared, BOB, None, NOON + SECOND)
+    assert granted.reusable_until == granted.expires_at == NOON + SECOND
+
+
+def test_an_approver_that_is_not_named_decides_nothing(kit: ApprovalKit) -> None:
+    prices = kit.request(ACTION, PRICES)
+    for decide in (kit.reviewer.deny, kit.reviewer.revoke):
+        with pytest.raises(PermissionDenied, match="bob"):
+            decide(prices, CAROL, None)
+    assert kit.reviewer.deny(prices, BOB, None).status is ApprovalStatus.DENIED
+    assert kit.reviewer.deny(prices, BOB, "again").comment is None
+
+
+def test_the_address_that_waits_last_is_told(kit: ApprovalKit) -> None:
+    kit.check(url="https://agents.example.com/a")
+    waiting = kit.check(url="https://agents.example.com/b").approval
+    assert waiting is not None
+    kit.check()
+    kit.reviewer.grant(waiting.id, BOB, None, None)
+    assert [each.callback_url for each in kit.notices.queued] == ["https://agents.example.com/b"]
+
+
+def test_a_partial_grant_is_told_to_nobody(kit: ApprovalKit) -> None:
+    shared = kit.request(ACTION, replace(MANY_ROWS, approvers=("carol",)), PRICES)
+    kit.reviewer.grant(shared, CAROL, None, None)
+    assert kit.notices.queued == []
+
+
+def test_pending_requests_are_bounded_and_decided_ones_make_room(database: Database, writer: GroupCommitWriter) -> None:
+    kit = ApprovalKit(database, writer, max_pending=2)
+    first = kit.request(replace(ACTION, description="1"))
+    kit.request(replace(ACTION, description="2"))
+    with pytest.raises(RateLimited, match="2 approval requests"):
+        kit.check(replace(ACTION, description="3"))
+    # Those that are pending are found again all the same, and other agents have their own.
+    assert kit.request(replace(ACTION, description="1")) == first
+    kit.request(replace(ACTION, description="3", agent="bob"))
+    kit.reviewer.deny(first, BOB, None)
+    kit.request(replace(ACTION, description="3"))
+    kit.now += LIFETIME
+    kit.request(replace(ACTION, description="4"))
+
+
+def test_old_requests_are_removed(kit: ApprovalKit) -> None:
+    removed, kept = kit.request(), kit.request(replace(ACTION, description="Other"))
+    kit.reviewer.grant(removed, BOB, None, None)
+    kit.check()
+    kit.reviewer.deny(kept, BOB, None)
+    kit.now += timedelta(days=30)
+    assert not kit.reviewer.remove_ended(timedelta(days=30))
+    kit.now += SECOND
+    assert not kit.reviewer.remove_ended(timedelta(days=30))
+    found = kit.reviewer.page(ApprovalFilter(), PageRequest(), BOB).items
+    assert [each.id for each in found] == [kept]
+
+
+def test_of_checks_at_once_on_several_servers_one_is_let_through(database_url: str) -> None:
+    with ExitStack() as opened:
+        kits = []
+        for _ in range(SERVERS):
+            database = opened.enter_context(closing(open_database(database_url, POOL_SIZE)))
+            kits.append(ApprovalKit(database, opened.enter_context(closing(ServerWriter(database)))))
+        with ThreadPoolExecutor(CHECKS) as threads:
+
+            def check_everywhere() -> list[bool]:
+                return list(threads.map(lambda number: kits[number % SERVERS].check().allowed, range(CHECKS)))
+
+            assert check_everywhere() == [False] * CHECKS
+            (requested,) = kits[0].reviewer.page(ApprovalFilter(), PageRequest(), BOB).items
+            kits[0].reviewer.grant(requested.id, BOB, None, None)
+            assert sum(check_everywhere()) == 1
+        used = kits[1].trail.page(AuditFilter(event=AuditEvent.APPROVAL_USED), PageRequest()).items
+        assert [entry.approval_id for entry in used] == [requested.id]
+        assert len(kits[2].reviewer.page(ApprovalFilter(), PageRequest(), BOB).items) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(ACTION, agent="bob"),
+        replace(ACTION, description="Update price"),
+        replace(ACTION, category="prices"),
+        replace(ACTION, confidence=0.5),
+        replace(ACTION, project="shop"),
+        replace(ACTION, announced_context="further"),
+        replace(ACTION, code=CodeFacts(paths=("a.sql",))),
+        replace(ACTION, context={"rows": 5001}),
+        replace(ACTION, context={"rows": "5000"}),
+        replace(ACTION, context={"rows": 5000, "x": None}),
+        replace(ACTION, context={}),
+    ],
+)
+def test_the_digest_covers_the_agent_and_everything_that_it_states(other: Action) -> None:
+    assert digest_of_action(other, None) != digest_of_action(ACTION, None)
+    assert digest_of_action(ACTION, "ada") != digest_of_action(ACTION, None)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        replace(ACTION, permissions=frozenset({"admin"})),
+        replace(ACTION, now=NOON),
+        replace(ACTION, code=CodeFacts(checks=("Run the tests",))),
+        replace(ACTION, context={"rows": 5000.0}),
+    ],
+)
+def test_the_digest_leaves_out_what_the_server_adds(same: Action) -> None:
+    assert digest_of_action(same, None) == digest_of_action(ACTION, None)
+
+
+def test_a_number_that_json_does_not_have_has_no_digest() -> None:
+    with pytest.raises(InvalidArgument, match="not finite"):
+        digest_of_action(replace(ACTION, context={"rows": float("nan")}), None)
