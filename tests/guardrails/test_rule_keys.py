@@ -213,6 +213,9 @@ def test_answers_keep_the_order_of_the_rulebook() -> None:
         ({"expires": "2026-02-30"}, "`expires` must be a date such as 2026-03-01"),
         ({"expires": "0001-01-01T00:00:00+14:00"}, "`expires` must be a date such as 2026-03-01"),
         ({"tags": ["two words"]}, "`tags` holds 'two words'"),
+        ({"approvers": ["bob"]}, "`approvers` are for the severity approve"),
+        ({"severity": "approve", "approvers": []}, "`approvers` is an empty list"),
+        ({"severity": "approve", "approvers": [1]}, "`approvers` must be a string or a list of strings"),
         ({"when": None}, "`when` is missing; it may be left out beside `match`"),
     ],
 )

@@ -1,0 +1,42 @@
+"""Guardrails that ask for approvals which nobody can grant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cstp_grpc.approvals.module import find_missing_approvers
+from cstp_grpc.config import AuthSettings
+from cstp_grpc.guardrails.rulebook import load_rule_set
+
+RULEBOOK = """
+apiVersion: cstp.guardrails/v1
+metadata: {name: asking, version: "1"}
+guardrails:
+  - {id: anybody, name: A, match: {stakes: high}, severity: approve, message: m}
+  - {id: bob-or-carol, name: B, match: {stakes: high}, severity: approve, approvers: [bob, carol], message: m}
+  - {id: tried, name: C, match: {stakes: high}, severity: approve, enforcement: dryrun, message: m}
+  - {id: blocking, name: D, match: {stakes: high}, severity: block, message: m}
+"""
+BOB = {"name": "bob", "token": "bob-secret-token", "permissions": ["approve"]}
+ADA = {"name": "ada", "token": "ada-secret-token", "permissions": ["approve"]}
+CAROL = {"name": "carol", "token": "carol-secret-token", "permissions": ["check"]}
+NOT_ANYBODY = "the guardrail anybody asks for approvals, and no token has the permission approve"
+NOT_THEM = "the guardrail bob-or-carol asks for approvals, and no token of bob, carol has the permission approve"
+
+
+@pytest.mark.parametrize(
+    ("auth", "expected"),
+    [
+        ({"tokens": [CAROL]}, [NOT_ANYBODY, NOT_THEM]),
+        ({"tokens": [CAROL, ADA]}, [NOT_THEM]),
+        ({"tokens": [CAROL, BOB]}, []),
+        ({"enabled": False}, []),
+    ],
+)
+def test_what_nobody_can_approve_is_told(auth: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULEBOOK)
+    assert list(find_missing_approvers(load_rule_set(path), AuthSettings(**auth))) == expected
