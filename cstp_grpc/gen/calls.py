@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cstp_grpc.contract.calls import UnaryCall, Json, PagedCall, UploadCall, WatchCall
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, guardrails_pb2, intents_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, guardrails_pb2, intents_pb2, journal_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
@@ -17,6 +17,69 @@ if TYPE_CHECKING:
 def get_access() -> UnaryCall[access_pb2.GetAccessResponse]:
     """Describe getAccess of cstp.v1.AccessService."""
     return UnaryCall("cstp.getAccess", {})
+
+
+def get_approval(id: str) -> UnaryCall[approvals_pb2.Approval]:
+    """Describe getApproval of cstp.v1.ApprovalService."""
+    return UnaryCall("cstp.getApproval", {"id": id}, "approval")
+
+
+def list_approvals(
+    *,
+    page_size: int = 0,
+    status: Sequence[str] = (),
+    agent: str | None = None,
+    digest: str | None = None,
+) -> PagedCall[approvals_pb2.Approval]:
+    """Describe listApprovals of cstp.v1.ApprovalService."""
+    return PagedCall(
+        "cstp.listApprovals",
+        {
+            "page_size": page_size,
+            "status": status,
+            "agent": agent,
+            "digest": digest,
+        },
+        "approvals",
+    )
+
+
+def grant_approval(
+    id: str,
+    *,
+    comment: str | None = None,
+    reusable_until: datetime | None = None,
+) -> UnaryCall[approvals_pb2.Approval]:
+    """Describe grantApproval of cstp.v1.ApprovalService."""
+    return UnaryCall(
+        "cstp.grantApproval",
+        {
+            "id": id,
+            "comment": comment,
+            "reusable_until": reusable_until,
+        },
+        "approval",
+    )
+
+
+def deny_approval(id: str, *, comment: str | None = None) -> UnaryCall[approvals_pb2.Approval]:
+    """Describe denyApproval of cstp.v1.ApprovalService."""
+    return UnaryCall("cstp.denyApproval", {"id": id, "comment": comment}, "approval")
+
+
+def revoke_approval(id: str, *, comment: str | None = None) -> UnaryCall[approvals_pb2.Approval]:
+    """Describe revokeApproval of cstp.v1.ApprovalService."""
+    return UnaryCall("cstp.revokeApproval", {"id": id, "comment": comment}, "approval")
+
+
+def watch_approvals(
+    *,
+    status: Sequence[str] = (),
+    agent: str | None = None,
+    after: str | None = None,
+) -> WatchCall[approvals_pb2.WatchApprovalsResponse]:
+    """Describe watchApprovals of cstp.v1.ApprovalService."""
+    return WatchCall("cstp.watchApprovals", {"status": status, "agent": agent, "after": after}, "", "resume_token")
 
 
 def close_intent(
@@ -175,6 +238,7 @@ def list_audit_entries(
     after: datetime | None = None,
     before: datetime | None = None,
     error: str | None = None,
+    approval_id: str | None = None,
 ) -> PagedCall[audit_pb2.AuditEntry]:
     """Describe listAuditEntries of cstp.v1.AuditService."""
     return PagedCall(
@@ -191,6 +255,7 @@ def list_audit_entries(
             "after": after,
             "before": before,
             "error": error,
+            "approval_id": approval_id,
         },
         "entries",
     )

@@ -10,14 +10,14 @@ from cstp_grpc.contract.calls import CallExecutor, Json, OnFailure
 from cstp_grpc.gen import calls
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, calibration_pb2, cstp_pb2, guardrails_pb2, intents_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, guardrails_pb2, intents_pb2, journal_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
 
 class Cstp:
-    """The methods of cstp.v1.AccessService, cstp.v1.IntentService, cstp.v1.CstpService, cstp.v1.AuditService,
-    cstp.v1.CalibrationService, cstp.v1.GuardrailService, cstp.v1.JournalService.
+    """The methods of cstp.v1.AccessService, cstp.v1.ApprovalService, cstp.v1.IntentService, cstp.v1.CstpService,
+    cstp.v1.AuditService, cstp.v1.CalibrationService, cstp.v1.GuardrailService, cstp.v1.JournalService.
     """
 
     def __init__(self, caller: CallExecutor) -> None:
@@ -32,6 +32,140 @@ class Cstp:
         """
         call = calls.get_access()
         return self._caller.make(call, timeout=timeout)
+
+    def get_approval(self, id: str, *, timeout: float | None = None) -> approvals_pb2.Approval:
+        """Returns an approval request with the whole action that it is about.
+
+        Errors: NOT_FOUND for one that does not exist or is another agent's, unless the caller has the permission
+        `approve`.
+
+        Args:
+            id: Its identifier.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_approval(id)
+        return self._caller.make(call, timeout=timeout)
+
+    def list_approvals(
+        self,
+        *,
+        page_size: int = 0,
+        status: Sequence[str] = (),
+        agent: str | None = None,
+        digest: str | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[approvals_pb2.Approval]:
+        """Lists approval requests, latest first, page by page: those of the caller, and with the permission `approve`
+        those of every agent.
+
+        Errors: INVALID_ARGUMENT for a token of other conditions. Yields one after another and fetches pages as they are
+        needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            status: In any of these states. One of pending, granted, denied, used, expired, revoked.
+            agent: Of exactly this agent.
+            digest: About exactly this action.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_approvals(page_size=page_size, status=status, agent=agent, digest=digest)
+        return self._caller.pages(call, timeout=timeout)
+
+    def grant_approval(
+        self,
+        id: str,
+        *,
+        comment: str | None = None,
+        reusable_until: datetime | None = None,
+        timeout: float | None = None,
+    ) -> approvals_pb2.Approval:
+        """Grants an approval for the guardrails on which the caller may decide; it is granted once it is for all that
+        ask.
+
+        Granting it again changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED for a request of the caller's own, and
+        where every guardrail that asks names other approvers; CONFLICT where it is not pending; INVALID_ARGUMENT for a
+        reusableUntil in the past or too far ahead.
+
+        Args:
+            id: Its identifier.
+            comment: What the agent and auditors are to know; 1 to 2000 characters.
+            reusable_until: Until when it lets the action through any number of times; once when absent. Where several
+                people grant it, the earliest of what they say counts.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.grant_approval(id, comment=comment, reusable_until=reusable_until)
+        return self._caller.make(call, timeout=timeout)
+
+    def deny_approval(
+        self,
+        id: str,
+        *,
+        comment: str | None = None,
+        timeout: float | None = None,
+    ) -> approvals_pb2.Approval:
+        """Denies an approval, for one of the guardrails that ask or all: until the request expires, checks and
+        announcements of the action are answered with the comment.
+
+        Denying it again changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it
+        is not pending.
+
+        Args:
+            id: Its identifier.
+            comment: Why; 1 to 2000 characters.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.deny_approval(id, comment=comment)
+        return self._caller.make(call, timeout=timeout)
+
+    def revoke_approval(
+        self,
+        id: str,
+        *,
+        comment: str | None = None,
+        timeout: float | None = None,
+    ) -> approvals_pb2.Approval:
+        """Takes back what was granted and is not used up.
+
+        The next check of the action asks anew. Revoking it again changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED
+        as for GrantApproval; CONFLICT where it is not granted.
+
+        Args:
+            id: Its identifier.
+            comment: Why; 1 to 2000 characters.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.revoke_approval(id, comment=comment)
+        return self._caller.make(call, timeout=timeout)
+
+    def watch_approvals(
+        self,
+        *,
+        status: Sequence[str] = (),
+        agent: str | None = None,
+        after: str | None = None,
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> Generator[approvals_pb2.WatchApprovalsResponse, None, None]:
+        """Answers each approval request that the caller may read whenever it has changed, until the caller ends the
+        call; of changes in a row perhaps the last one alone.
+
+        The first answer has a resume token alone and says where the watch begins. A watch that is opened with the token
+        of any answer goes on there, on any server of this agent. Errors: INVALID_ARGUMENT for a token of another
+        journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller takes nothing for
+        long. Yields each as it comes, over gRPC only. After a passing failure a watch goes on by itself behind the last
+        one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.
+
+        Args:
+            status: In any of these states, as they are read. One of pending, granted, denied, used, expired, revoked.
+            agent: Of exactly this agent.
+            after: The resume token of an answer, from which the watch goes on; now when absent.
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.watch_approvals(status=status, agent=agent, after=after)
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
 
     def close_intent(
         self,
@@ -119,7 +253,8 @@ class Cstp:
         the guardrails and suggestions; where paths are given, also with what governs their code.
 
         Another content under the same correlation id is a revision of the intent. Errors: QUERY_FAILED,
-        GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), and NOT_FOUND for an unknown project.
+        GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), NOT_FOUND for an unknown project, and RATE_LIMITED
+        as for CheckGuardrails.
 
         Args:
             intent: What the agent intends to do; 1 to 8000 characters, not blank.
@@ -236,7 +371,8 @@ class Cstp:
         """Judges an action by the guardrails and records the check.
 
         Errors: GUARDRAIL_EVAL_FAILED where there is no usable rule set; a single rule that cannot be evaluated is a
-        violation instead.
+        violation instead. RATE_LIMITED where the action needs an approval and the caller has too many approval requests
+        pending.
 
         Args:
             description: In words; 1 to 8000 characters, not blank.
@@ -281,6 +417,7 @@ class Cstp:
         after: datetime | None = None,
         before: datetime | None = None,
         error: str | None = None,
+        approval_id: str | None = None,
         timeout: float | None = None,
     ) -> Iterator[audit_pb2.AuditEntry]:
         """Lists entries of the trail, latest first, page by page.
@@ -294,7 +431,8 @@ class Cstp:
                 learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
                 session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
                 push_notification_sent, session_deleted, calls_refused, intent_closed, decision_updated,
-                decision_linked, decision_deleted.
+                decision_linked, decision_deleted, approval_requested, approval_granted, approval_denied,
+                approval_revoked, approval_used, approval_expired.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked, warned or was in a dry run.
@@ -304,6 +442,7 @@ class Cstp:
             after: At this instant or later.
             before: At this instant or earlier.
             error: That failed for exactly this reason, an ErrorReason without its prefix.
+            approval_id: About exactly this approval.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_audit_entries(
@@ -318,6 +457,7 @@ class Cstp:
             after=after,
             before=before,
             error=error,
+            approval_id=approval_id,
         )
         return self._caller.pages(call, timeout=timeout)
 
@@ -527,7 +667,7 @@ class Cstp:
                 be one that the server is configured with.
             acting_agent: The agent that acts, for guardrails that are for some agents only; the caller when absent.
             permissions: What that agent may do; what the caller may do when neither is given. One of query, check,
-                announce, record, review, admin, any, converse, route, erase.
+                announce, record, review, admin, any, converse, route, erase, approve.
             at: The instant at which it acts; now when absent.
             guardrail_ids: Only these guardrails; all when empty.
             page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.

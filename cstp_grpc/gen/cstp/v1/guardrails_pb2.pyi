@@ -194,6 +194,7 @@ class Guardrail(_message.Message):
     EXPRESSION_FIELD_NUMBER: _builtins.int
     CATEGORIES_FIELD_NUMBER: _builtins.int
     STAKES_FIELD_NUMBER: _builtins.int
+    APPROVERS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier, as violations name it."""
     name: _builtins.str
@@ -232,6 +233,12 @@ class Guardrail(_message.Message):
     def stakes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Stakes.ValueType]:
         """The stakes that an action must have one of; empty where any."""
 
+    @_builtins.property
+    def approvers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The agents that may approve what it asks about, of those that have the permission `approve`; empty for all of these,
+        and where its severity is another one.
+        """
+
     def __init__(
         self,
         *,
@@ -249,10 +256,11 @@ class Guardrail(_message.Message):
         expression: _builtins.str | None = ...,
         categories: _abc.Iterable[_builtins.str] | None = ...,
         stakes: _abc.Iterable[_types_pb2.Stakes.ValueType] | None = ...,
+        approvers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_expression", b"_expression", "_owner", b"_owner", "_suggestion", b"_suggestion", "description", b"description", "expires", b"expires", "expression", b"expression", "owner", b"owner", "suggestion", b"suggestion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_expression", b"_expression", "_owner", b"_owner", "_suggestion", b"_suggestion", "categories", b"categories", "description", b"description", "enforcement", b"enforcement", "expires", b"expires", "expression", b"expression", "id", b"id", "inputs", b"inputs", "name", b"name", "owner", b"owner", "rulebook", b"rulebook", "severity", b"severity", "stakes", b"stakes", "suggestion", b"suggestion", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_expression", b"_expression", "_owner", b"_owner", "_suggestion", b"_suggestion", "approvers", b"approvers", "categories", b"categories", "description", b"description", "enforcement", b"enforcement", "expires", b"expires", "expression", b"expression", "id", b"id", "inputs", b"inputs", "name", b"name", "owner", b"owner", "rulebook", b"rulebook", "severity", b"severity", "stakes", b"stakes", "suggestion", b"suggestion", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015

@@ -353,7 +353,10 @@ type Guardrail struct {
 	// The categories that an action must have one of; empty where any.
 	Categories []string `protobuf:"bytes,13,rep,name=categories,proto3" json:"categories,omitempty"`
 	// The stakes that an action must have one of; empty where any.
-	Stakes        []Stakes `protobuf:"varint,14,rep,packed,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
+	Stakes []Stakes `protobuf:"varint,14,rep,packed,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
+	// The agents that may approve what it asks about, of those that have the permission `approve`; empty for all of these,
+	// and where its severity is another one.
+	Approvers     []string `protobuf:"bytes,15,rep,name=approvers,proto3" json:"approvers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -482,6 +485,13 @@ func (x *Guardrail) GetCategories() []string {
 func (x *Guardrail) GetStakes() []Stakes {
 	if x != nil {
 		return x.Stakes
+	}
+	return nil
+}
+
+func (x *Guardrail) GetApprovers() []string {
+	if x != nil {
+		return x.Approvers
 	}
 	return nil
 }
@@ -1758,7 +1768,7 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"guardrails\x18\x01 \x03(\v2\x12.cstp.v1.GuardrailR\n" +
 	"guardrails\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12(\n" +
-	"\x10rule_set_version\x18\x03 \x01(\tR\x0eruleSetVersion\"\xa1\x04\n" +
+	"\x10rule_set_version\x18\x03 \x01(\tR\x0eruleSetVersion\"\xbf\x04\n" +
 	"\tGuardrail\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
@@ -1780,7 +1790,8 @@ const file_cstp_v1_guardrails_proto_rawDesc = "" +
 	"\n" +
 	"categories\x18\r \x03(\tR\n" +
 	"categories\x12'\n" +
-	"\x06stakes\x18\x0e \x03(\x0e2\x0f.cstp.v1.StakesR\x06stakesB\x0e\n" +
+	"\x06stakes\x18\x0e \x03(\x0e2\x0f.cstp.v1.StakesR\x06stakes\x12\x1c\n" +
+	"\tapprovers\x18\x0f \x03(\tR\tapproversB\x0e\n" +
 	"\f_descriptionB\b\n" +
 	"\x06_ownerB\r\n" +
 	"\v_suggestionB\r\n" +
