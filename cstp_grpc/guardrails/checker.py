@@ -18,6 +18,7 @@ from cstp_grpc.guardrails.history_lookup import (
     NoHistoryReader,
     add_histories,
     add_histories_blocking,
+    prepare_history,
 )
 from cstp_grpc.guardrails.model import NO_INTENTS, Action, CheckResult, IntentFacts, Verdict
 from cstp_grpc.storage.background_work import RunBlocking
@@ -191,12 +192,18 @@ class GuardrailChecker:
         self._approvals = approvals
 
     def use_evaluator(self, evaluator: GuardrailEvaluator) -> None:
-        """Judge by other rules from now on; from any thread."""
+        """Judge by other rules from now on; from any thread, and may block."""
+        prepare_history(evaluator, self._rules.history)
         self._rules = replace(self._rules, evaluator=evaluator)
 
     def take_snapshot(self) -> RuleSnapshot:
         """Return the rules as they are now."""
         return self._rules
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether any guardrail asks about the past."""
+        return self._rules.evaluator is not None and self._rules.evaluator.longest_history > 0
 
     def judge(self, action: Action) -> Verdict:
         """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from itertools import combinations
@@ -37,23 +37,23 @@ class HistoryScope(StrEnum):
 class HistoryQuery:
     """A question about the outcomes that have all of `scopes` in common with the action.
 
-    `scopes` are in the order of their enum, each once.
+    `scopes` are in the order of their enum, each once; `seconds` is how old an outcome may be.
     """
 
     scopes: tuple[HistoryScope, ...]
     measure: HistoryMeasure
     seconds: int
-    """How old an outcome may be."""
+    variable: str = field(init=False, compare=False)
+    """The variable that holds the answers for these scopes, by their keys."""
+    key: str = field(init=False, compare=False)
+    """The key of the answer in its variable."""
+    name: str = field(init=False, compare=False)
+    """Both, by which the answer is found; comparing texts is cheaper."""
 
-    @property
-    def variable(self) -> str:
-        """The variable that holds the answers for these scopes, by their keys."""
-        return history_variable(self.scopes)
-
-    @property
-    def key(self) -> str:
-        """The key of the answer in its variable."""
-        return f"{self.measure} {self.seconds}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "variable", history_variable(self.scopes))
+        object.__setattr__(self, "key", f"{self.measure} {self.seconds}")
+        object.__setattr__(self, "name", f"{self.variable} {self.key}")
 
 
 def history_variable(scopes: Collection[HistoryScope]) -> str:
@@ -126,9 +126,9 @@ UNREAD_HISTORY = UnreadHistory("nobody has looked for it")
 
 @dataclass(frozen=True, slots=True)
 class CountedHistory:
-    """Answers that were counted beforehand."""
+    """Answers that were counted beforehand, by the names of queries."""
 
-    counts: Mapping[HistoryQuery, int]
+    counts: Mapping[str, int]
 
     @property
     def unreadable(self) -> None:
@@ -137,9 +137,9 @@ class CountedHistory:
 
     def count(self, query: HistoryQuery) -> int:
         """Return the answer to a query. Raises InputValueError if it was not counted."""
-        found = self.counts.get(query)
+        found = self.counts.get(query.name)
         if found is None:
-            raise InputValueError(f"was not counted for {query.key}")
+            raise InputValueError(f"was not asked for {query.key}")
         return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.history import UNREAD_HISTORY, HistoryFacts, HistoryQuery, HistorySubject
+from cstp_grpc.guardrails.history import UNREAD_HISTORY, HistoryFacts, HistoryMeasure, HistoryQuery, HistorySubject
 from cstp_grpc.guardrails.model import Action
 
 
@@ -43,6 +43,16 @@ class NoHistoryReader:
     def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
         """Return that nobody has looked."""
         return [UNREAD_HISTORY] * len(requests)
+
+
+def prepare_history(evaluator: GuardrailEvaluator, history: HistoryReader) -> None:
+    """Let what guardrails will ask for be read now, so that no check waits for it; may block.
+
+    If it cannot be read, the checks try again.
+    """
+    if evaluator.longest_history:
+        everything = HistoryQuery((), HistoryMeasure.COUNT, evaluator.longest_history)
+        history.read_blocking([HistoryRequest(HistorySubject(""), "", (everything,))])
 
 
 async def add_histories(

@@ -14,6 +14,7 @@ from cstp_grpc.decisions.store import BackgroundReader
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import ApprovalGate, GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.guardrails.history_lookup import prepare_history
 from cstp_grpc.intents.announcer import Announcer, CitationRecorder, ConfidenceHistory
 from cstp_grpc.intents.closing import DecisionReader, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
@@ -71,9 +72,8 @@ def build_intents_module(
     recent = build_recent_intents(shared)
     related = build_related_intents(shared, recent, read_policy)
     history = build_history(shared, read_policy)
-    if evaluator.longest_history:
-        # Before the server listens, so that the first check does not wait for it.
-        history.load(evaluator.longest_history)
+    # Before the server listens, so that the first check does not wait for it.
+    prepare_history(evaluator, history)
     checker = GuardrailChecker(evaluator, sink, shared.clock, related, history, approvals)
     announcer = Announcer(
         search,

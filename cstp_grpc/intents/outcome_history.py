@@ -117,6 +117,8 @@ class OutcomeHistory:
         """Count under the lock."""
         now = self._clock()
         self._forget_old(now)
+        if len(requests) == 1:
+            return [CountedHistory(self._recent.count_outcomes(requests[0], now))]
         counted: dict[HistoryRequest, HistoryFacts] = {}
         for request in requests:
             # Actions of a batch often have everything in common that counts.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.enums import Outcome, Visibility
-from cstp_grpc.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, fold_label
+from cstp_grpc.guardrails.history import HistoryMeasure, HistoryScope, fold_label
 from cstp_grpc.guardrails.history_lookup import HistoryRequest
 from cstp_grpc.intents.outcomes import KnownOutcome
 from cstp_grpc.storage.pagination import to_microseconds
@@ -45,7 +48,45 @@ NOTHING: Final = 0
 ABSENT, UNKNOWN = -1, -2
 """In the place of the number of a name: there is none, or nothing has this name."""
 
+MAX_KEPT_MOMENTS: Final = 1_000_000
+"""How many instants the timelines hold together that are kept, at 16 bytes each."""
+
 Columns = dict[str, NDArray[Any]]
+TimelineKey = tuple[int, bool, tuple[HistoryScope, ...], tuple[int, ...]]
+"""The reader, whether it is a restricted peer, and the scopes with their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The instants of outcomes in their order; before each of them, how many failures and successes there were."""
+
+    at: array[int]
+    failures: array[int]
+    successes: array[int]
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def count_measure(self, measure: HistoryMeasure, since: int) -> int:
+        """Return the answer for the outcomes from an instant on."""
+        first = bisect_left(self.at, since)
+        match measure:
+            case HistoryMeasure.COUNT:
+                return len(self.at) - first
+            case HistoryMeasure.FAILURES:
+                return self.failures[-1] - self.failures[first]
+            case HistoryMeasure.SUCCESSES:
+                return self.successes[-1] - self.successes[first]
+            case HistoryMeasure.SUCCESSES_SINCE_FAILURE:
+                return self.successes[-1] - self.successes[max(first, self._end_of_failures())]
+
+    def _end_of_failures(self) -> int:
+        """Return the position behind the last failure and all else of the same instant."""
+        if not self.failures[-1]:
+            return 0
+        # The last position before which not all failures have been.
+        last = bisect_left(self.failures, self.failures[-1]) - 1
+        return bisect_right(self.at, self.at[last])
 
 
 class RecentOutcomes:
@@ -54,80 +95,120 @@ class RecentOutcomes:
     def __init__(self, read_policy: ReadPolicy) -> None:
         self._read_policy = read_policy
         self._names: dict[str, int] = {}
-        # Ordered by `at`, so that a time is a slice.
+        # Ordered by `at`. Longer than the outcomes that there are, so that those that come last take no copy.
         self._columns: Columns = {name: np.empty(0, kind) for name, kind in COLUMNS.items()}
+        self._size = 0
+        # Made from the columns for what was asked, and dropped when any outcome changes.
+        self._timelines: LRUCache[TimelineKey, Timeline] = LRUCache(
+            MAX_KEPT_MOMENTS, getsizeof=lambda each: len(each) + 1
+        )
 
     def __len__(self) -> int:
-        return len(self._columns["at"])
+        return self._size
 
     def apply(self, outcomes: Sequence[KnownOutcome], deleted: Sequence[str] = ()) -> None:
         """Put outcomes in the place of earlier ones of the same source, and remove those of `deleted`."""
-        if not outcomes and not deleted:
-            return
-        gone = np.array([hash_source(source) for source in deleted], np.int64)
-        changed = np.array([hash_source(item.source) for item in outcomes], np.int64)
-        kept = self._select(~np.isin(self._columns["source"], np.concatenate([changed, gone])))
-        self._set_counted(kept, gone, counts=True)
-        for has_outcome in (False, True):
-            known = [item for item in outcomes if (item.outcome is not None) == has_outcome]
-            self._set_counted(
-                kept, np.array([hash_source(item.source) for item in known], np.int64), counts=not has_outcome
-            )
-        added = self._make_columns([item for item in outcomes if item.outcome is not None])
-        merged = {name: np.concatenate([kept[name], added[name]]) for name in COLUMNS}
-        # Stable, and fast for what is nearly sorted, as changes come in the order of time.
-        order = np.argsort(merged["at"], kind="stable")
-        self._columns = {name: column[order] for name, column in merged.items()}
+        with_outcome = [item for item in outcomes if item.outcome is not None]
+        without = [hash(source) for source in deleted] + [
+            hash(item.source) for item in outcomes if item.outcome is None
+        ]
+        decided = [hash(item.source) for item in with_outcome]
+        self._remove([*without, *decided])
+        self._set_counted(without, counts=True)
+        self._set_counted(decided, counts=False)
+        if with_outcome:
+            self._add(self._make_columns(with_outcome))
 
     def forget_before(self, instant: datetime) -> None:
         """Remove the outcomes that were known before an instant."""
-        start = int(np.searchsorted(self._columns["at"], to_microseconds(instant)))
-        # Copied, since a slice would keep the whole column in memory.
-        self._columns = {name: column[start:].copy() for name, column in self._columns.items()}
+        self._keep(self._used("at") >= to_microseconds(instant))
 
-    def count_outcomes(self, request: HistoryRequest, now: datetime) -> dict[HistoryQuery, int]:
-        """Return the answers to the queries of a request for whose scopes its subject has a value."""
-        answers: dict[HistoryQuery, int] = {}
-        for scopes, queries in groupby(sorted(request.queries), attrgetter("scopes")):
+    def count_outcomes(self, request: HistoryRequest, now: datetime) -> dict[str, int]:
+        """Return the answers to the queries of a request, by their names, as far as its subject has their scopes."""
+        answers: dict[str, int] = {}
+        instant = to_microseconds(now)
+        for scopes, queries in groupby(request.queries, SCOPES):
             if request.subject.find_missing(scopes) is None:
-                answers |= self._count_scope(request, scopes, list(queries), to_microseconds(now))
+                timeline = self._find_timeline(request, scopes)
+                for query in queries:
+                    answers[query.name] = timeline.count_measure(query.measure, instant - query.seconds * 1_000_000)
         return answers
 
-    def _count_scope(
-        self, request: HistoryRequest, scopes: Sequence[HistoryScope], queries: Sequence[HistoryQuery], now: int
-    ) -> dict[HistoryQuery, int]:
-        """Return the answers to queries of the same scopes."""
-        longest = max(query.seconds for query in queries)
-        columns = self._columns
-        start = int(np.searchsorted(columns["at"], now - longest * 1_000_000))
-        agent, audience = columns["agent"][start:], columns["audience"][start:]
-        least = PEERS if self._read_policy.is_restricted_peer(request.reader) else AGENTS
-        chosen = columns["counts"][start:] & ((audience >= least) | (agent == self._find_name(request.reader)))
+    def _find_timeline(self, request: HistoryRequest, scopes: tuple[HistoryScope, ...]) -> Timeline:
+        """Return the timeline of what is counted for a request."""
+        values = []
         for scope in scopes:
-            name = getattr(request.subject, scope)
-            wanted = self._find_name(name if scope is HistoryScope.AGENT else fold_label(name))
-            chosen &= columns[scope][start:] == wanted
-        at, outcomes = columns["at"][start:][chosen], columns["outcome"][start:][chosen]
-        return {
-            query: count_measure(query.measure, at[first:], outcomes[first:])
-            for query in queries
-            for first in [int(np.searchsorted(at, now - query.seconds * 1_000_000))]
-        }
+            value = getattr(request.subject, scope)
+            values.append(self._find_name(value if scope is HistoryScope.AGENT else fold_label(value)))
+        is_peer = self._read_policy.is_restricted_peer(request.reader)
+        key = (self._find_name(request.reader), is_peer, scopes, tuple(values))
+        found = self._timelines.get(key)
+        if found is None:
+            found = self._make_timeline(key)
+            # One that is larger than all that may be kept is made again each time.
+            if len(found) < MAX_KEPT_MOMENTS:
+                self._timelines[key] = found
+        return found
 
-    def _select(self, rows: NDArray[np.bool_]) -> Columns:
-        return {name: column[rows] for name, column in self._columns.items()}
+    def _make_timeline(self, key: TimelineKey) -> Timeline:
+        reader, is_peer, scopes, values = key
+        chosen = (self._used("audience") >= (PEERS if is_peer else AGENTS)) | (self._used("agent") == reader)
+        chosen &= self._used("counts")
+        for scope, value in zip(scopes, values, strict=True):
+            chosen &= self._used(scope) == value
+        outcomes = self._used("outcome")[chosen]
+        return Timeline(
+            array("q", self._used("at")[chosen].tobytes()),
+            *(array("i", running_count(outcomes == kind).tobytes()) for kind in (FAILURE, SUCCESS)),
+        )
 
-    def _set_counted(self, columns: Columns, decisions: NDArray[np.int64], *, counts: bool) -> None:
-        """Set whether the intents of which these decisions came count themselves."""
-        if len(decisions):
-            columns["counts"][np.isin(columns["decision"], decisions)] = counts
+    def _used(self, name: str) -> NDArray[Any]:
+        return self._columns[name][: self._size]
+
+    def _remove(self, sources: Sequence[int]) -> None:
+        """Remove the outcomes of these sources."""
+        if not sources:
+            return
+        gone = np.isin(self._used("source"), np.array(sources, np.int64))
+        if gone.any():
+            self._keep(~gone)
+
+    def _keep(self, rows: NDArray[np.bool_]) -> None:
+        self._columns = {name: self._used(name)[rows] for name in COLUMNS}
+        self._size = len(self._columns["at"])
+        self._timelines.clear()
+
+    def _set_counted(self, decisions: Sequence[int], *, counts: bool) -> None:
+        """Set whether the intents that these decisions came of count themselves."""
+        if not decisions:
+            return
+        rows = np.isin(self._used("decision"), np.array(decisions, np.int64))
+        if rows.any():
+            self._used("counts")[rows] = counts
+            self._timelines.clear()
+
+    def _add(self, added: Columns) -> None:
+        start, end = self._size, self._size + len(added["at"])
+        if end > len(self._columns["at"]):
+            grown = {name: np.empty(end + end // 2, kind) for name, kind in COLUMNS.items()}
+            for name, column in grown.items():
+                column[:start] = self._used(name)
+            self._columns = grown
+        for name, column in self._columns.items():
+            column[start:end] = added[name]
+        self._size = end
+        at = self._used("at")
+        if np.any(at[max(start, 1) :] < at[max(start, 1) - 1 : -1]):
+            order = np.argsort(at, kind="stable")
+            self._columns = {name: self._used(name)[order] for name in COLUMNS}
+        self._timelines.clear()
 
     def _make_columns(self, outcomes: Sequence[KnownOutcome]) -> Columns:
         rows = [
             (
                 to_microseconds(item.at),
-                hash_source(item.source),
-                NOTHING if item.decision_source is None else hash_source(item.decision_source),
+                hash(item.source),
+                NOTHING if item.decision_source is None else hash(item.decision_source),
                 self._add_name(item.agent),
                 ABSENT if item.category is None else self._add_name(fold_label(item.category)),
                 ABSENT if item.project is None else self._add_name(fold_label(item.project)),
@@ -138,8 +219,10 @@ class RecentOutcomes:
             for item in outcomes
             if item.outcome is not None
         ]
-        values = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
-        return {name: np.array(column, kind) for (name, kind), column in zip(COLUMNS.items(), values, strict=True)}
+        return {
+            name: np.array(column, kind)
+            for (name, kind), column in zip(COLUMNS.items(), zip(*rows, strict=True), strict=True)
+        }
 
     def _audience_of(self, item: KnownOutcome) -> int:
         if item.visibility is not Visibility.SHARED:
@@ -154,22 +237,9 @@ class RecentOutcomes:
         return self._names.get(replace_unstorable(name), UNKNOWN)
 
 
-def count_measure(measure: HistoryMeasure, at: NDArray[np.int64], outcomes: NDArray[np.int8]) -> int:
-    """Return the answer for outcomes, in the order of their instants."""
-    match measure:
-        case HistoryMeasure.COUNT:
-            return len(outcomes)
-        case HistoryMeasure.FAILURES:
-            return int(np.count_nonzero(outcomes == FAILURE))
-        case HistoryMeasure.SUCCESSES:
-            return int(np.count_nonzero(outcomes == SUCCESS))
-        case HistoryMeasure.SUCCESSES_SINCE_FAILURE:
-            failures = at[outcomes == FAILURE]
-            # Behind the last failure and all else of the same instant.
-            first = int(np.searchsorted(at, failures[-1], side="right")) if len(failures) else 0
-            return int(np.count_nonzero(outcomes[first:] == SUCCESS))
+SCOPES = attrgetter("scopes")
 
 
-def hash_source(source: str) -> int:
-    """Return a hash of a source with 64 bits; that two of a million are the same has a chance of 1 in 40 million."""
-    return int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest(), signed=True)
+def running_count(flags: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return how many flags are set before each position, and at last how many in all."""
+    return np.concatenate([np.zeros(1, np.int32), np.cumsum(flags, dtype=np.int32)])

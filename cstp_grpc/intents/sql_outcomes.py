@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, exists, func, select, union_all
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case, exists, func, select
 
-from cstp_grpc.decisions.sql_mapping import OUTCOME, TAGS, VISIBILITY, AnyRow, decode_json_list
+from cstp_grpc.decisions.sql_mapping import OUTCOME, TAGS, VISIBILITY, Values, decode_json_list
 from cstp_grpc.decisions.sql_tables import decisions, deleted_decisions
 from cstp_grpc.intents.outcomes import KnownOutcome, OutcomeChanges, OutcomeState, decision_source, intent_source
 from cstp_grpc.intents.sql_store import IS_NUMBERED, intents
@@ -23,6 +22,13 @@ STATE = select(
 )
 """The newest revisions of decisions and of deletions, and the newest number of a closing, each the end of an index."""
 
+KNOWN_AT = case(
+    (decisions.c.reviewed_date.is_not(None), decisions.c.reviewed_date),
+    # A date is what its agent says, and must not lie in the future, where it would count for longer.
+    (decisions.c.date < decisions.c.created_at, decisions.c.date),
+    else_=decisions.c.created_at,
+)
+"""When the outcome of a decision became known."""
 DECISION = (
     decisions.c.id,
     decisions.c.agent,
@@ -30,9 +36,7 @@ DECISION = (
     decisions.c.project,
     decisions.c.visibility,
     decisions.c.outcome,
-    decisions.c.reviewed_date,
-    decisions.c.date,
-    decisions.c.created_at,
+    KNOWN_AT.label("known_at"),
     TAGS,
 )
 """The columns that `outcome_of_decision` unpacks."""
@@ -61,17 +65,15 @@ def decisions_query(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 # Two queries, because an index on one column is used for each. What is not reviewed but was recorded with its outcome
-# counts from its date; see `outcome_of_decision`.
-RECENT_DECISIONS = union_all(
-    decisions_query(decisions.c.reviewed_date >= SINCE, decisions.c.outcome.is_not(None)),
-    decisions_query(decisions.c.date >= SINCE, decisions.c.reviewed_date.is_(None), decisions.c.outcome.is_not(None)),
+# counts from its date; see KNOWN_AT.
+RECENTLY_REVIEWED = decisions_query(decisions.c.reviewed_date >= SINCE, decisions.c.outcome.is_not(None))
+RECENT_WITH_OUTCOME = decisions_query(
+    decisions.c.date >= SINCE, decisions.c.reviewed_date.is_(None), decisions.c.outcome.is_not(None)
 )
 RECENT_CLOSINGS = select(*CLOSING).where(and_(intents.c.closed_at.is_not(None), intents.c.closed_at >= SINCE))
 CHANGED_DECISIONS = decisions_query(decisions.c.revision > AFTER)
 DELETED = select(deleted_decisions.c.id).where(deleted_decisions.c.revision > AFTER)
 NEW_CLOSINGS = select(*CLOSING).where(and_(IS_NUMBERED, intents.c.closing_number > AFTER))
-FETCHED = 1000
-"""Rows fetched at a time when all of a time are loaded."""
 
 
 class SqlOutcomeStore:
@@ -81,7 +83,20 @@ class SqlOutcomeStore:
         self._local = database.is_sqlite
         # What is read is as of one state, so that no change falls between its parts.
         self._database = database.with_repeatable_reads()
+        # Compiled, since each of 100 000 rows would take twice as long otherwise, and every check asks for the state
+        # that has a rule over the past.
         self._state = CompiledStatement(STATE, database.dialect)
+        self._recent = [
+            (CompiledStatement(query, database.dialect), convert)
+            for query, convert in (
+                (RECENTLY_REVIEWED, outcome_of_decision),
+                (RECENT_WITH_OUTCOME, outcome_of_decision),
+                (RECENT_CLOSINGS, outcome_of_closing),
+            )
+        ]
+        self._changed_decisions = CompiledStatement(CHANGED_DECISIONS, database.dialect)
+        self._new_closings = CompiledStatement(NEW_CLOSINGS, database.dialect)
+        self._deleted = CompiledStatement(DELETED, database.dialect)
 
     @property
     def is_local(self) -> bool:
@@ -90,7 +105,6 @@ class SqlOutcomeStore:
 
     def read_state(self) -> OutcomeState:
         """Return up to where changes are committed."""
-        # By the driver, since every check asks that has a rule over the past.
         with self._database.open_driver_connection() as driver:
             return state_from_row(self._state.fetch(driver, {})[0])
 
@@ -98,10 +112,8 @@ class SqlOutcomeStore:
         """Return all outcomes known since an instant, and the state that they are of."""
         with self._database.read_snapshot() as unit_of_work:
             state = state_from_row(self._state.all(unit_of_work, {})[0])
-            values = {"since": instant}
             found = [
-                *map(outcome_of_decision, unit_of_work.execute(RECENT_DECISIONS, values).yield_per(FETCHED)),
-                *map(outcome_of_closing, unit_of_work.execute(RECENT_CLOSINGS, values).yield_per(FETCHED)),
+                convert(row) for query, convert in self._recent for row in query.all(unit_of_work, {"since": instant})
             ]
         return OutcomeChanges(state, found)
 
@@ -112,23 +124,23 @@ class SqlOutcomeStore:
             changed = {"after": state.revision}
             closed = {"after": state.closing_number}
             found = [
-                *map(outcome_of_decision, unit_of_work.execute(CHANGED_DECISIONS, changed)),
-                *map(outcome_of_closing, unit_of_work.execute(NEW_CLOSINGS, closed)),
+                *map(outcome_of_decision, self._changed_decisions.all(unit_of_work, changed)),
+                *map(outcome_of_closing, self._new_closings.all(unit_of_work, closed)),
             ]
-            deleted = unit_of_work.execute(DELETED, changed).scalars()
-            return OutcomeChanges(newest, found, tuple(map(decision_source, deleted)))
+            deleted = self._deleted.all(unit_of_work, changed)
+        return OutcomeChanges(newest, found, tuple(decision_source(key) for (key,) in deleted))
 
 
-def state_from_row(row: Sequence[Any]) -> OutcomeState:
+def state_from_row(row: Values) -> OutcomeState:
     """Convert a row of STATE."""
     changed, deleted, closing_number = row
     # The greater one alone never falls: if the decision of the newest revision is deleted, it takes that along.
     return OutcomeState(max(changed, deleted), closing_number)
 
 
-def outcome_of_decision(row: AnyRow) -> KnownOutcome:
+def outcome_of_decision(row: Values) -> KnownOutcome:
     """Convert a row of DECISION."""
-    key, agent, category, project, visibility, outcome, reviewed_date, date, created_at, tags = row
+    key, agent, category, project, visibility, outcome, at, tags = row
     return KnownOutcome(
         decision_source(key),
         agent,
@@ -136,13 +148,12 @@ def outcome_of_decision(row: AnyRow) -> KnownOutcome:
         project,
         VISIBILITY[visibility],
         OUTCOME[outcome],
-        # A date is what its agent says, and must not lie in the future, where it would count for longer.
-        reviewed_date or min(date, created_at),
+        at,
         decode_json_list(tags),
     )
 
 
-def outcome_of_closing(row: AnyRow) -> KnownOutcome:
+def outcome_of_closing(row: Values) -> KnownOutcome:
     """Convert a row of CLOSING."""
     number, agent, category, project, visibility, outcome, closed_at, decision_id, is_decided = row
     return KnownOutcome(

@@ -49,6 +49,10 @@ GUARDRAIL_CATEGORY = "liaison"
 class HandoverJudge(Protocol):
     """Check actions with guardrails."""
 
+    @property
+    def reads_history(self) -> bool:
+        """Whether any guardrail asks about the past."""
+
     def judge_blocking(self, action: Action, reader: str) -> Verdict:
         """Return the verdict without recording it; may block, to read what `reader` may read of the past.
 
@@ -157,9 +161,9 @@ class ContextSharing:
         return share
 
     @property
-    def has_redaction_rules(self) -> bool:
-        """Whether there are redaction rules, which may take long."""
-        return self._redaction.has_rules
+    def may_take_long(self) -> bool:
+        """Whether there are redaction rules, or guardrails that ask about the past, of which much may be new."""
+        return self._redaction.has_rules or self._judge.reads_history
 
     def redact(self, context: Mapping[str, Any]) -> RedactedContext:
         """Return the redacted context. Raises ContextSharingFailed."""

@@ -275,8 +275,8 @@ class Router:
         return self._agents.of_pillar(request.target_pillar)
 
     def _is_short(self, caller: TenantCaller, agent: LiaisonAgent, request: RoutingRequest) -> bool:
-        """Return whether a routing needs only one short read: no probe of the agent and no redaction."""
-        if not self._reads_are_short or self._sharing.has_redaction_rules:
+        """Return whether a routing needs only one short read: no probe, no redaction and no look at the past."""
+        if not self._reads_are_short or self._sharing.may_take_long:
             return False
         if request.context is None or request.leaving is not None:
             return False

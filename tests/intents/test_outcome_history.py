@@ -35,7 +35,8 @@ from cstp_grpc.intents.sql_outcomes import (
     DELETED,
     NEW_CLOSINGS,
     RECENT_CLOSINGS,
-    RECENT_DECISIONS,
+    RECENT_WITH_OUTCOME,
+    RECENTLY_REVIEWED,
     STATE,
     SqlOutcomeStore,
 )
@@ -358,7 +359,8 @@ def test_a_store_reads_outcomes_and_their_changes(kit: PastKit) -> None:
 
 QUERIES_OF_STORE = {
     "state": STATE,
-    "recent decisions": RECENT_DECISIONS,
+    "recently reviewed": RECENTLY_REVIEWED,
+    "recent with outcome": RECENT_WITH_OUTCOME,
     "recent closings": RECENT_CLOSINGS,
     "changed decisions": CHANGED_DECISIONS,
     "deleted decisions": DELETED,

@@ -54,6 +54,8 @@ class MemoryTrail:
 class Judge:
     """Guardrails that say what they are told to, after something else happened `meanwhile`, once."""
 
+    reads_history = False
+
     def __init__(self) -> None:
         self.meanwhile: Callable[[], object] | None = None
         self.verdict = ALLOWED

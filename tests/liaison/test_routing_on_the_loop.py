@@ -12,6 +12,8 @@ import pytest
 
 from cstp_grpc.contract.json_codec import from_json
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.liaison.routing import Router, RoutingAttempt, RoutingPlan
+from tests.case_setup import CASES
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, running, settings
 
 ROUTE = "liaison.routeToLiaisonAgent"
@@ -91,3 +93,23 @@ def test_a_routing_of_any_size_is_answered_and_on_disk(tmp_path: Path, size: int
     assert answered["chat_session"] == read["chat_session"]
     activation = answered["artifacts"]["liaison_agent_activation"]
     assert activation["semantic_payload"]["shared_context"] == context
+
+
+@pytest.mark.parametrize("rulebook", ["liaison.yaml", "breaker.yaml"])
+def test_guardrails_over_the_past_are_not_judged_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rulebook: str
+) -> None:
+    planned: list[RoutingAttempt] = []
+    plan_on_loop = Router._plan_on_loop
+
+    def observe(self: Router, attempt: RoutingAttempt) -> RoutingPlan | None:
+        planned.append(attempt)
+        return plan_on_loop(self, attempt)
+
+    monkeypatch.setattr(Router, "_plan_on_loop", observe)
+    guardrails = {"config_path": str(CASES / "rulebooks" / rulebook)}
+    with running(settings(tmp_path, cstp={"guardrails": guardrails})) as app, closing(GrpcCaller(app.target)) as caller:
+        caller.call("liaison.heartbeat", {"target_pillar": "content"})
+        open_session(caller, "s-1")
+        assert caller.call(ROUTE, routing("s-1", routing_reason="files")).reason is None
+    assert len(planned) == (rulebook == "liaison.yaml")
