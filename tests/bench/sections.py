@@ -10,6 +10,7 @@ from tests.bench.contention import measure_contention
 from tests.bench.embedding import measure_embedding
 from tests.bench.federation import measure_federation
 from tests.bench.guardrail_engines import measure_engines
+from tests.bench.history_rules import measure_history
 from tests.bench.intent_layer import measure_project
 from tests.bench.liaison import measure_liaison
 from tests.bench.memory import measure_large_memory, measure_memory
@@ -34,6 +35,7 @@ class Section:
 SECTIONS: Mapping[str, Section] = {
     "checks": Section("guardrail checks with 5, 50 and 500 rules, with durable audit and without", measure_checks),
     "guardrails": Section("the engine alone with 5, 50 and 500 rules, and beside others", measure_engines),
+    "history": Section("checks with rules over the past, of 100 000 recorded outcomes", measure_history),
     "memory": Section("queries, announcements, the bridge and A2A with 1 000 decisions", measure_memory),
     "large-memory": Section("queries and announcements with 10 000 decisions", measure_large_memory),
     "search": Section("queries under filters by the number of decisions: --sizes 1k 10k 100k 1m", measure_search),
