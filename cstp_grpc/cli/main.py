@@ -6,6 +6,7 @@ wait for what they need.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -147,6 +148,10 @@ class LazyCommandGroup(click.Group):
         environment.silence_grpc()
         # Modules are not garbage. Measured: scanning them repeatedly takes an eighth of each command.
         gc.set_threshold(GC_THRESHOLD)
+        # Nor are they at the end: Python scans them all once more before it exits, a quarter of a short command's time.
+        # Unregistered first, because a process may run several commands.
+        atexit.unregister(gc.freeze)
+        atexit.register(gc.freeze)
         module, name = COMMANDS[cmd_name].where.split(":")
         command: click.Command = getattr(importlib.import_module(f"cstp_grpc.cli.{module}"), name)
         return command

@@ -53,6 +53,17 @@ def modules_loaded(
     return set(listing.read_text().split()), result.stdout
 
 
+def test_the_end_of_a_command_scans_no_modules_for_garbage() -> None:
+    # Functions that are registered earlier run later: this one sees what the last collection will find.
+    program = (
+        "import atexit, gc; from cstp_grpc.cli.main import main\n"
+        "atexit.register(lambda: print(len(gc.get_objects())))\n"
+        "main(['version'])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(result.stdout.split()[-1]) < 100
+
+
 def own(modules: set[str]) -> set[str]:
     """Return the modules of this project."""
     return {name for name in modules if name.partition(".")[0] in {"cstp_grpc", "bridge"}}
