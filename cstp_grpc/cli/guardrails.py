@@ -13,7 +13,7 @@ from cstp_grpc.cli.command_decorators import config_option, with_output
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import entry_text
 from cstp_grpc.cli.output import Output
-from cstp_grpc.cli.rulebook_authoring import diff_command, new_command, test_command, validate_command
+from cstp_grpc.cli.rulebook_authoring import convert_command, diff_command, new_command, test_command, validate_command
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, open_rules
 from cstp_grpc.cli.rulebook_replay import replay_command
 from cstp_grpc.enums import Enforcement, Severity
@@ -27,7 +27,7 @@ def guardrails_group() -> None:
     """Look at rulebooks, write and test them."""
 
 
-for command in (new_command, validate_command, test_command, diff_command, replay_command):
+for command in (new_command, validate_command, test_command, diff_command, replay_command, convert_command):
     guardrails_group.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""The commands for authors of rulebooks: start one, validate it, run its tests, and compare two."""
+"""The commands for authors of rulebooks: start or convert one, validate it, run its tests, and compare two."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from cstp_grpc.cli.output import Output, count_noun, json_text, to_printable
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, locate_rules
 from cstp_grpc.guardrails.rule_set_diff import ItemDiff, JsonObject, RuleSetDiff, compare_rule_sets
 from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
+from cstp_grpc.guardrails.rulebook_conversion import convert_rulebook
+from cstp_grpc.guardrails.rulebook_files import read_rulebook_file
 from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage, measure_coverage, run_rulebook_tests
 from cstp_grpc.lazy_imports import LazyModule
 
@@ -49,6 +51,14 @@ def new_command(out: Output, file: Path) -> None:
     if str(file) == "-":
         out.write_verbatim(content)
         return
+    create_file(file, content)
+    if out.json_wanted:
+        out.document({"file": str(file)})
+    out.line(f"{file} was written. Try it: cstp guardrails test {file}")
+
+
+def create_file(file: Path, content: str) -> None:
+    """Create a file and the folders that it is in. Raises click.ClickException if it exists or cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # Created exclusively: what somebody has written meanwhile must not be lost.
@@ -58,9 +68,6 @@ def new_command(out: Output, file: Path) -> None:
         raise click.ClickException(f"{file} exists already.") from error
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from error
-    if out.json_wanted:
-        out.document({"file": str(file)})
-    out.line(f"{file} was written. Try it: cstp guardrails test {file}")
 
 
 @click.command()
@@ -193,6 +200,44 @@ def diff_command(out: Output, old: Path, new: Path) -> None:
         for line in describe_differences(noun, items):
             out.line(to_printable(line))
     out.line(f"Compared {diff.old_version} with {diff.new_version}")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--output", type=FILE_PATH, metavar="FILE", help="Write the rulebook to FILE, which must not exist yet.")
+@click.option(
+    "--skip-absent",
+    is_flag=True,
+    help="Let actions through that do not give what a condition reads, as before; they are blocked otherwise.",
+)
+@with_output
+def convert_command(out: Output, file: Path, output: Path | None, skip_absent: bool) -> None:
+    """Convert the guardrails of cognition-engines in FILE, of either YAML dialect, to a rulebook.
+
+    It is printed, and what judges otherwise than before is noted. Anything that can be understood in two ways is
+    refused with the reason, and then nothing is converted. Exit code 3 means that, 1 any other error.
+
+    \b
+    Examples:
+      cstp guardrails convert cornerstone.yaml
+      cstp guardrails convert cornerstone.yaml --output guardrails/cornerstone.yaml
+    """
+    try:
+        conversion = convert_rulebook(str(file), read_rulebook_file(file).content, skips_absent=skip_absent)
+    except RulebookError as error:
+        print_problems(out, error)
+        click.get_current_context().exit(EXIT_INVALID)
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from error
+    if output:
+        create_file(output, conversion.text)
+    if out.json_wanted:
+        out.document({"rulebook": conversion.text, "notes": conversion.notes})
+        return
+    if not output:
+        out.write_verbatim(conversion.text)
+    for note, ids in conversion.notes.items():
+        out.note(f"{note}: {', '.join(ids)}")
 
 
 def describe_differences(noun: str, items: ItemDiff) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Final
 from cstp_grpc.enums import Enforcement, Reaction, Stakes
 from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
+from cstp_grpc.guardrails.history import UNREAD_HISTORY, UnreadHistory
 from cstp_grpc.guardrails.model import (
     UNREAD_INTENTS,
     Action,
@@ -27,6 +28,7 @@ from cstp_grpc.guardrails.rulebook_files import default_rulebook_path
 WARN_OF_UNKNOWN: Final = UnknownInputPolicy(unknown_action=Reaction.WARN)
 """What a server does without settings."""
 INTENTS_OF_NO_SERVER: Final = IntentFacts(unreadable="no server is asked, and only a server knows the others' intents")
+HISTORY_OF_NO_SERVER: Final = UnreadHistory("no server is asked, and only a server knows what happened")
 
 
 MAX_CHARACTERS: Final[Mapping[str, int]] = {
@@ -41,8 +43,9 @@ MAX_CHARACTERS: Final[Mapping[str, int]] = {
 class Rulebook:
     """A rulebook, or a folder of them, that judges actions in this process. Thread-safe.
 
-    What only a server knows cannot be evaluated: a guardrail that reads the intents of other agents blocks, or warns if
-    it would only warn. Verdicts are not recorded, and nobody can grant an approval that is missing.
+    What only a server knows cannot be evaluated: a guardrail that reads the intents of other agents, or what happened
+    before, blocks, or warns if it would only warn. Verdicts are not recorded, and nobody can grant an approval that is
+    missing.
     """
 
     def __init__(self, rule_set: RuleSet, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> None:
@@ -90,8 +93,11 @@ class Rulebook:
                 "; ".join(f"{each.field}: {each.description}" for each in problems), violations=problems
             )
         intents = INTENTS_OF_NO_SERVER if action.intents is UNREAD_INTENTS else action.intents
+        history = HISTORY_OF_NO_SERVER if action.history is UNREAD_HISTORY else action.history
         now = datetime.now(UTC) if action.now is None else action.now
-        return self._evaluator.evaluate(replace(action, stakes=Stakes(action.stakes), intents=intents, now=now))
+        return self._evaluator.evaluate(
+            replace(action, stakes=Stakes(action.stakes), intents=intents, history=history, now=now)
+        )
 
     def _find_missing_identity(self, action: Action) -> Iterator[FieldViolation]:
         """Yield what is not said of the agent, although guardrails depend on it.

@@ -304,3 +304,38 @@ def test_what_cannot_be_loaded_has_no_differences(rulebook: Path, home: Path, in
         result = invoke("guardrails", "diff", *pair)
         assert result.exit_code == 3
         assert f"{broken}:" in result.stderr
+
+
+OLD = """\
+- id: reviewed
+  description: Production needs a review
+  condition_affects_production: true
+  requires_code_review: true
+  action: block
+"""
+
+
+def test_old_guardrails_become_a_rulebook_that_is_printed_or_written(home: Path, invoke: Invoke) -> None:
+    old = write(home / "cornerstone.yaml", OLD)
+    printed = invoke("guardrails", "convert", old)
+    assert printed.exit_code == 0
+    assert "here it counts as a match: reviewed" in printed.stderr
+    new = home / "guardrails" / "cornerstone.yaml"
+    assert invoke("guardrails", "convert", old, "--output", new).stdout == ""
+    assert new.read_text() == printed.stdout
+    assert "1 guardrail, 2 inputs, 0 tests" in invoke("guardrails", "validate", new).stdout
+    again = invoke("guardrails", "convert", old, "--output", new)
+    assert (again.exit_code, new.read_text()) == (1, printed.stdout)
+    answer = json.loads(invoke("guardrails", "convert", old, "--json", "--skip-absent").stdout)
+    assert "has(context.affects_production)" in answer["rulebook"]
+    assert ["reviewed"] in answer["notes"].values()
+
+
+def test_old_guardrails_that_are_ambiguous_are_refused(home: Path, invoke: Invoke) -> None:
+    old = write(home / "old.yaml", OLD.replace("block", "blok").replace("production: true", "production: 'true'"))
+    result = invoke("guardrails", "convert", old, "--output", home / "new.yaml")
+    assert result.exit_code == 3
+    assert not (home / "new.yaml").exists()
+    assert f"{old}:3: reviewed: affects_production: 'true' may be meant" in result.stderr
+    assert f"{old}:5: reviewed: `action` must be one of block, warn, log; blok forbade nothing" in result.stderr
+    assert len(json.loads(invoke("guardrails", "convert", old, "--json").stdout)["problems"]) == 2

@@ -16,6 +16,7 @@ import pytest
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails import Action, Reaction, Rulebook, RulebookError, Severity, Stakes, UnknownInputPolicy
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.guardrails.history import HistorySubject, StatedHistory
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, NO_INTENTS, UNKNOWN_ACTION
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from tests.guardrails.rulebooks import content, rule, write
@@ -72,15 +73,17 @@ def test_it_loads_folders_as_a_text_and_all_problems_at_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("severity", list(Severity))
-def test_the_intents_of_others_are_unknown_and_count_as_a_match(severity: Severity, tmp_path: Path) -> None:
-    rulebook = load(tmp_path, [rule("r", 'intents.related("1h") > 0', severity=severity)])
-    verdict = rulebook.check(Action("do it"))
+@pytest.mark.parametrize("fact", ['intents.related("1h")', 'history.failures("24h")', 'history.count(agent, "24h")'])
+def test_what_only_a_server_knows_counts_as_a_match(fact: str, severity: Severity, tmp_path: Path) -> None:
+    rulebook = load(tmp_path, [rule("r", f"{fact} > 0", severity=severity)])
+    verdict = rulebook.check(Action("do it", agent="ci"))
     (found,) = verdict.warnings if severity is Severity.WARN else verdict.violations
     assert found.code == EVALUATION_ERROR
     assert "only a server knows" in found.message
     assert verdict.allowed is (severity is Severity.WARN)
     assert verdict.approval_required is (severity is Severity.APPROVE)
-    assert rulebook.check(Action("do it", intents=NO_INTENTS)).allowed
+    nothing = StatedHistory(HistorySubject("ci", None, None))
+    assert rulebook.check(Action("do it", agent="ci", intents=NO_INTENTS, history=nothing)).allowed
 
 
 def test_rules_that_expire_are_judged_as_of_now(tmp_path: Path) -> None:

@@ -1,0 +1,335 @@
+"""Convert the guardrails of cognition-engines, in both of its YAML dialects, to a rulebook.
+
+The flat dialect has keys such as `condition_stakes` and `requires_code_review`, the nested one the maps `condition` and
+`requires`. What its programs passed over, and so let through, is refused here or blocks; the notes say which.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Final
+
+from cstp_grpc.enums import Enforcement, Severity
+from cstp_grpc.guardrails.input_values import InputType
+from cstp_grpc.guardrails.old_conditions import (
+    ACTION_FIELDS,
+    ALWAYS_GIVEN,
+    Comparison,
+    RefusedCondition,
+    check_field,
+    condition_expression,
+    failure_expression,
+    parse_condition,
+    parse_requirement,
+)
+from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
+from cstp_grpc.guardrails.rulebook_files import RulebookFile
+from cstp_grpc.guardrails.rulebook_parsing import RulebookProblem
+from cstp_grpc.guardrails.rulebook_writing import WrittenGuardrail, WrittenRulebook, write_rulebook
+from cstp_grpc.guardrails.yaml_document import (
+    IDENTIFIER_PATTERN,
+    ReportProblem,
+    YamlFields,
+    mapping_entries,
+    read_document,
+)
+from cstp_grpc.yaml_with_lines import YamlNode
+
+CONDITION_PREFIX: Final = "condition_"
+REQUIREMENT_PREFIX: Final = "requires_"
+RULE_KEYS: Final = ("id", "description", "scope", "action", "message", "condition", "requires")
+ACTIONS: Final[Mapping[str, tuple[Severity, Enforcement]]] = {
+    "block": (Severity.BLOCK, Enforcement.ENFORCE),
+    "warn": (Severity.WARN, Enforcement.ENFORCE),
+    # Logged and told to nobody: a dry run is on record, too, and is no warning.
+    "log": (Severity.WARN, Enforcement.DRYRUN),
+}
+REFUSED_KEYS: Final[Mapping[str, str]] = {
+    "conditions": "`conditions` was documented, but not read: the rule fired for every action; write condition_FIELD",
+    "circuit_breakers": "circuit breakers are rules that read `history`; write one for each",
+    "apiVersion": "is a rulebook already",
+}
+PLACEHOLDER: Final = re.compile(r"\{(\w+)\}", re.ASCII)
+TEXT_VARIABLES: Final = frozenset({"category", "confidence", "description", "project"})
+"""The fields of an action that a message can hold; stakes are numbers in expressions."""
+
+ABSENT_BLOCKS: Final = "an action that does not give what a condition reads was let through; here it counts as a match"
+ABSENT_SKIPS: Final = "an action that does not give what a condition reads is let through, as you asked"
+TRUE_IS_TRUE: Final = 'a required true was met by any text, even "false"; here only by true'
+NEVER_MET: Final = "`!=` was compared as a text, so that the rule never fired; here it does"
+NOT_REPLACED: Final = "names in braces in the message that are no inputs of this file stay as they are"
+ALWAYS_FIRES: Final = "has neither conditions nor requirements, and fires for every action, as before"
+LOG_IS_DRYRUN: Final = "`action: log` is a warning in a dry run, which is reported as dryrunViolations"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A rulebook as YAML, and what judges otherwise than before: each note with the guardrails that it is about."""
+
+    text: str
+    notes: Mapping[str, Sequence[str]]
+
+
+@dataclass(slots=True)
+class OldGuardrail:
+    """A guardrail of cognition-engines, with its fields in the order in which they are written."""
+
+    node: YamlNode
+    id: str
+    description: str | None
+    message: str | None
+    projects: tuple[str, ...]
+    action: str
+    conditions: list[tuple[str, Comparison]] = field(default_factory=list)
+    requirements: list[tuple[str, Comparison]] = field(default_factory=list)
+
+    @property
+    def uses(self) -> list[tuple[str, Comparison]]:
+        """The fields that it reads."""
+        return [*self.conditions, *self.requirements]
+
+
+def convert_rulebook(file: str, content: bytes, *, skips_absent: bool = False) -> Conversion:
+    """Convert a file of guardrails of cognition-engines.
+
+    With `skips_absent`, conditions are not met by actions that do not give what they read, as before. Raises
+    RulebookError with every reason why the file is not converted.
+    """
+    problems: list[RulebookProblem] = []
+
+    def report(line: int, where: str, reason: str) -> None:
+        problems.append(RulebookProblem(file, line, where, reason))
+
+    document = read_document(content, lambda line, reason: report(line, "rulebook", reason))
+    reader = OldRulebookReader(report)
+    rules = reader.read(document) if document is not None else []
+    types = reader.find_input_types(rules)
+    if not rules and not problems:
+        report(1, "rulebook", "holds no guardrails")
+    if problems:
+        raise RulebookError(problems)
+    notes: dict[str, list[str]] = {}
+    defaults = find_defaults(rules)
+    converter = RuleConverter(types, defaults, notes, report, skips_absent=skips_absent)
+    written = WrittenRulebook(
+        reader.name or identifier_of(PurePath(file).stem) or "converted",
+        reader.version or "1",
+        {name: (kind, defaults.get(name)) for name, kind in types.items()},
+        [converter.convert(rule) for rule in rules],
+        [f"{text}: {', '.join(ids)}" for text, ids in notes.items()],
+    )
+    text = write_rulebook(written, "Converted from guardrails of cognition-engines.")
+    # Proved rather than hoped for: what is handed out loads.
+    converted = Path("converted.yaml")
+    try:
+        load_rule_set(converted, [RulebookFile(converted, text.encode())])
+    except RulebookError as error:
+        lines = {rule.id: rule.node.line for rule in rules}
+        for each in error.problems:
+            report(lines.get(each.where, 1), each.where, f"cannot be written as a rulebook: {each.reason}")
+    if problems:
+        raise RulebookError(problems)
+    return Conversion(text, notes)
+
+
+def holds_expression(node: YamlNode) -> bool:
+    """Return whether a condition is written in the expression language of later versions."""
+    return isinstance(node.value, str) or (isinstance(node.value, dict) and "cel" in node.value)
+
+
+def identifier_of(text: str) -> str | None:
+    """Return a text if it can be the name or version of a rulebook."""
+    return text if IDENTIFIER_PATTERN.fullmatch(text) else None
+
+
+class OldRulebookReader:
+    """Reads a file of guardrails and reports what is refused; `name` and `version` are those of a template."""
+
+    def __init__(self, report: ReportProblem) -> None:
+        self._report = report
+        self._lines: dict[str, int] = {}
+        self.name: str | None = None
+        self.version: str | None = None
+
+    def read(self, document: YamlNode) -> list[OldGuardrail]:
+        """Return the guardrails: of a list, of the key `guardrails` of a map, or the only one."""
+        if isinstance(document.value, list):
+            return self._read_rules(document.value)
+        entries = mapping_entries(document, "rulebook", self._report)
+        if "id" in entries:
+            return self._read_rules([document])
+        for key, node in entries.items():
+            if key not in ("guardrails", "template"):
+                self._report(node.line, "rulebook", REFUSED_KEYS.get(key, f"unknown key `{key}`"))
+        if template := entries.get("template"):
+            fields = YamlFields(template, "template", self._report, ["name"], ["description", "version"])
+            self.name, self.version = (
+                identifier_of(fields.text("name")),
+                identifier_of(fields.optional_text("version") or ""),
+            )
+        listed = entries.get("guardrails")
+        if listed is None:
+            return []
+        if isinstance(listed.value, list):
+            return self._read_rules(listed.value)
+        self._report(listed.line, "rulebook", "`guardrails` must be a list")
+        return []
+
+    def _read_rules(self, nodes: Sequence[YamlNode]) -> list[OldGuardrail]:
+        read = (self._read_rule(node, f"guardrails[{position}]") for position, node in enumerate(nodes))
+        return [rule for rule in read if rule is not None]
+
+    def _read_rule(self, node: YamlNode, where: str) -> OldGuardrail | None:
+        entries = mapping_entries(node, where, self._report)
+        named = entries.get("id")
+        where = named.value if named is not None and isinstance(named.value, str) and named.value else where
+        plain = {
+            key: item for key, item in entries.items() if not key.startswith((CONDITION_PREFIX, REQUIREMENT_PREFIX))
+        }
+        for key in [key for key in plain if key in REFUSED_KEYS]:
+            self._report(plain.pop(key).line, where, REFUSED_KEYS[key])
+        fields = YamlFields(YamlNode(node.line, plain), where, self._report, ["id", "action"], RULE_KEYS)
+        identifier = fields.identifier("id")
+        if identifier in self._lines:
+            self._report(node.line, identifier, f"was passed over: line {self._lines[identifier]} has the id already")
+        self._lines.setdefault(identifier, node.line)
+        action = fields.text("action")
+        if action and action not in ACTIONS:
+            fields.report_problem(f"`action` must be one of {', '.join(ACTIONS)}; {action} forbade nothing", "action")
+        rule = OldGuardrail(
+            node,
+            identifier,
+            fields.optional_text("description"),
+            fields.optional_text("message"),
+            tuple(sorted(fields.texts_or_text("scope"))),
+            action,
+        )
+        for is_requirement, name, item in self._read_fields(entries, fields):
+            self._add_field(rule, name, item, is_requirement=is_requirement)
+        return rule if identifier and action in ACTIONS else None
+
+    def _read_fields(self, entries: Mapping[str, YamlNode], fields: YamlFields) -> Iterator[tuple[bool, str, YamlNode]]:
+        """Yield the fields of both dialects: whether each is a requirement, its name and what it is compared with."""
+        for is_requirement, key, prefix in (
+            (False, "condition", CONDITION_PREFIX),
+            (True, "requires", REQUIREMENT_PREFIX),
+        ):
+            nested = fields.get(key)
+            if nested is not None and holds_expression(nested):
+                fields.report_problem(
+                    f"`{key}` is an expression; write it as `when`, in the language of rulebooks", key
+                )
+            elif nested is not None:
+                found = mapping_entries(nested, fields.where, self._report)
+                yield from ((is_requirement, name, item) for name, item in found.items())
+            flat = ((name.removeprefix(prefix), item) for name, item in entries.items() if name.startswith(prefix))
+            yield from ((is_requirement, name, item) for name, item in flat)
+
+    def _add_field(self, rule: OldGuardrail, name: str, node: YamlNode, *, is_requirement: bool) -> None:
+        try:
+            comparison = (parse_requirement if is_requirement else parse_condition)(node.plain)
+            check_field(name, comparison)
+        except RefusedCondition as error:
+            self._report(node.line, rule.id, f"{name}: {error}")
+        else:
+            (rule.requirements if is_requirement else rule.conditions).append((name, comparison))
+
+    def find_input_types(self, rules: Sequence[OldGuardrail]) -> Mapping[str, InputType]:
+        """Return the types of the inputs that guardrails read; report those that are compared with several."""
+        types: dict[str, InputType] = {}
+        for rule in rules:
+            for name, comparison in rule.uses:
+                if name not in ACTION_FIELDS and types.setdefault(name, comparison.type) is not comparison.type:
+                    reason = f"{name} is compared with a {comparison.type} here and with a {types[name]} before"
+                    self._report(rule.node.line, rule.id, reason)
+        return types
+
+
+def find_defaults(rules: Sequence[OldGuardrail]) -> Mapping[str, bool]:
+    """Return the defaults of bool inputs that are only required: what fails the requirement, as absence did."""
+    conditions = {name for rule in rules for name, _ in rule.conditions}
+    required: dict[str, set[bool]] = {}
+    for rule in rules:
+        for name, comparison in rule.requirements:
+            if isinstance(comparison.value, bool) and name not in conditions:
+                required.setdefault(name, set()).add(comparison.value)
+    return {name: not next(iter(values)) for name, values in required.items() if len(values) == 1}
+
+
+class RuleConverter:
+    """Converts guardrails whose fields are sound, and notes what judges otherwise than before."""
+
+    def __init__(
+        self,
+        types: Mapping[str, InputType],
+        defaults: Mapping[str, bool],
+        notes: dict[str, list[str]],
+        report: ReportProblem,
+        *,
+        skips_absent: bool,
+    ) -> None:
+        self._types = types
+        self._defaults = defaults
+        self._notes = notes
+        self._report = report
+        self._skips_absent = skips_absent
+
+    def convert(self, rule: OldGuardrail) -> WrittenGuardrail:
+        """Convert a guardrail."""
+        conditions = [
+            condition_expression(name, comparison, skips_absent=self._skips_absent)
+            for name, comparison in rule.conditions
+        ]
+        failures = [failure_expression(name, comparison, self._defaults) for name, comparison in rule.requirements]
+        failed = " || ".join(failures)
+        if failed:
+            conditions.append(f"({failed})" if conditions and "||" in failed else failed)
+        severity, enforcement = ACTIONS[rule.action]
+        self._note_changes(rule)
+        name = rule.description or rule.id
+        return WrittenGuardrail(
+            id=rule.id,
+            name=name,
+            when=" && ".join(conditions) or "true",
+            severity=severity,
+            enforcement=enforcement,
+            projects=rule.projects,
+            message=self._convert_message(rule, rule.message or name),
+        )
+
+    def _note_changes(self, rule: OldGuardrail) -> None:
+        if any(name not in ALWAYS_GIVEN for name, _ in rule.conditions):
+            self._note(ABSENT_SKIPS if self._skips_absent else ABSENT_BLOCKS, rule)
+        if any(comparison.value is True for _, comparison in rule.requirements):
+            self._note(TRUE_IS_TRUE, rule)
+        if any(comparison.operator == "!=" for _, comparison in rule.conditions):
+            self._note(NEVER_MET, rule)
+        if not rule.uses:
+            self._note(ALWAYS_FIRES, rule)
+        if rule.action == "log":
+            self._note(LOG_IS_DRYRUN, rule)
+
+    def _note(self, text: str, rule: OldGuardrail) -> None:
+        if rule.id not in (ids := self._notes.setdefault(text, [])):
+            ids.append(rule.id)
+
+    def _convert_message(self, rule: OldGuardrail, text: str) -> str:
+        """Return a message with expressions for names in braces, which were replaced by the values of the context."""
+
+        def replace(match: re.Match[str]) -> str:
+            name = match[1]
+            if name in TEXT_VARIABLES:
+                return f"${{action.{name}}}"
+            if name in self._types:
+                return f"${{context.{name}}}"
+            self._note(NOT_REPLACED, rule)
+            return match[0]
+
+        if "$" in text and "{" in text:
+            # A dollar before a brace begins an expression here, and was only a dollar there.
+            self._report(rule.node.line, rule.id, "the message has both $ and {; write it without one of them")
+            return text
+        return PLACEHOLDER.sub(replace, text)
