@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cstp_grpc.enums import Outcome
+from cstp_grpc.guardrails.cel_variables import RuleExpressionError, scan_expression
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.history import (
+    MAX_HISTORY_DAYS,
     CountedHistory,
     HistoryMeasure,
     HistoryQuery,
@@ -63,6 +68,38 @@ def judge_history(when: str, outcomes: list[PastOutcome], action: Action = DEPLO
 )
 def test_a_rule_asks_about_the_past(when: str, query: HistoryQuery) -> None:
     assert queries_of(when) == [query]
+
+
+SPACES = st.sampled_from(["", " ", "\n", " // of (the) past\n"])
+
+
+@given(
+    st.sampled_from(HistoryMeasure),
+    st.lists(st.sampled_from(HistoryScope), max_size=4),
+    st.integers(1, MAX_HISTORY_DAYS * 24),
+    st.sampled_from(['"{}h"', "'{}h'", 'duration("{}h")']),
+    st.lists(SPACES, min_size=8, max_size=8),
+)
+def test_a_question_may_be_written_in_many_ways(
+    measure: HistoryMeasure, scopes: list[HistoryScope], hours: int, form: str, spaces: list[str]
+) -> None:
+    words = ["history", ".", measure.value, "(", *(word for scope in scopes for word in (scope.value, ","))]
+    words += [form.format(hours), ")"]
+    source = "".join(word + space for word, space in zip(words, spaces * 3, strict=False))
+    expression = scan_expression(f"{source} > 0", {})
+    query = HistoryQuery(tuple(scope for scope in HistoryScope if scope in scopes), measure, hours * HOUR)
+    assert expression.history == {query}
+    assert expression.text == f'{query.variable}["{query.key}"]{spaces[len(words) % 8 - 1]} > 0'
+    assert len(expression.aligned) == len(expression.source)
+    assert expression.aligned.count("\n") == source.count("\n")
+
+
+@given(st.text(alphabet="historyfauecngp.(),\"24hd[]{}= '", max_size=40))
+def test_what_is_no_question_is_refused(text: str) -> None:
+    with suppress(RuleExpressionError):
+        found = scan_expression(f"history.{text}", {}).history
+        assert found
+        assert all(query.seconds > 0 for query in found)
 
 
 @pytest.mark.parametrize(
