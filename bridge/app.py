@@ -16,9 +16,11 @@ from aiohttp.http import HttpProcessingError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bridge.event_streams import (
+    APPROVALS_PATH,
     DECISIONS_PATH,
     INTENTS_PATH,
     LIAISON_EVENTS_PATH,
+    ApprovalEvents,
     DecisionEvents,
     EventStreamEndpoint,
     IntentEvents,
@@ -73,6 +75,9 @@ def create_app(
         DECISIONS_PATH: ("GET",),
         INTENTS_PATH: ("GET",),
     }
+    if settings.approvals.enabled:
+        EventStreamEndpoint(ApprovalEvents(), forwarder, access).install(app)
+        paths[APPROVALS_PATH] = ("GET",)
     if settings.liaison.enabled:
         EventStreamEndpoint(LiaisonEvents(forwarder), forwarder, access).install(app)
         paths[LIAISON_EVENTS_PATH] = ("GET",)

@@ -1,4 +1,4 @@
-"""Changes of decisions, intents and liaison events as server-sent events, for clients without gRPC, as browsers are."""
+"""Changes of decisions, intents, approvals and sessions as server-sent events, for browsers and others without gRPC."""
 
 from __future__ import annotations
 
@@ -219,6 +219,32 @@ class IntentEvents:
     def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
         """Return the token of an answer and its intent; None for the answer that only has a token."""
         return result["resumeToken"], result.get("intent")
+
+
+APPROVALS_PATH: Final = "/approvals/events"
+LISTS_OF_APPROVAL_FILTERS: Final = frozenset({"status"})
+"""The query parameters that may be given several times, or with commas between their values."""
+
+
+class ApprovalEvents:
+    """The approval requests that the caller may read as they change; the id of each is its resume token."""
+
+    path = APPROVALS_PATH
+    method = "cstp.watchApprovals"
+
+    async def read_params(self, request: web.Request, _: Metadata) -> dict[str, object]:
+        """Return the params of the watch. Raises CstpError."""
+        params: dict[str, object] = read_query(request, LISTS_OF_APPROVAL_FILTERS)
+        if seen := request.headers.get(LAST_EVENT_ID):
+            params["after"] = seen
+        return params
+
+    def first_id(self, _: dict[str, object]) -> None:
+        """Return None: the first answer has the token with which the watch begins."""
+
+    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
+        """Return the token of an answer and its request; None for the answer that only has a token."""
+        return result["resumeToken"], result.get("approval")
 
 
 LIAISON_EVENTS_PATH: Final = "/liaison/events"

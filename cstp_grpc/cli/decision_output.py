@@ -122,6 +122,7 @@ def print_verdict(console: Console, verdict: cstp_pb2.CheckGuardrailsResponse | 
         table.add_row(Text("  ignored", style="dim"), Text(to_printable(f"{key.name}, which no guardrail knows{hint}")))
     if table.row_count:
         console.print(table)
+    print_approval_of_verdict(console, verdict)
 
 
 def headline_of_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> Text:
@@ -130,7 +131,28 @@ def headline_of_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Gua
         return Text("Allowed", style="bold green")
     if verdict.approval_required:
         return Text("Approval required", style="bold magenta")
-    return Text("Blocked", style="bold red")
+    return Text("Denied" if is_denied(verdict) else "Blocked", style="bold red")
+
+
+def is_denied(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> bool:
+    """Return whether a person has denied the approval."""
+    return verdict.approval.status == types_pb2.APPROVAL_STATUS_DENIED
+
+
+def print_approval_of_verdict(
+    console: Console, verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus
+) -> None:
+    """Print which approval lets the action through or is missing, and what to do next."""
+    if not verdict.HasField("approval"):
+        return
+    approval = verdict.approval
+    said = f": {to_printable(approval.comment)}" if approval.comment else ""
+    status = enum_word(types_pb2.ApprovalStatus, approval.status)
+    console.print(f"Approval {to_printable(approval.id)} is {status}{said}", soft_wrap=True)
+    if approval.status == types_pb2.APPROVAL_STATUS_PENDING:
+        until = format_instant(approval.expires_at)
+        console.print(f"Have it granted until {until}, then repeat this:", soft_wrap=True)
+        console.print(f"  cstp approvals grant {to_printable(approval.id)}", soft_wrap=True)
 
 
 def describe_deciders(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> str:
@@ -191,6 +213,8 @@ def response_text(item: cstp_pb2.AgentResponse) -> Text:
         status = item.guardrail_status
         blocking = [violation.guardrail_id for violation in status.violations]
         verb = "needs approval" if status.approval_required else "blocks it"
+        if status.HasField("approval"):
+            verb += f" ({enum_word(types_pb2.ApprovalStatus, status.approval.status)}: {status.approval.id})"
         parts.append("allows it" if status.allowed else f"{verb} by {', '.join(blocking)}")
         parts += [f"warns by {violation.guardrail_id}" for violation in status.warnings]
     if item.HasField("decisions"):

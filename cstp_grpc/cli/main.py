@@ -103,6 +103,9 @@ COMMANDS: Final = {
         "Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.",
     ),
     "guardrails": ListedCommand("guardrails:guardrails_group", "Look at rulebooks, write and test them."),
+    "approvals": ListedCommand(
+        "approvals:approvals_group", "Decide on what agents may do only if a person approves it."
+    ),
     "audit": ListedCommand("audit:audit_command", "List the audit trail, latest first."),
     "intents": ListedCommand("audit:intents_command", "List the announced intents of every agent, latest first."),
     "call": ListedCommand(

@@ -39,13 +39,15 @@ if TYPE_CHECKING:
     from cstp_grpc.client import CstpClient
     from cstp_grpc.contract.calls import Json
     from cstp_grpc.contract.methods import RpcMethod
-    from cstp_grpc.gen.cstp.v1 import types_pb2
+    from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 else:
     decision_output = LazyModule("cstp_grpc.cli.decision_output")
     types_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.types_pb2")
 
 EXIT_BLOCKED = 3
 """The exit code where guardrails block."""
+EXIT_APPROVAL_REQUIRED = 4
+"""The exit code where nothing but the approval of a person is missing."""
 
 
 MIN_REVISION_OPTION = click.option(
@@ -128,7 +130,9 @@ def check_command(
     timeout: float | None,
     **judged: Unpack[JudgedOptions],
 ) -> None:
-    """Ask the guardrails about an action. Exit code 0 means allowed, 3 blocked, 1 an error.
+    """Ask the guardrails about an action.
+
+    Exit code 0 means allowed, 3 blocked, 4 that a person must approve it first (see `cstp approvals`), 1 an error.
 
     With --rules neither a server is asked nor a journal, and nothing is recorded. What only these know, such as the
     intents of other agents, counts against the action then.
@@ -151,8 +155,13 @@ def check_command(
         answer = judge_locally(rules, choice.identity or "", description, inputs, **judged)
     out = Output(json_wanted=current_state().json_wanted)
     out.answer(answer, lambda console: decision_output.print_check_answer(console, answer))
-    if not answer.allowed:
-        click.get_current_context().exit(EXIT_BLOCKED)
+    exit_by_verdict(answer)
+
+
+def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
+    """End the command with the exit code of a verdict, unless the action is allowed."""
+    if not verdict.allowed:
+        click.get_current_context().exit(EXIT_APPROVAL_REQUIRED if verdict.approval_required else EXIT_BLOCKED)
 
 
 class AnnounceOptions(TypedDict):
@@ -204,7 +213,8 @@ def announce_command(
     """Announce what you are about to do; get similar decisions, a verdict and suggestions.
 
     With --path, also get what governs these files and folders; with --share, others who are about to do the same are
-    told of it. Exit code 0 means that nothing blocks, 3 that a guardrail does, 1 an error.
+    told of it. Exit code 0 means that nothing blocks, 3 that a guardrail does, 4 that a person must approve it first
+    (see `cstp approvals`), 1 an error.
 
     \b
     Examples:
@@ -229,8 +239,8 @@ def announce_command(
         **options,
     )
     out.answer(answer, lambda console: decision_output.print_announce_answer(console, answer))
-    if answer.HasField("guardrail_status") and not answer.guardrail_status.allowed:
-        click.get_current_context().exit(EXIT_BLOCKED)
+    if answer.HasField("guardrail_status"):
+        exit_by_verdict(answer.guardrail_status)
 
 
 @click.command()

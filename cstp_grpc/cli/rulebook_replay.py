@@ -113,7 +113,7 @@ def recorded_action(item: audit_pb2.JudgedAction) -> RecordedAction:
     from cstp_grpc.guardrails.rulebook_replay import RecordedAction, VerdictKind
 
     entry = item.entry
-    stopped = VerdictKind.APPROVAL_REQUIRED if item.approval_required else VerdictKind.BLOCKED
+    otherwise = VerdictKind.ALLOWED if entry.allowed else VerdictKind.BLOCKED
     return RecordedAction(
         entry_id=entry.id,
         request_id=entry.request_id,
@@ -121,7 +121,8 @@ def recorded_action(item: audit_pb2.JudgedAction) -> RecordedAction:
         agent=entry.requesting_agent,
         description=entry.action if entry.HasField("action") else None,
         action=action_to_judge(item) if item.HasField("action") else None,
-        kind=VerdictKind.ALLOWED if entry.allowed else stopped,
+        # Also where people have approved it: the rules asked for that.
+        kind=VerdictKind.APPROVAL_REQUIRED if item.approval_required else otherwise,
         fired=frozenset((*entry.violations, *entry.warnings, *entry.dryrun_violations)),
         rule_set_version=entry.rule_set_version,
     )

@@ -66,8 +66,9 @@ class Blocked(Exception):
         if not self.response.HasField("guardrail_status"):
             yield f"{self.intent!r} is not allowed: the server gave no verdict"
             return
-        needs_approval = self.response.guardrail_status.approval_required
-        yield f"{self.intent!r} {'needs approval' if needs_approval else 'is blocked'}:"
+        status = self.response.guardrail_status
+        request = f" ({status.approval.id})" if status.approval.id else ""
+        yield f"{self.intent!r} {'needs approval' if status.approval_required else 'is blocked'}{request}:"
         for violation in self.violations:
             by = f"{violation.guardrail_id} of {violation.agent}" if violation.agent else violation.guardrail_id
             yield " ".join(filter(None, [f"- {by}: {violation.message}", violation.suggestion]))

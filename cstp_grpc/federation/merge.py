@@ -109,7 +109,8 @@ class FederatedVerdict:
     @property
     def approval_required(self) -> bool:
         """Whether the action is not allowed only because a person has not approved it, here or at a peer."""
-        return is_approval_missing(self.merged.violations.values())
+        is_denied = any(verdict.is_denied for verdict in self.merged.by_agent.values())
+        return is_approval_missing(self.merged.violations.values()) and not is_denied
 
 
 FoundT = TypeVar("FoundT", cstp_pb2.DecisionSummary, cstp_pb2.SimilarDecision)
@@ -174,13 +175,20 @@ def merge_verdicts_of_agent(a: Verdict, b: Verdict) -> Verdict:
         check_id=basis.check_id,
         assumed=basis.assumed,
         ignored=basis.ignored,
+        approval=basis.approval,
     )
 
 
-def verdict_basis_rank(verdict: Verdict) -> tuple[str, str, tuple[str, ...], tuple[tuple[str, str], ...]]:
+VerdictBasisRank = tuple[str, str, tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]
+
+
+def verdict_basis_rank(verdict: Verdict) -> VerdictBasisRank:
     """Return the sort key by which the basis of one of several verdicts of an agent is kept."""
     ignored = tuple((each.name, each.closest or "") for each in verdict.ignored)
-    return verdict.rule_set_version, verdict.check_id, verdict.assumed, ignored
+    found = verdict.approval
+    # As texts, since an absent comment cannot be compared with one.
+    approval = (found.id, found.status.value, found.expires_at.isoformat(), repr(found)) if found else ()
+    return verdict.rule_set_version, verdict.check_id, verdict.assumed, ignored, approval
 
 
 def build_verdict(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.rpc_errors import append_reason, to_single_line
-from cstp_grpc.enums import PeerStatus, Severity
+from cstp_grpc.enums import ApprovalStatus, PeerStatus, Severity
 from cstp_grpc.errors import DeadlineExceeded, InternalError, PermissionDenied, Unavailable
 from cstp_grpc.federation.fan_out import PeerReply
 from cstp_grpc.federation.merge import (
@@ -41,7 +42,7 @@ from cstp_grpc.federation.response_validation import (
     MAX_SUGGESTIONS,
 )
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
-from cstp_grpc.guardrails.model import IgnoredInput, MissingInput, Verdict, Violation
+from cstp_grpc.guardrails.model import IgnoredInput, MissingInput, Verdict, VerdictApproval, Violation
 
 
 def read_verdict(
@@ -74,8 +75,20 @@ def read_verdict(
         check_id=message.check_id,
         assumed=tuple(message.assumed),
         ignored=tuple(IgnoredInput(each.name, each.closest or None) for each in message.ignored_context),
+        approval=read_approval(message.approval) if message.HasField("approval") else None,
     )
     return MergedVerdict(verdicts)
+
+
+def read_approval(message: types_pb2.VerdictApproval) -> VerdictApproval:
+    """Read the approval request of a verdict; one of an unknown status is pending."""
+    return VerdictApproval(
+        id=message.id,
+        digest=message.digest,
+        status=proto_values.APPROVAL_STATUS.word(message.status) or ApprovalStatus.PENDING,
+        expires_at=message.expires_at.ToDatetime(UTC),
+        comment=message.comment or None,
+    )
 
 
 def read_violation(message: types_pb2.Violation, otherwise: Severity) -> Violation:
@@ -378,6 +391,13 @@ def write_verdict_basis(answer: cstp_pb2.GuardrailStatus, verdict: Verdict) -> N
     answer.ignored_context.extend(
         types_pb2.IgnoredInput(name=each.name, closest=each.closest) for each in verdict.ignored
     )
+    if (approval := verdict.approval) is not None:
+        answer.approval.id = approval.id
+        answer.approval.digest = approval.digest
+        answer.approval.status = proto_values.APPROVAL_STATUS.number(approval.status)
+        answer.approval.expires_at.CopyFrom(proto_values.timestamp_message(approval.expires_at))
+        if approval.comment is not None:
+            answer.approval.comment = approval.comment
 
 
 def violation_messages(violations: Mapping[ViolationKey, Violation]) -> Iterator[types_pb2.Violation]:

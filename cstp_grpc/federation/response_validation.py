@@ -116,6 +116,17 @@ def validate_verdict_basis(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.
     for each in message.ignored_context:
         each.name = sanitize_text(each.name, MAX_IDENTIFIER_CHARACTERS)
         check_label(each.closest)
+    if message.HasField("approval"):
+        validate_approval(message.approval)
+
+
+def validate_approval(message: types_pb2.VerdictApproval) -> None:
+    """Validate the approval request of a verdict."""
+    check_identifier(message.id, "approval's identifier")
+    check_label(message.digest)
+    check_instant(message.expires_at)
+    if message.comment:
+        message.comment = sanitize_text(message.comment, MAX_TEXT_CHARACTERS)
 
 
 def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:

@@ -1,0 +1,140 @@
+"""Output of approval requests for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant
+from cstp_grpc.cli.output import json_text, to_printable
+from cstp_grpc.contract import json_codec
+from cstp_grpc.gen.cstp.v1 import approvals_pb2, types_pb2
+
+STATUS_STYLES = {"pending": "magenta", "granted": "green", "used": "green", "denied": "red"}
+"""By status."""
+NO_CONTENT = "(contents are not kept)"
+
+
+def status_text(approval: approvals_pb2.Approval) -> Text:
+    """Return where a request stands, in its colour."""
+    word = enum_word(types_pb2.ApprovalStatus, approval.status)
+    return Text(word, style=STATUS_STYLES.get(word, "dim"))
+
+
+def description_of(approval: approvals_pb2.Approval) -> str:
+    """Return what the agent is about to do."""
+    return approval.subject.description if approval.HasField("subject") else NO_CONTENT
+
+
+def print_approvals(console: Console, found: Sequence[approvals_pb2.Approval]) -> None:
+    """Print a list of requests."""
+    if not found:
+        console.print("There are no such approval requests.")
+        return
+    table = TextTable()
+    for approval in found:
+        details = [
+            approval.id,
+            f"by {agent_text(approval)}",
+            f"asked by {', '.join(each.id for each in approval.guardrails)}",
+            time_text(approval),
+        ]
+        table.add_row(status_text(approval), entry_text(description_of(approval), details))
+    console.print(table)
+
+
+def agent_text(approval: approvals_pb2.Approval) -> str:
+    """Return the agent that acts, and for whom."""
+    return f"{approval.agent} for {approval.on_behalf_of}" if approval.HasField("on_behalf_of") else approval.agent
+
+
+def time_text(approval: approvals_pb2.Approval) -> str:
+    """Return until when a request counts, or since when it is decided."""
+    if approval.status in (types_pb2.APPROVAL_STATUS_PENDING, types_pb2.APPROVAL_STATUS_GRANTED):
+        return f"until {format_instant(approval.expires_at)}"
+    if approval.HasField("used_at"):
+        return f"used at {format_instant(approval.used_at)}"
+    return f"at {format_instant(approval.decided_at if approval.HasField('decided_at') else approval.expires_at)}"
+
+
+def approval_line(approval: approvals_pb2.Approval) -> Text:
+    """Return a request on one line."""
+    parts = [approval.id, agent_text(approval), description_of(approval), approval.comment]
+    words = " ".join(" ".join(filter(None, parts)).split())
+    return Text(f"{enum_word(types_pb2.ApprovalStatus, approval.status)}  {to_printable(words)}")
+
+
+def print_approval(console: Console, approval: approvals_pb2.Approval) -> None:
+    """Print a request with everything that the agent stated of its action."""
+    console.print(Text(to_printable(description_of(approval)), style="bold"))
+    table = TextTable()
+    for name, value in [*request_rows(approval), *subject_rows(approval), *guardrail_rows(approval)]:
+        if value:
+            shown = value if isinstance(value, Text) else Text(to_printable(value))
+            table.add_row(Text(f"  {name}", style="dim"), shown)
+    console.print(table)
+    if approval.status == types_pb2.APPROVAL_STATUS_PENDING:
+        console.print(f"Decide by  cstp approvals grant {approval.id}  or  deny", soft_wrap=True)
+
+
+def request_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, str | Text]]:
+    """Yield what is known of a request, by name."""
+    yield "status", status_text(approval)
+    yield "agent", agent_text(approval)
+    yield "requested", format_instant(approval.created_at)
+    yield "counts until", format_instant(approval.expires_at)
+    if approval.HasField("decided_by"):
+        yield "decided by", f"{approval.decided_by} at {format_instant(approval.decided_at)}"
+    yield "comment", approval.comment
+    if approval.uses:
+        times = "once" if approval.uses == 1 else f"{approval.uses} times"
+        yield "used", f"{times}, last at {format_instant(approval.used_at)} by the check {approval.used_by}"
+    yield "correlation id", approval.correlation_id
+    yield "rules", approval.rule_set_version
+    yield "digest", approval.digest
+
+
+def subject_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, str]]:
+    """Yield what the agent stated of its action, by name."""
+    if not approval.HasField("subject"):
+        return
+    subject = approval.subject
+    yield "category", subject.category
+    yield "stakes", enum_word(types_pb2.Stakes, subject.stakes)
+    yield "confidence", f"{subject.confidence:g}" if subject.HasField("confidence") else ""
+    yield "project", subject.project
+    yield "paths", ", ".join(subject.paths)
+    yield "further text", subject.announced_context
+    yield "context", json_text(json_codec.to_json(subject.context)) if subject.context.fields else ""
+
+
+def guardrail_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, Text]]:
+    """Yield the guardrails that ask, and who may grant or has granted the approval for each."""
+    for each in approval.guardrails:
+        text = Text(to_printable(f"{each.id}: {each.message}" if each.message else each.id))
+        if each.HasField("granted_by"):
+            text.append(to_printable(f"\ngranted by {each.granted_by}"), style="green")
+        elif each.approvers:
+            text.append(to_printable(f"\nwaits for {' or '.join(each.approvers)}"), style="dim")
+        yield "asked by", text
+
+
+def print_decision(console: Console, approval: approvals_pb2.Approval) -> None:
+    """Print what was decided, and what happens next."""
+    status = enum_word(types_pb2.ApprovalStatus, approval.status)
+    agent = to_printable(approval.agent)
+    if approval.status == types_pb2.APPROVAL_STATUS_PENDING:
+        waiting = sorted({name for each in approval.guardrails if not each.granted_by for name in each.approvers})
+        console.print(to_printable(f"{approval.id} is granted for your part; it waits for {' or '.join(waiting)}."))
+    elif approval.status == types_pb2.APPROVAL_STATUS_GRANTED:
+        how = (
+            f"any number of times until {format_instant(approval.reusable_until)}"
+            if approval.HasField("reusable_until")
+            else f"once, until {format_instant(approval.expires_at)}"
+        )
+        console.print(f"{approval.id} is granted: {agent} may do it {how}.", soft_wrap=True)
+    else:
+        console.print(f"{approval.id} is {status}.")

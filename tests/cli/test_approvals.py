@@ -1,0 +1,107 @@
+"""approvals, and what check and announce say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cstp_grpc.client import CstpClient
+from tests.approvals.serving import RULEBOOK
+from tests.cli.conftest import Invoke, Server
+from tests.harness import TOKENS, running, settings
+
+ROWS = ("--context", "rows=5000")
+WHAT = "Update the prices of all orders"
+
+
+@pytest.fixture
+def server(tmp_path: Path, invoke: Invoke) -> Iterator[Server]:
+    """A server whose rules ask for approvals."""
+    with running(settings(tmp_path / "data", cstp={"guardrails": {"config_path": str(RULEBOOK)}})) as app:
+        yield Server(app, invoke)
+
+
+def request(server: Server, description: str = WHAT) -> str:
+    """Request an approval and return its id."""
+    result = server("check", description, *ROWS, "--json")
+    assert result.exit_code == 4, result.output
+    approval_id: str = server.json("approvals", "list", "--status", "pending")["approvals"][0]["id"]
+    return approval_id
+
+
+def test_a_check_says_what_to_do_until_it_is_allowed(server: Server) -> None:
+    shown = server("check", WHAT, *ROWS)
+    assert shown.exit_code == 4
+    approval_id = request(server)
+    assert f"Approval {approval_id} is pending" in shown.stdout
+    assert f"  cstp approvals grant {approval_id}" in shown.stdout
+    granted = server.ok("approvals", "grant", approval_id, "--comment", "The backup is verified", agent="bob")
+    assert f"{approval_id} is granted: alice may do it once, until 20" in granted
+    assert f"Approval {approval_id} is used: The backup is verified" in server.ok("check", WHAT, *ROWS)
+    assert server("check", WHAT, *ROWS).exit_code == 4
+
+
+def test_an_announcement_that_was_denied_is_blocked_with_the_comment(server: Server) -> None:
+    announced = server("announce", WHAT, "--metadata", "rows=5000")
+    assert announced.exit_code == 4
+    assert "Approval required" in announced.stdout
+    (pending,) = server.json("approvals", "list")["approvals"]
+    denied = server.ok("approvals", "deny", pending["id"], "--comment", "Not during the sale", agent="bob")
+    assert denied == f"{pending['id']} is denied.\n"
+    announced = server("announce", WHAT, "--metadata", "rows=5000")
+    assert announced.exit_code == 3
+    assert "Denied by 1 of 5 guardrails" in announced.stdout
+    assert f"Approval {pending['id']} is denied: Not during the sale" in announced.stdout
+
+
+def test_requests_are_listed_and_shown(server: Server) -> None:
+    assert server.ok("approvals", "list") == "There are no such approval requests.\n"
+    approval_id = request(server)
+    listed = server.ok("approvals", "list", "--by", "alice", agent="bob")
+    assert WHAT in listed
+    assert f"{approval_id}, by alice, asked by many-rows, until 20" in listed
+    shown = server.ok("approvals", "show", approval_id, agent="bob")
+    assert '"rows": 5000' in shown
+    assert "many-rows: A person approves changes of 5000 rows" in shown
+    assert f"cstp approvals grant {approval_id}" in shown
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    assert "any number of times until 20" in server.ok(
+        "approvals", "grant", approval_id, "--until", tomorrow, agent="bob"
+    )
+    server.ok("check", WHAT, *ROWS)
+    assert "once, last at" in server.ok("approvals", "show", approval_id, agent="bob")
+    assert server.ok("approvals", "revoke", approval_id, agent="bob") == f"{approval_id} is revoked.\n"
+    assert server.ok("approvals", "list", "--status", "pending", "--limit", 1) == (
+        "There are no such approval requests.\n"
+    )
+
+
+def test_a_part_of_an_approval_says_for_whom_it_waits(server: Server) -> None:
+    assert server("check", "Raise prices", "--category", "prices", "--context", "countries=2").exit_code == 4
+    (pending,) = server.json("approvals", "list")["approvals"]
+    granted = server.ok("approvals", "grant", pending["id"], agent="bob")
+    assert granted == f"{pending['id']} is granted for your part; it waits for carol.\n"
+    shown = server.ok("approvals", "show", pending["id"], agent="bob")
+    assert "granted by bob" in shown
+    assert "waits for carol" in shown
+
+
+def test_nobody_decides_on_their_own_request(server: Server) -> None:
+    result = server("approvals", "grant", request(server))
+    assert result.exit_code == 1
+    assert "nobody decides on a request of their own" in result.stderr
+
+
+def test_a_watch_prints_each_change(server: Server) -> None:
+    with CstpClient(server.app.target, TOKENS["bob"]) as bob, closing(bob.watch_approvals()) as changes:
+        token = next(changes).resume_token
+    approval_id = request(server)
+    server.ok("approvals", "deny", approval_id, "--comment", "No", agent="bob")
+    printed = server.ok("approvals", "watch", "--after", token, "--limit", 1, agent="bob")
+    assert printed == f"denied  {approval_id} alice {WHAT} No\n"
+    line = server.json("approvals", "watch", "--after", token, "--limit", 1, "--status", "denied", agent="bob")
+    assert line["approval"]["comment"] == "No"
