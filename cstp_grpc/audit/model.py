@@ -59,7 +59,18 @@ class AuditEvent(StrEnum):
 
 JUDGMENTS: Final = (AuditEvent.GUARDRAIL_CHECK, AuditEvent.INTENT_ANNOUNCED)
 """The events whose actions are kept to be judged again."""
-JUDGED_TEXTS: Final = frozenset((*JUDGMENTS, AuditEvent.VERDICTS_MERGED))
+JUDGED_TEXTS: Final = frozenset(
+    (
+        *JUDGMENTS,
+        AuditEvent.VERDICTS_MERGED,
+        AuditEvent.APPROVAL_REQUESTED,
+        AuditEvent.APPROVAL_GRANTED,
+        AuditEvent.APPROVAL_DENIED,
+        AuditEvent.APPROVAL_REVOKED,
+        AuditEvent.APPROVAL_USED,
+        AuditEvent.APPROVAL_EXPIRED,
+    )
+)
 """The events whose texts are what callers said of such actions."""
 
 

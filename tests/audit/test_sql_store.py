@@ -136,6 +136,8 @@ def test_what_is_too_large_or_no_json_is_not_kept(trail: SqlAuditTrail, context:
         (JudgedContent.NOTHING, AuditEvent.GUARDRAIL_CHECK, None),
         (JudgedContent.NOTHING, AuditEvent.INTENT_ANNOUNCED, None),
         (JudgedContent.NOTHING, AuditEvent.VERDICTS_MERGED, None),
+        (JudgedContent.NOTHING, AuditEvent.APPROVAL_REQUESTED, None),
+        (JudgedContent.NOTHING, AuditEvent.APPROVAL_EXPIRED, None),
         # It is no action that guardrails judge.
         (JudgedContent.NOTHING, AuditEvent.DECISION_RECORDED, CHECK.action),
     ],

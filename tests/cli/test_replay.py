@@ -130,6 +130,30 @@ def test_an_example_cannot_steer_the_terminal(server: Server, book: Path) -> Non
     assert "alice: fix\ufffd[2J prices now (many-rows)" in result.stdout
 
 
+def test_what_a_person_let_through_still_needs_approval(tmp_path: Path, invoke: Invoke, home: Path) -> None:
+    asking = home / "asking.yaml"
+    asking.write_text(NEW.replace("severity: block\n    message: Too many", "severity: approve\n    message: Too many"))
+    check = ("check", "fix prices", "--category", "database", "--context", "rows=5000")
+    with running(settings(tmp_path / "asking", cstp={"guardrails": {"config_path": str(asking)}})) as app:
+        server = Server(app, invoke)
+        asked = json.loads(server(*check, "--json").stdout)
+        grant = json.dumps({"id": asked["approval"]["id"]})
+        server.ok("call", "cstp.grantApproval", grant, agent="bob")
+        server.ok(*check)
+        same = server.json("guardrails", "replay", asking)
+    assert (same["recorded"], same["changes"]) == (2, [])
+
+
+def test_a_data_folder_is_replayed_without_a_server(invoke: Invoke, book: Path, tmp_path: Path) -> None:
+    folder = ("--agent", f"local:{tmp_path / 'alone'}")
+    environment = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
+    check = ("check", "fix prices", "--category", "database", "--context", "rows=5000")
+    assert invoke(*check, *folder, env=environment).exit_code == 0
+    result = invoke("guardrails", "replay", book, *folder, env=environment)
+    assert "1 action that was allowed would be blocked" in result.stdout, result.output
+    assert result.exit_code == 3
+
+
 @pytest.fixture
 def forgetful(tmp_path: Path, invoke: Invoke) -> Iterator[Server]:
     """A server that keeps no contents."""
