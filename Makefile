@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `make test COVER=yes` measures the branches that the tests enter, which takes twice as long, and fails if they are too few.
 COVER ?=
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients run-tests check check-types check-others generate docs format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients test-mcp run-tests check check-types check-others generate docs format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -53,6 +53,9 @@ test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under loa
 
 test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and Rust, as far as there are tools; LANGUAGES names those that must be.
 	$(BIN)/python -m tests.clients $(LANGUAGES)
+
+test-mcp: $(VENV)/.installed-dev ## MCP: the conformance suite, the inspector and the TypeScript client, if there is npm.
+	$(BIN)/python -m pytest -rs tests/mcp_server/interop.py
 
 check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
 	@$(MAKE) --no-print-directory --jobs 2 check-types check-others

@@ -22,6 +22,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from cstp_grpc.errors import CannotListen
 from cstp_grpc.mcp_server.client_pool import CallerVerifier, ClientPool, ClosableClient
@@ -137,11 +138,13 @@ async def open_http_server(open_client: Callable[[str], ClosableClient], options
         await pool.close()
 
 
-def server_config(app: Starlette) -> uvicorn.Config:
+def server_config(app: ASGIApp) -> uvicorn.Config:
     """Return the settings of the HTTP server."""
     return uvicorn.Config(
         app,
         lifespan="on",
+        # The other parser, httptools, leaves whitespace behind the values of headers, which are compared with bodies.
+        http="h11",
         # Its lines belong to the log of the process, on standard error.
         log_config=None,
         access_log=False,
