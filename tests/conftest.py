@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -64,9 +64,10 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def postgres_databases(postgres: PostgresServer) -> ReusedDatabases:
+def postgres_databases(postgres: PostgresServer) -> Iterator[ReusedDatabases]:
     """Migrated databases of our PostgreSQL, which tests use one after the other."""
-    return ReusedDatabases(postgres)
+    with closing(ReusedDatabases(postgres)) as databases:
+        yield databases
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

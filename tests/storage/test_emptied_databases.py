@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import psycopg
 import pytest
 
@@ -15,8 +18,9 @@ APPEND_ONLY = (
 
 
 @pytest.fixture
-def databases(postgres: PostgresServer) -> ReusedDatabases:
-    return ReusedDatabases(postgres)
+def databases(postgres: PostgresServer) -> Iterator[ReusedDatabases]:
+    with closing(ReusedDatabases(postgres)) as databases:
+        yield databases
 
 
 def change(url: str, *statements: str) -> None:
@@ -46,6 +50,17 @@ def test_what_was_written_is_gone_and_numbers_begin_again(databases: ReusedDatab
         assert content(again) == original
         with psycopg.connect(again) as connection:
             assert connection.execute("SELECT nextval('outbox_seq_seq')").fetchone() == (1,)
+
+
+def test_a_test_may_end_all_connections(databases: ReusedDatabases, postgres: PostgresServer) -> None:
+    for _ in range(2):
+        with databases.borrow() as url:
+            change(url, APPEND_ONLY)
+            postgres.disconnect(url.partition("@/")[2].partition("?")[0])
+    with databases.borrow() as again:
+        assert again == url
+        with psycopg.connect(again) as connection:
+            assert connection.execute("SELECT count(*) FROM audit_entries").fetchone() == (0,)
 
 
 def test_a_connection_that_was_left_open_is_ended(databases: ReusedDatabases) -> None:
