@@ -44,8 +44,9 @@ test: $(VENV)/.installed-dev ## Check and test everything; COVER=yes measures br
 	@$(MAKE) --no-print-directory --jobs 2 check-types run-tests
 
 # Tests wait for much of their time, and each worker collects all of them: twice as many workers as the two cores.
+# Threads of numpy wait for each other by spinning, which takes a third of the CPU of tests that compute.
 run-tests: check-others $(VENV)/.compiled
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),--cov --cov-report=term:skip-covered)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),--cov --cov-report=term:skip-covered)
 
 test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and properties on all examples.
 	$(BIN)/python -m pytest -m slow --timeout 900
