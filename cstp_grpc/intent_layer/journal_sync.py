@@ -165,13 +165,21 @@ class _KnownDecision:
 
 
 class NodeJournalSync:
-    """Synchronizes the journal with the nodes of one project; not thread-safe."""
+    """Synchronizes the journal with the nodes of one project, whose decisions it reads by pages; not thread-safe."""
 
-    def __init__(self, project: str, tree: ProjectTree, journal: Journal, max_records: int = MAX_RECORDS) -> None:
+    def __init__(
+        self,
+        project: str,
+        tree: ProjectTree,
+        journal: Journal,
+        max_records: int = MAX_RECORDS,
+        page_size: int = MAX_SIZE,
+    ) -> None:
         self._project = project
         self._tree = tree
         self._journal = journal
         self._max_records = max_records
+        self._page_size = page_size
         # What the journal has, by source, read once. After a restart every record is imported again, which changes
         # nothing where the journal has it already; so a batch that a crash interrupted is repeated.
         self._known: dict[str, _KnownDecision] | None = None
@@ -227,7 +235,7 @@ class NodeJournalSync:
 
     def _iter_known(self) -> Iterator[tuple[str, str, bool]]:
         filters = DecisionFilter(agent=INTENT_LAYER_AGENT, project=self._project)
-        request = PageRequest(MAX_SIZE)
+        request = PageRequest(self._page_size)
         while True:
             page = self._journal.list(INTENT_LAYER_AGENT, filters, request)
             for decision in page.items:
@@ -235,7 +243,7 @@ class NodeJournalSync:
                     yield decision.source, decision.id, decision.visibility is Visibility.SHARED
             if not page.next_token:
                 return
-            request = PageRequest(MAX_SIZE, page.next_token)
+            request = PageRequest(self._page_size, page.next_token)
 
     def _records(self, walked: Iterable[Node | UnreadableFolder]) -> Iterator[ImportRecord]:
         """Yield the import records of all nodes; a node is parsed only if it changed."""

@@ -145,9 +145,7 @@ class SqlTaskStore:
             insertion.on_conflict_do_nothing(index_elements=[task_columns.agent, task_columns.id]), dialect
         )
         self._remove_expired = CompiledStatement(EXPIRED_TASK, dialect)
-        # One statement for each state, because the states before it are part of the condition: a change that is not
-        # allowed matches no row.
-        self._replace = {state: CompiledStatement(replace_statement(state), dialect) for state in TaskState}
+        self._replace = {state: CompiledStatement(statement, dialect) for state, statement in REPLACEMENTS.items()}
         self._load = CompiledStatement(TASK, dialect)
         self._load_locked = CompiledStatement(TASK.with_for_update(), dialect)
         self._get = CompiledStatement(KEPT_TASK, dialect)
@@ -346,6 +344,11 @@ def replace_statement(state: TaskState) -> Update:
         )
         .values(bind_parameters(CHANGED_COLUMNS))
     )
+
+
+REPLACEMENTS = {state: replace_statement(state) for state in TaskState}
+"""A statement for each state, because the states before it are part of the condition: a change that is not allowed
+matches no row."""
 
 
 def task_from_row(row: Row, observed: ObservationTime) -> Task:
