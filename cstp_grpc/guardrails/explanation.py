@@ -16,10 +16,9 @@ from cstp_grpc.guardrails.condition_parts import ConditionPart, find_decisive_pa
 from cstp_grpc.guardrails.evaluation_plan import CompiledGuardrail, input_converter, input_names_of
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, PreparedAction
 from cstp_grpc.guardrails.input_values import InputValueError
-from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Guardrail, InputDeclaration, Violation
+from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Guardrail, InputDeclaration, Verdict, Violation
 from cstp_grpc.guardrails.rule_selection import fold_name
 from cstp_grpc.guardrails.text_templates import format_value
-from cstp_grpc.storage.pagination import estimate_message_bytes
 
 TIMED_EVALUATIONS: Final = 3
 """How often a guardrail is evaluated to find how long it takes; the least counts."""
@@ -65,6 +64,14 @@ class GuardrailExplanation:
     parts: tuple[ExplainedPart, ...] = ()
     inputs: tuple[ExplainedInput, ...] = ()
     microseconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedVerdict:
+    """A verdict with what became of each guardrail, in the order in which violations are reported."""
+
+    verdict: Verdict
+    guardrails: tuple[GuardrailExplanation, ...]
 
 
 class GuardrailExplainer:
@@ -173,17 +180,3 @@ def find_exclusion(guardrail: Guardrail, action: Action) -> str | None:
     if scope.projects and project and project not in map(fold_name, scope.projects):
         return f"it is for the project {' or '.join(sorted(scope.projects))}, not {action.project}"
     return None
-
-
-def estimate_explanation_bytes(explanation: GuardrailExplanation) -> int:
-    """Return about how many bytes an explanation takes in a message."""
-    rule, violation = explanation.guardrail, explanation.violation
-    texts = [rule.id, rule.name, rule.when.source, explanation.reason]
-    if violation is not None:
-        texts += [violation.message, violation.suggestion]
-    for part in explanation.parts:
-        texts += [part.expression, part.value, part.error]
-    for each in explanation.inputs:
-        texts += [each.name, each.value, each.given_as, each.problem]
-    # Each part and input is a message of its own, with some numbers beside its texts.
-    return estimate_message_bytes(texts) + 16 * (len(explanation.parts) + len(explanation.inputs))

@@ -12,6 +12,7 @@ from typing import Final
 from cstp_grpc.enums import Enforcement, Reaction, Stakes
 from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
+from cstp_grpc.guardrails.explanation import ExplainedVerdict, GuardrailExplainer
 from cstp_grpc.guardrails.history import UNREAD_HISTORY, UnreadHistory
 from cstp_grpc.guardrails.model import (
     UNREAD_INTENTS,
@@ -87,6 +88,16 @@ class Rulebook:
         `agent` and `permissions` of the action are taken to be true. Raises InvalidArgument if a server would refuse
         the action, or if a guardrail depends on the agent and the action does not name it.
         """
+        return self._evaluator.evaluate(self._complete(action))
+
+    def explain(self, action: Action) -> ExplainedVerdict:
+        """Return the verdict on an action with what became of each guardrail, as `check` does."""
+        action = self._complete(action)
+        explainer = GuardrailExplainer(self._evaluator, self.inputs, action)
+        return ExplainedVerdict(self._evaluator.evaluate(action), tuple(map(explainer.explain, self.guardrails)))
+
+    def _complete(self, action: Action) -> Action:
+        """Return an action with all that guardrails read. Raises InvalidArgument if it cannot be judged."""
         problems = [*find_action_problems(action), *self._find_missing_identity(action)]
         if problems:
             raise InvalidArgument(
@@ -95,9 +106,7 @@ class Rulebook:
         intents = INTENTS_OF_NO_SERVER if action.intents is UNREAD_INTENTS else action.intents
         history = HISTORY_OF_NO_SERVER if action.history is UNREAD_HISTORY else action.history
         now = datetime.now(UTC) if action.now is None else action.now
-        return self._evaluator.evaluate(
-            replace(action, stakes=Stakes(action.stakes), intents=intents, history=history, now=now)
-        )
+        return replace(action, stakes=Stakes(action.stakes), intents=intents, history=history, now=now)
 
     def _find_missing_identity(self, action: Action) -> Iterator[FieldViolation]:
         """Yield what is not said of the agent, although guardrails depend on it.

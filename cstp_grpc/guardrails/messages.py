@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cstp_grpc.caller import Caller
     from cstp_grpc.guardrails.explanation import GuardrailExplanation
     from cstp_grpc.guardrails.explanation_pages import ExplainedAction
+    from cstp_grpc.guardrails.rule_listing import ListedInput
 
 ENFORCEMENT = EnumMapping(guardrails_pb2.Enforcement, Enforcement)
 PERMISSION = EnumMapping(options_pb2.Permission, Permission)
@@ -168,3 +169,20 @@ def guardrail_explanation_message(each: GuardrailExplanation, rulebook: str) -> 
         ],
         microseconds=each.microseconds,
     )
+
+
+def input_message(listed: ListedInput) -> guardrails_pb2.GuardrailInput:
+    """Convert an input to a message."""
+    declared = listed.declared
+    message = guardrails_pb2.GuardrailInput(
+        name=declared.name,
+        type=declared.type,
+        description=declared.description,
+        required=declared.is_required,
+        values=declared.values,
+        guardrail_ids=listed.guardrail_ids,
+    )
+    if declared.default is not None:
+        # As the value of a member, because only structures convert what Python holds.
+        message.default_value.CopyFrom(proto_values.dict_to_struct({"default": declared.default}).fields["default"])
+    return message

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.evaluation_plan import input_names_of
-from cstp_grpc.guardrails.explanation import GuardrailExplanation, estimate_explanation_bytes
+from cstp_grpc.guardrails.explanation import GuardrailExplanation
 from cstp_grpc.guardrails.model import Guardrail, InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.storage.pagination import (
     MAX_BYTES,
@@ -58,7 +58,7 @@ class RuleListing:
         for listed in self._guardrails:
             for name in listed.inputs:
                 readers[name].append(listed.guardrail.id)
-        self._inputs = [ListedInput(rule_set.inputs[name], ids) for name, ids in readers.items()]
+        self.inputs = [ListedInput(rule_set.inputs[name], ids) for name, ids in readers.items()]
 
     def list_guardrails(self, request: PageRequest) -> Page[ListedGuardrail]:
         """Return a page in the order of the rule set. Raises InvalidArgument for a token of another listing."""
@@ -66,7 +66,7 @@ class RuleListing:
 
     def list_inputs(self, request: PageRequest) -> Page[ListedInput]:
         """Return a page of the inputs by name. Raises InvalidArgument for a token of another listing."""
-        return self._page("inputs", self._inputs, request, estimate_input_bytes)
+        return self._page("inputs", self.inputs, request, estimate_input_bytes)
 
     def explain_guardrails(
         self,
@@ -126,3 +126,17 @@ def estimate_input_bytes(listed: ListedInput) -> int:
     # A default is as large as its JSON at most six times over; see MAX_BYTES.
     texts = (declared.name, declared.description, str(declared.default), *declared.values, *listed.guardrail_ids)
     return estimate_message_bytes(texts)
+
+
+def estimate_explanation_bytes(explanation: GuardrailExplanation) -> int:
+    """Return about how many bytes an explanation takes in a message."""
+    rule, violation = explanation.guardrail, explanation.violation
+    texts = [rule.id, rule.name, rule.when.source, explanation.reason]
+    if violation is not None:
+        texts += [violation.message, violation.suggestion]
+    for part in explanation.parts:
+        texts += [part.expression, part.value, part.error]
+    for each in explanation.inputs:
+        texts += [each.name, each.value, each.given_as, each.problem]
+    # Each part and input is a message of its own, with some numbers beside its texts.
+    return estimate_message_bytes(texts) + 16 * (len(explanation.parts) + len(explanation.inputs))

@@ -18,11 +18,12 @@ from cstp_grpc.guardrails.messages import (
     check_message,
     claimed_agent_name,
     explanation_message,
+    input_message,
     parse_action,
     parse_explained_action,
 )
 from cstp_grpc.guardrails.model import CheckResult, ParsedRulebook
-from cstp_grpc.guardrails.rule_listing import ListedGuardrail, ListedInput
+from cstp_grpc.guardrails.rule_listing import ListedGuardrail
 from cstp_grpc.guardrails.rules_in_force import FailedLoad, RulesInForce
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import PageRequest
@@ -155,23 +156,6 @@ def guardrail_message(listed: ListedGuardrail, *, shows_expressions: bool) -> gu
         stakes=[proto_values.STAKES.number(stakes) for stakes in sorted(rule.match.stakes)],
         approvers=rule.approvers,
     )
-
-
-def input_message(listed: ListedInput) -> guardrails_pb2.GuardrailInput:
-    """Convert an input to a message."""
-    declared = listed.declared
-    message = guardrails_pb2.GuardrailInput(
-        name=declared.name,
-        type=declared.type,
-        description=declared.description,
-        required=declared.is_required,
-        values=declared.values,
-        guardrail_ids=listed.guardrail_ids,
-    )
-    if declared.default is not None:
-        # As the value of a member, because only structures convert what Python holds.
-        message.default_value.CopyFrom(proto_values.dict_to_struct({"default": declared.default}).fields["default"])
-    return message
 
 
 def rulebook_message(rulebook: ParsedRulebook) -> guardrails_pb2.Rulebook:

@@ -1,0 +1,277 @@
+"""The commands that look at rules: those by which a server judges, or those in files."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cstp_grpc.cli.command_decorators import (
+    config_option,
+    connected_client,
+    current_state,
+    json_option,
+    parse_instant,
+    parse_json_object,
+    server_options,
+    stack_options,
+    with_client,
+)
+from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.rulebook_loading import RULES_PATH, open_rules
+from cstp_grpc.enums import Permission
+from cstp_grpc.lazy_imports import LazyModule
+
+if TYPE_CHECKING:
+    from cstp_grpc.cli import rule_output
+    from cstp_grpc.cli.command_decorators import Command
+    from cstp_grpc.cli.server_choice import ServerChoice
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.contract.calls import Json
+    from cstp_grpc.gen.cstp.v1 import guardrails_pb2
+    from cstp_grpc.guardrails.model import Action
+else:
+    rule_output = LazyModule("cstp_grpc.cli.rule_output")
+    guardrails_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.guardrails_pb2")
+
+EXIT_UNUSABLE = 3
+"""The exit code where the rulebooks of a server cannot be loaded."""
+PAGE_SIZE = 1000
+"""Items in a page: the most that the contract gives."""
+
+
+def files_or_server_options(command: Command) -> Command:
+    """Add PATH, and the options that choose a server."""
+    return stack_options(
+        click.argument("path", type=RULES_PATH, required=False),
+        server_options,
+        json_option,
+        config_option,
+    )(command)
+
+
+def refuse_server_options(choice: ServerChoice, timeout: float | None) -> None:
+    """Raise click.UsageError if a server is chosen for a command that asks none."""
+    if timeout or choice.is_made or choice.identity:
+        raise click.UsageError("Rules in files need no server; options that choose one have no meaning.")
+
+
+@click.command(name="list")
+@files_or_server_options
+def list_command(path: Path | None, choice: ServerChoice, timeout: float | None) -> None:
+    """List the guardrails by which a server judges; with PATH, those in a rulebook or folder.
+
+    With the permission admin, the server shows what they compare.
+
+    \b
+    Examples:
+      cstp guardrails list
+      cstp guardrails list --agent https://cstp.example.com
+      cstp guardrails list guardrails/ --json
+    """
+    out = Output(json_wanted=current_state().json_wanted)
+    if path is not None:
+        refuse_server_options(choice, timeout)
+        rules = open_rules(path)
+        if out.json_wanted:
+            out.document({"version": rules.version, "guardrails": rule_output.guardrails_to_json(rules)})
+        else:
+            out.show(lambda console: rule_output.print_rule_set(console, rules))
+        return
+    with connected_client(choice, timeout) as client:
+        answer = list_all(client, "cstp.listGuardrails", guardrails_pb2.ListGuardrailsRequest(page_size=PAGE_SIZE))
+    out.answer(answer, lambda console: rule_output.print_guardrails(console, answer))
+
+
+@click.command(name="inputs")
+@files_or_server_options
+def inputs_command(path: Path | None, choice: ServerChoice, timeout: float | None) -> None:
+    """List the inputs that the guardrails of a server read; with PATH, those of a rulebook or folder.
+
+    \b
+    Examples:
+      cstp guardrails inputs
+      cstp guardrails inputs --agent https://cstp.example.com --json
+      cstp guardrails inputs guardrails/
+    """
+    out = Output(json_wanted=current_state().json_wanted)
+    if path is not None:
+        refuse_server_options(choice, timeout)
+        answer = list_inputs_of_files(path)
+    else:
+        with connected_client(choice, timeout) as client:
+            answer = list_all(client, "cstp.listInputs", guardrails_pb2.ListInputsRequest(page_size=PAGE_SIZE))
+    out.answer(answer, lambda console: rule_output.print_inputs(console, answer))
+
+
+def list_inputs_of_files(path: Path) -> guardrails_pb2.ListInputsResponse:
+    """Return the inputs of the rules at a path, as a server would answer them. Raises click.ClickException."""
+    from cstp_grpc.guardrails.messages import input_message
+    from cstp_grpc.guardrails.rule_listing import RuleListing
+
+    rules = open_rules(path)
+    listing = RuleListing(rules, datetime.now(UTC))
+    return guardrails_pb2.ListInputsResponse(
+        inputs=[input_message(listed) for listed in listing.inputs], rule_set_version=rules.version
+    )
+
+
+@click.command(name="rulebook")
+@with_client
+def rulebook_command(client: CstpClient, out: Output) -> None:
+    """Show which rulebooks are in force on a server, and what is wrong with those that it cannot load.
+
+    Exit code 0 means that those of the files are in force, 3 that they cannot be loaded, 1 an error.
+
+    \b
+    Examples:
+      cstp guardrails rulebook
+      cstp guardrails rulebook --agent https://cstp.example.com --json
+    """
+    answer = client.get_rulebook()
+    out.answer(answer, lambda console: rule_output.print_rulebooks(console, answer))
+    if answer.HasField("last_failed_load"):
+        click.get_current_context().exit(EXIT_UNUSABLE)
+
+
+@click.command(name="explain")
+@click.argument("action", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--guardrail", "guardrail_ids", metavar="ID", multiple=True, help="Only this one; may be repeated.")
+@click.option("--acting-agent", metavar="AGENT", help="Who acts; you when absent.")
+@click.option(
+    "--permission",
+    "permissions",
+    type=click.Choice([word.value for word in Permission]),
+    multiple=True,
+    help="What this agent may do.",
+)
+@click.option("--at", type=parse_instant, metavar="DATE", help="When it acts; now when absent.")
+@click.option("--rules", type=RULES_PATH, help="Explain by this rulebook or folder alone, without a server.")
+@server_options
+@json_option
+@config_option
+def explain_command(
+    action: Path,
+    guardrail_ids: tuple[str, ...],
+    acting_agent: str | None,
+    permissions: tuple[str, ...],
+    at: datetime | None,
+    rules: Path | None,
+    choice: ServerChoice,
+    timeout: float | None,
+) -> None:
+    """Explain what guardrails make of the action in the file ACTION; `-` reads it from standard input.
+
+    The file holds a JSON object as `cstp.checkGuardrails` takes it: a description and perhaps category, stakes,
+    confidence, context and project. It is no check, and nothing is recorded. A server wants the permission admin. With
+    --rules, what only a server knows, such as the intents of other agents, cannot be evaluated.
+
+    \b
+    Examples:
+      cstp guardrails explain action.json
+      cstp guardrails explain action.json --guardrail no-bulk-change --acting-agent emerson
+      cstp guardrails explain action.json --rules guardrails/ --json
+      echo '{"description": "Drop the table"}' | cstp guardrails explain - --rules rules.yaml
+    """
+    request = read_request(action, guardrail_ids, acting_agent, permissions, at)
+    if rules is not None:
+        refuse_server_options(choice, timeout)
+        answer = explain_by_files(rules, request)
+    else:
+        with connected_client(choice, timeout) as client:
+            answer = list_all(client, "cstp.explainGuardrails", request)
+    out = Output(json_wanted=current_state().json_wanted)
+    out.answer(answer, lambda console: rule_output.print_explanations(console, answer))
+
+
+def read_request(
+    path: Path,
+    guardrail_ids: tuple[str, ...],
+    acting_agent: str | None,
+    permissions: tuple[str, ...],
+    at: datetime | None,
+) -> guardrails_pb2.ExplainGuardrailsRequest:
+    """Read the action in a file. Raises click.ClickException."""
+    from cstp_grpc.contract.json_codec import CodecError, from_json
+
+    params: dict[str, Json] = {"action": read_action(path), "guardrailIds": list(guardrail_ids)}
+    params |= {"permissions": list(permissions), "pageSize": PAGE_SIZE}
+    if acting_agent is not None:
+        params["actingAgent"] = acting_agent
+    if at is not None:
+        params["at"] = at.isoformat()
+    try:
+        return from_json(params, guardrails_pb2.ExplainGuardrailsRequest)
+    except CodecError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+
+
+def read_action(path: Path) -> Json:
+    """Return the action in a file, which may also hold the params of a check. Raises click.ClickException."""
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        document = parse_json_object(text)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{path} is not UTF-8 text") from error
+    except click.BadParameter as error:
+        raise click.ClickException(f"{path}: {error.message}") from error
+    nested = document.get("action")
+    return nested if isinstance(nested, dict) else document
+
+
+def explain_by_files(
+    path: Path, request: guardrails_pb2.ExplainGuardrailsRequest
+) -> guardrails_pb2.ExplainGuardrailsResponse:
+    """Explain an action by the rules at a path, as a server would answer it.
+
+    Raises InvalidArgument and click.ClickException.
+    """
+    from cstp_grpc.guardrails.local_rulebook import WARN_OF_UNKNOWN, Rulebook
+    from cstp_grpc.guardrails.messages import check_message, guardrail_explanation_message
+    from cstp_grpc.guardrails.model import CheckResult
+
+    rules = open_rules(path)
+    names = {rule.id: book.name for book in rules.rulebooks for rule in book.guardrails}
+    if unknown := sorted(set(request.guardrail_ids) - names.keys()):
+        raise click.ClickException(f"no guardrail is called {', '.join(unknown)}")
+    explained = Rulebook(rules, WARN_OF_UNKNOWN).explain(local_action(request))
+    wanted = request.guardrail_ids or names.keys()
+    return guardrails_pb2.ExplainGuardrailsResponse(
+        verdict=check_message(CheckResult(explained.verdict, datetime.now(UTC)), agent="", check_id=""),
+        guardrails=[
+            guardrail_explanation_message(each, names[each.guardrail.id])
+            for each in explained.guardrails
+            if each.guardrail.id in wanted
+        ],
+        rule_set_version=rules.version,
+    )
+
+
+def local_action(request: guardrails_pb2.ExplainGuardrailsRequest) -> Action:
+    """Return the action of a request, of the agent that it names or of nobody."""
+    from cstp_grpc.caller import Caller
+    from cstp_grpc.guardrails.messages import parse_explained_action
+
+    return parse_explained_action(request, Caller("", "", frozenset()))
+
+
+def list_all(client: CstpClient, method: str, request: Any) -> Any:
+    """Return the answer of a listing with the items of all pages, and everything else from the first one."""
+    from cstp_grpc.contract.methods import contract_methods
+
+    rpc = contract_methods()[method]
+    answer: Any = client.call(rpc, request)
+    page = answer
+    while page.next_page_token:
+        request.page_token = page.next_page_token
+        page = client.call(rpc, request)
+        for field, value in page.ListFields():
+            if field.is_repeated:
+                getattr(answer, field.name).extend(value)
+    answer.next_page_token = ""
+    return answer

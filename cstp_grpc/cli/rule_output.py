@@ -1,0 +1,174 @@
+"""Output of rules, their inputs and explanations for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant, print_check_answer
+from cstp_grpc.cli.output import count_noun, to_printable
+from cstp_grpc.contract.json_codec import to_json
+from cstp_grpc.enums import Enforcement
+from cstp_grpc.gen.cstp.v1 import guardrails_pb2, types_pb2
+from cstp_grpc.guardrails.model import Guardrail, RuleSet
+
+SEVERITY_STYLES = {"block": "red", "approve": "magenta", "warn": "yellow"}
+OUTCOME_STYLES = {"matched": "red", "unevaluable": "yellow", "not_matched": "green", "skipped": "dim"}
+
+
+def severity_text(severity: types_pb2.Severity.ValueType) -> Text:
+    """Return a severity in its colour."""
+    word = enum_word(types_pb2.Severity, severity)
+    return Text(word, style=SEVERITY_STYLES.get(word, ""))
+
+
+def print_rule_set(console: Console, rules: RuleSet) -> None:
+    """Print the guardrails of files."""
+    table = TextTable()
+    for rulebook in rules.rulebooks:
+        for rule in rulebook.guardrails:
+            details = [f"{rulebook.file}:{rule.line}", *rule_notes(rule)]
+            severity = Text(rule.severity, style=SEVERITY_STYLES[rule.severity])
+            table.add_row(severity, entry_text(f"{rule.id}: {rule.name}", details))
+    console.print(table)
+    console.print(f"{len(rules.guardrails)} guardrails, version {rules.version}", soft_wrap=True)
+
+
+def rule_notes(rule: Guardrail) -> Iterator[str]:
+    """Yield what keeps a guardrail from being enforced now or later."""
+    if rule.enforcement is not Enforcement.ENFORCE:
+        yield rule.enforcement.value
+    if rule.expires is not None:
+        yield expiry_note(rule.expires)
+
+
+def expiry_note(expires: datetime) -> str:
+    """Return when a guardrail expires, or has expired."""
+    return f"{'expired' if expires <= datetime.now(UTC) else 'expires'} {expires:%Y-%m-%d %H:%M} UTC"
+
+
+def guardrails_to_json(rules: RuleSet) -> list[dict[str, object]]:
+    """Return the guardrails of files for --json."""
+    return [
+        {
+            "id": rule.id,
+            "name": rule.name,
+            "severity": rule.severity.value,
+            "enforcement": rule.enforcement.value,
+            "expires": rule.expires and rule.expires.isoformat().replace("+00:00", "Z"),
+            "owner": rule.owner or rulebook.owner,
+            "tags": list(rule.tags),
+            "message": rule.message,
+            "suggestion": rule.suggestion,
+            "description": rule.description,
+            "rulebook": rulebook.name,
+            "file": rulebook.file,
+            "line": rule.line,
+        }
+        for rulebook in rules.rulebooks
+        for rule in rulebook.guardrails
+    ]
+
+
+def print_guardrails(console: Console, answer: guardrails_pb2.ListGuardrailsResponse) -> None:
+    """Print the guardrails of a server."""
+    table = TextTable()
+    for rule in answer.guardrails:
+        details = [
+            rule.rulebook,
+            *server_rule_notes(rule),
+            *([f"reads {', '.join(rule.inputs)}"] if rule.inputs else []),
+        ]
+        entry = entry_text(f"{rule.id}: {rule.name}", details)
+        if rule.HasField("expression"):
+            entry.append(f"\n{to_printable(rule.expression.strip())}")
+        table.add_row(severity_text(rule.severity), entry)
+    console.print(table)
+    console.print(f"{len(answer.guardrails)} guardrails, version {answer.rule_set_version}", soft_wrap=True)
+
+
+def server_rule_notes(rule: guardrails_pb2.Guardrail) -> Iterator[str]:
+    """Yield what keeps a guardrail of a server from being enforced now or later."""
+    if rule.enforcement != guardrails_pb2.ENFORCEMENT_ENFORCE:
+        yield enum_word(guardrails_pb2.Enforcement, rule.enforcement)
+    if rule.HasField("expires"):
+        yield expiry_note(rule.expires.ToDatetime(UTC))
+
+
+def print_inputs(console: Console, answer: guardrails_pb2.ListInputsResponse) -> None:
+    """Print the inputs that guardrails read."""
+    if not answer.inputs:
+        console.print("The guardrails read no inputs.")
+        return
+    table = TextTable()
+    for item in answer.inputs:
+        details = [", ".join(input_notes(item)), f"read by {', '.join(item.guardrail_ids) or 'none'}"]
+        table.add_row(to_printable(item.name), item.type, entry_text(item.description or item.name, details))
+    console.print(table)
+    console.print(f"{count_noun(len(answer.inputs), 'input')}, version {answer.rule_set_version}", soft_wrap=True)
+
+
+def input_notes(item: guardrails_pb2.GuardrailInput) -> Iterator[str]:
+    """Yield what may be given for an input, and what is taken where nothing is."""
+    if item.values:
+        yield f"one of {' | '.join(item.values)}"
+    if item.required:
+        yield "required"
+    if item.HasField("default_value"):
+        yield f"{json.dumps(to_json(item)['defaultValue'], ensure_ascii=False)} if absent"
+
+
+def print_rulebooks(console: Console, answer: guardrails_pb2.GetRulebookResponse) -> None:
+    """Print the rulebooks in force, and why others are not."""
+    console.print(f"{answer.rule_set_version}, in force since {format_instant(answer.loaded_at)}", soft_wrap=True)
+    table = TextTable()
+    for item in answer.rulebooks:
+        details = [count_noun(item.guardrails, "guardrail"), item.owner, f"sha256 {item.digest[:12]}"]
+        table.add_row(f"  {to_printable(item.file)}", entry_text(f"{item.name} {item.version}", details))
+    console.print(table)
+    if not answer.HasField("last_failed_load"):
+        return
+    failed = answer.last_failed_load
+    console.print(Text(f"What is in the files could not be loaded at {format_instant(failed.failed_at)}:", style="red"))
+    for problem in failed.problems:
+        place = f"  {problem.file}:{problem.line}: {problem.where}: {problem.reason}"
+        console.print(Text(to_printable(place)), soft_wrap=True)
+    if failed.problem_count > len(failed.problems):
+        console.print(f"  and {failed.problem_count - len(failed.problems)} more, which the server's log has")
+
+
+def print_explanations(console: Console, answer: guardrails_pb2.ExplainGuardrailsResponse) -> None:
+    """Print the verdict on an action, and what became of each guardrail."""
+    print_check_answer(console, answer.verdict)
+    for item in answer.guardrails:
+        outcome = enum_word(guardrails_pb2.RuleOutcome, item.outcome)
+        headline = Text(f"\n{to_printable(item.id)} ").append(
+            outcome.replace("_", " "), style=OUTCOME_STYLES.get(outcome, "")
+        )
+        if item.outcome == guardrails_pb2.RULE_OUTCOME_SKIPPED:
+            # What it would have read does not matter then.
+            console.print(headline.append(f": {to_printable(item.reason)}"), soft_wrap=True)
+            continue
+        headline.append(f"  {item.microseconds:.0f} us" if item.microseconds else "", style="dim")
+        console.print(headline, soft_wrap=True)
+        for part in item.parts:
+            value = part.error if part.HasField("error") else part.value
+            style = "bold" if part.decisive else "dim"
+            line = f"  {'*' if part.decisive else ' '} {' '.join(part.expression.split())}  =  {value}"
+            console.print(Text(to_printable(line), style=style), soft_wrap=True)
+        for found in item.inputs:
+            console.print(Text(f"    {to_printable(describe_input(found))}", style="dim"), soft_wrap=True)
+
+
+def describe_input(item: guardrails_pb2.ExplainedInput) -> str:
+    """Return where the value of an input comes from, on one line."""
+    origin = enum_word(guardrails_pb2.InputOrigin, item.origin)
+    value = f" {item.value}" if item.HasField("value") else ""
+    alias = f" as {item.given_as}" if item.HasField("given_as") else ""
+    problem = f": {item.problem}" if item.HasField("problem") else ""
+    return f"{item.name}{value} ({origin}{alias}{problem})"
