@@ -107,10 +107,11 @@ class Visibility(StrEnum):
 
 
 class TaskState(StrEnum):
-    """The state of an A2A task; only submitted, working and input-required tasks can change."""
+    """The state of an A2A task; only submitted, working and waiting tasks can change."""
 
     SUBMITTED = "submitted"
     INPUT_REQUIRED = "input_required"
+    AUTH_REQUIRED = "auth_required"
     WORKING = "working"
     COMPLETED = "completed"
     REJECTED = "rejected"

@@ -151,7 +151,11 @@ class A2aRequestHandler:
         check_required_fields(params)
         await self.check_access(context, params)
         validate_history_length(params)
-        return apply_history_length((await self._store.get(params.id, call_metadata(context))).task, params)
+        metadata = call_metadata(context)
+        stored = await self._store.get(params.id, metadata)
+        # A bridge that was started since does not wait for it yet.
+        self._worker.wait_for_approval(stored, metadata)
+        return apply_history_length(stored.task, params)
 
     async def on_list_tasks(self, params: ListTasksRequest, context: A2aCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, last changed first."""
@@ -223,6 +227,7 @@ class A2aRequestHandler:
         # A2A 1.0, SubscribeToTask: a task in a terminal state is refused, as it has no more events.
         if has_ended(task):
             raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
+        self._worker.wait_for_approval(stored, metadata)
         yield task
         async with aclosing(self._follow_events(stored, metadata)) as events:
             async for event in events:

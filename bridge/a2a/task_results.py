@@ -103,6 +103,10 @@ def verdict_line(what: str, verdict: Result) -> str:
     violations, warnings, evaluated = verdict["violations"], verdict["warnings"], verdict["evaluated"]
     if verdict.get("approvalRequired"):
         return f"Approval required for {what}: {join_messages(violations)}"
+    approval = verdict.get("approval", {})
+    if approval.get("status") == "denied":
+        comment = f": {escape_line(approval['comment'])}" if "comment" in approval else ""
+        return f"Denied: nobody may do {what}{comment}"
     if not verdict["allowed"]:
         number = len(violations)
         blocked = f"{number} of {format_count(evaluated, 'guardrail')} block{'s' if number == 1 else ''} {what}"
@@ -185,6 +189,8 @@ class TaskResult:
     status: tuple[Part, ...]
     """What the status message says."""
     artifact: Artifact | None = None
+    approval: Mapping[str, Any] | None = None
+    """The pending approval request that the task waits for, as verdicts name it."""
 
 
 def result_of_call(method: str, result: Mapping[str, Any], media_types: Collection[str]) -> TaskResult:
@@ -200,6 +206,11 @@ def result_of_call(method: str, result: Mapping[str, Any], media_types: Collecti
     if not is_blocked(method, result):
         return TaskResult(TaskState.TASK_STATE_COMPLETED, (text_part(headline),), artifact)
     missing = find_required_inputs(result["guardrailStatus"]) if method == ANNOUNCE_METHOD else []
+    if approval := find_pending_approval(method, result):
+        waits = f"{headline}. It waits until {approval['expiresAt']} for the approval {approval['id']}"
+        awaited = {"approval": approval, **({"missingInputs": missing} if missing else {})}
+        status = (text_part(waits), data_part(awaited))
+        return TaskResult(TaskState.TASK_STATE_AUTH_REQUIRED, status, artifact, approval)
     if not missing:
         return TaskResult(TaskState.TASK_STATE_REJECTED, (text_part(headline),), artifact)
     asked = "; ".join(map(describe_input, missing))
@@ -259,10 +270,22 @@ def with_result(task: Task, answer: TaskResult) -> Task:
     return ended
 
 
+def verdict_of(method: str, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the verdict in the result of a method, or None if it has none."""
+    return {ANNOUNCE_METHOD: result.get("guardrailStatus"), CHECK_METHOD: result}.get(method)
+
+
 def is_blocked(method: str, result: Mapping[str, Any]) -> bool:
     """Return whether guardrails block the request."""
-    verdict = {ANNOUNCE_METHOD: result.get("guardrailStatus"), CHECK_METHOD: result}.get(method)
+    verdict = verdict_of(method, result)
     return verdict is not None and not verdict["allowed"]
+
+
+def find_pending_approval(method: str, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the approval request that a verdict waits for, or None if it waits for none of this agent."""
+    verdict = verdict_of(method, result) or {}
+    approval: Mapping[str, Any] | None = verdict.get("approval")
+    return approval if approval and approval["status"] == "pending" else None
 
 
 def name_message_fields(failure: CstpError, request: MessageRequest) -> None:

@@ -17,13 +17,14 @@ from a2a.utils.errors import A2AError, InvalidParamsError, UnsupportedOperationE
 from a2a.utils.task import validate_history_length
 
 from bridge.a2a import message_parsing, task_results
+from bridge.a2a.approval_waits import ApprovalWaits, AwaitedApproval, record_approval, waiting_seconds
 from bridge.a2a.call_context import EXTENSION_URI, metadata_request_id
 from bridge.a2a.errors import UpstreamError
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, MessageRequest, Params, ParsedMessage, announced_params
 from bridge.a2a.task_results import TaskResult
 from bridge.a2a.task_store import (
     MAX_TASK_BYTES,
-    WAITING_STATE,
+    WAITING_STATES,
     GrpcTaskStore,
     StoredTask,
     TaskQuery,
@@ -111,7 +112,7 @@ class PendingTaskBuilder:
         if any(sent.message_id == each.message_id for each in task.history):
             return require_same_message(message, stored)
         earlier = announced_params(task)
-        if task.status.state != WAITING_STATE or earlier is None:
+        if task.status.state not in WAITING_STATES or earlier is None:
             raise not_waiting_error(task)
         if content.call:
             raise message_parsing.field_error("message.parts", "cannot hold a call: the task waits for values")
@@ -119,11 +120,7 @@ class PendingTaskBuilder:
         # The intent stays the same one, of which this is a revision.
         params = {**refined.params, "correlationId": earlier.get("correlationId", task.id)}
         request = dataclasses.replace(refined, params=params)
-        continued = copy_task(task)
-        # The artifacts are those of the announcement before; its answer moves from the status into the history.
-        del continued.artifacts[:]
-        if task.status.HasField("message"):
-            continued.history.append(task.status.message)
+        continued = continue_task(task)
         continued.history.append(sent)
         return PendingTask(record_announcement(continued, request), request, media_types, version=stored.version)
 
@@ -158,6 +155,16 @@ class PendingTaskBuilder:
                 break
             query = dataclasses.replace(query, page_token=page.next_page_token)
         return None
+
+
+def continue_task(task: Task) -> Task:
+    """Return a copy of a waiting task that goes on."""
+    continued = copy_task(task)
+    # The artifacts are those of the answer before, which moves from the status into the history.
+    del continued.artifacts[:]
+    if task.status.HasField("message"):
+        continued.history.append(task.status.message)
+    return continued
 
 
 def last_announcement(tasks: Sequence[Task]) -> tuple[Task, Params] | None:
@@ -276,9 +283,11 @@ class TaskRunner:
         """How long a task may be at work."""
         # Keeps references, since the event loop has only weak ones, and a task that is collected never ends.
         self._work: set[asyncio.Task[Task]] = set()
+        self._approvals = ApprovalWaits(forwarder, self._resume)
 
     async def aclose(self) -> None:
-        """Wait for the tasks in progress."""
+        """Wait for the tasks in progress, and no longer for approvals."""
+        await self._approvals.aclose()
         while self._work:
             # A copy, since work that ends removes itself; and a loop, since calls in progress may start more.
             await asyncio.wait(set(self._work))
@@ -329,10 +338,14 @@ class TaskRunner:
         task = with_state(pending.task, state)
         return await self._store.save(task, pending.version, metadata, self.seconds, method, pending.push_config)
 
+    def wait_for_approval(self, stored: StoredTask, metadata: Metadata) -> None:
+        """Go on with a task that waits for an approval once people have decided, unless it does not wait for one."""
+        self._approvals.begin(stored, metadata)
+
     async def follow(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_DELAY_SECONDS
     ) -> AsyncGenerator[StoredTask, None]:
-        """Yield a task whenever it has changed, until it has ended or waits for input. Raises UpstreamError."""
+        """Yield a task whenever it has changed, until it has ended or waits. Raises UpstreamError."""
         task_id = stored.task.id
         # Polled, because any bridge may run the task: there is no channel between them but the stored task.
         for pause in backoff_delays(first_pause):
@@ -370,7 +383,23 @@ class TaskRunner:
                 raise UpstreamError(failure) from failure
             answer = failure_result(pending, failure, metadata)
         task = finish_task(pending, answer, metadata)
-        return (await retry_upstream(lambda: self._store.save(task, 0, metadata), self._timeout)).task
+        seconds = None if answer.approval is None else waiting_seconds(answer.approval)
+        saved = await retry_upstream(lambda: self._store.save(task, 0, metadata, seconds), self._timeout)
+        self._approvals.begin(saved, metadata)
+        return saved.task
+
+    async def _resume(self, stored: StoredTask, awaited: AwaitedApproval, metadata: Metadata) -> None:
+        """Send the request of a task again, whose approval people have decided on. Raises UpstreamError."""
+        task = continue_task(stored.task)
+        if awaited.request.name == ANNOUNCE_METHOD:
+            record_announcement(task, awaited.request)
+        else:
+            task.ClearField("metadata")
+        begun = await self._mark_working(task, stored.version, metadata)
+        # Otherwise its owner has refined or canceled it, or another bridge goes on with it.
+        if begun.version == stored.version + 1 and begun.task.status.state == TaskState.TASK_STATE_WORKING:
+            pending = PendingTask(task, awaited.request, awaited.media_types, version=stored.version)
+            self._spawn(self._finish(pending, begun, metadata))
 
     async def _run_submitted(self, pending: PendingTask, kept: StoredTask, metadata: Metadata) -> Task:
         """Run a task that is stored as submitted, unless it was canceled or its time is over."""
@@ -405,15 +434,20 @@ class TaskRunner:
         task = finish_task(pending, answer, metadata)
         try:
             # `seconds` covers the call too: one timeout is spent, and the rest remains for storing.
-            return await self._save_ended(task, started.version, metadata, self.seconds - self._timeout)
+            seconds = None if answer.approval is None else waiting_seconds(answer.approval)
+            return await self._save_ended(task, started.version, metadata, self.seconds - self._timeout, seconds)
         except UpstreamError as refused:
             logger.warning("%s task %s lost its answer: %s", metadata_request_id(metadata), task.id, refused)
             raise
 
-    async def _save_ended(self, task: Task, version: int, metadata: Metadata, seconds: float) -> Task:
-        """Store an ended task, retrying for this many seconds, and return it. Raises UpstreamError."""
+    async def _save_ended(
+        self, task: Task, version: int, metadata: Metadata, seconds: float, time_left: float | None
+    ) -> Task:
+        """Store a task that has ended or waits, retrying for this many seconds, and return it. Raises UpstreamError."""
         try:
-            return (await retry_upstream(lambda: self._store.save(task, version, metadata), seconds)).task
+            saved = await retry_upstream(lambda: self._store.save(task, version, metadata, time_left), seconds)
+            self._approvals.begin(saved, metadata)
+            return saved.task
         except TaskVersionConflict:
             # Its time ran out, or an earlier attempt stored it and the response was lost; what is stored counts.
             return (await retry_upstream(lambda: self._store.get(task.id, metadata), seconds)).task
@@ -440,6 +474,8 @@ def failure_result(pending: PendingTask, failure: CstpError, metadata: Metadata)
 def finish_task(pending: PendingTask, answer: TaskResult, metadata: Metadata) -> Task:
     """Return the task with its result, or with a failure if the result is larger than a task may be."""
     task = task_results.with_result(pending.task, answer)
+    if answer.approval is not None:
+        record_approval(task, pending.request, answer.approval, pending.media_types)
     if task.ByteSize() <= MAX_TASK_BYTES:
         return task
     failure = InternalError("The answer is larger than a task holds; ask for less")

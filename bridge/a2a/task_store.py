@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 TaskEvent = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 """An event of a task's stream."""
-WAITING_STATE: Final = TaskState.TASK_STATE_INPUT_REQUIRED
-"""The state of a task that takes a further message."""
-CANCELABLE_STATES: Final = frozenset({TaskState.TASK_STATE_SUBMITTED, WAITING_STATE})
+WAITING_STATES: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
+"""The states of a task that waits for its owner or for an approval; one about an intent takes further messages."""
+CANCELABLE_STATES: Final = WAITING_STATES | {TaskState.TASK_STATE_SUBMITTED}
 """The states in which the server allows a task to be canceled: its method was not called, or was blocked."""
 OPEN_STATES: Final = CANCELABLE_STATES | {TaskState.TASK_STATE_WORKING}
 """The states of tasks that have not ended."""
@@ -67,8 +67,8 @@ def has_ended(task: Task) -> bool:
 
 
 def is_idle(task: Task) -> bool:
-    """Return whether a task has ended or waits for input, so that nothing is running for it."""
-    return has_ended(task) or task.status.state == WAITING_STATE
+    """Return whether a task has ended or waits, so that nothing is running for it."""
+    return has_ended(task) or task.status.state in WAITING_STATES
 
 
 def with_state(task: Task, state: TaskState) -> Task:
@@ -96,6 +96,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 SERVER_STATES: Final = {
     TaskState.TASK_STATE_SUBMITTED: tasks_pb2.TASK_STATE_SUBMITTED,
     TaskState.TASK_STATE_INPUT_REQUIRED: tasks_pb2.TASK_STATE_INPUT_REQUIRED,
+    TaskState.TASK_STATE_AUTH_REQUIRED: tasks_pb2.TASK_STATE_AUTH_REQUIRED,
     TaskState.TASK_STATE_WORKING: tasks_pb2.TASK_STATE_WORKING,
     TaskState.TASK_STATE_COMPLETED: tasks_pb2.TASK_STATE_COMPLETED,
     TaskState.TASK_STATE_REJECTED: tasks_pb2.TASK_STATE_REJECTED,

@@ -19,10 +19,12 @@ from cstp_grpc.enums import TaskState as Word
 INTERRUPTED_TEXT: Final = "The answer was interrupted; what the message asks for may have been done, or not"
 NOT_STARTED_TEXT: Final = "The task was given up before anything of what the message asks for was done"
 UNANSWERED_TEXT: Final = "Blocked: what the guardrails asked for was not given in time"
+UNDECIDED_TEXT: Final = "Blocked: nobody decided in time on the approval that it needs"
 EXPIRED_TASK_TEXTS: Final = {
     TaskState.TASK_STATE_SUBMITTED: NOT_STARTED_TEXT,
     TaskState.TASK_STATE_WORKING: INTERRUPTED_TEXT,
     TaskState.TASK_STATE_INPUT_REQUIRED: UNANSWERED_TEXT,
+    TaskState.TASK_STATE_AUTH_REQUIRED: UNDECIDED_TEXT,
 }
 """The status text of expired tasks, by the state they were stored in."""
 TEXT_MEDIA_TYPE: Final = "text/plain"

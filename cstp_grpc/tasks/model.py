@@ -17,10 +17,14 @@ STATE_AFTER_TIMEOUT: Final[Mapping[TaskState, TaskState]] = {
     TaskState.WORKING: TaskState.FAILED,
     # A guardrail asked for input that did not come, so that its verdict stands.
     TaskState.INPUT_REQUIRED: TaskState.REJECTED,
+    # Nobody approved it in time.
+    TaskState.AUTH_REQUIRED: TaskState.REJECTED,
 }
 """The states that can still change, and the state that each becomes when the time of the task has run out."""
 
-CANCELABLE: Final = frozenset({TaskState.SUBMITTED, TaskState.INPUT_REQUIRED})
+WAITING: Final = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
+"""The states in which the task waits for its owner, or for people to approve it."""
+CANCELABLE: Final = frozenset({TaskState.SUBMITTED, *WAITING})
 """The states in which the action of the task was not sent yet, so that canceling prevents it."""
 
 

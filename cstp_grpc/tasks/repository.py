@@ -15,6 +15,7 @@ from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter, WriteJob
 from cstp_grpc.tasks.model import (
     STATE_AFTER_TIMEOUT,
+    WAITING,
     ObservationTime,
     PushConfig,
     Task,
@@ -84,7 +85,7 @@ class TaskRepository:
     ) -> Task:
         """Store a task and return it once it is on disk: a new one if `version` is 0, else the next version.
 
-        `time_left` is for a task that can still change; None means 5 minutes, or a day if it waits for input. `config`
+        `time_left` is for a task that can still change; None means 5 minutes, or a day if it waits. `config`
         is the push configuration from this version on. Raises Conflict if the version is not the stored one;
         MethodNotFound if push notifications are off; Unavailable.
         """
@@ -200,7 +201,7 @@ class TaskRepository:
 
 def default_time_left(state: TaskState) -> timedelta:
     """Return how long a task may stay in a state that can still change, by default."""
-    return DEFAULT_INPUT_TIME if state is TaskState.INPUT_REQUIRED else DEFAULT_WORK_TIME
+    return DEFAULT_INPUT_TIME if state in WAITING else DEFAULT_WORK_TIME
 
 
 def compute_settles_at(task: Task, time_left: timedelta) -> datetime:

@@ -11,7 +11,8 @@ from cstp_grpc.tasks.model import Task, TaskFilter
 from cstp_grpc.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.tasks.sql_store import SqlTaskStore
 
-OPEN = (TaskState.SUBMITTED, TaskState.WORKING, TaskState.INPUT_REQUIRED)
+WAITING = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
+OPEN = (TaskState.SUBMITTED, TaskState.WORKING, *WAITING)
 """The states of tasks that have not ended."""
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 KEPT = timedelta(hours=2)
@@ -60,8 +61,7 @@ class Shelf:
         seen = {}
         for key, (task, lapses_at) in self._kept.items():
             if lapses_at is not None and lapses_at <= now:
-                waiting = task.state is TaskState.INPUT_REQUIRED
-                lapsed = TaskState.REJECTED if waiting else TaskState.FAILED
+                lapsed = TaskState.REJECTED if task.state in WAITING else TaskState.FAILED
                 task = Task(task.id, task.context_id, lapsed, task.content, task.version, lapses_at)
             if task.state in OPEN or task.updated_at + KEPT > now:
                 seen[key] = task
@@ -73,7 +73,7 @@ class Shelf:
         if task is None:
             return version == 0
         return task.version == version and (
-            task.state in (TaskState.SUBMITTED, TaskState.INPUT_REQUIRED)
+            task.state in (TaskState.SUBMITTED, *WAITING)
             or (task.state is TaskState.WORKING and state is not TaskState.CANCELED)
         )
 

@@ -43,6 +43,8 @@ class _TaskStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskState.V
     """It is kept, and nothing was sent for it yet. Until it is at work it can be canceled."""
     TASK_STATE_INPUT_REQUIRED: _TaskState.ValueType  # 7
     """It waits for a message of its owner's that gives what it asks for. It can be canceled."""
+    TASK_STATE_AUTH_REQUIRED: _TaskState.ValueType  # 8
+    """It waits for people to approve what it asks for. It can be canceled."""
 
 class TaskState(_TaskState, metaclass=_TaskStateEnumTypeWrapper):
     """Where a task stands."""
@@ -63,6 +65,8 @@ TASK_STATE_SUBMITTED: TaskState.ValueType  # 6
 """It is kept, and nothing was sent for it yet. Until it is at work it can be canceled."""
 TASK_STATE_INPUT_REQUIRED: TaskState.ValueType  # 7
 """It waits for a message of its owner's that gives what it asks for. It can be canceled."""
+TASK_STATE_AUTH_REQUIRED: TaskState.ValueType  # 8
+"""It waits for people to approve what it asks for. It can be canceled."""
 Global___TaskState: _TypeAlias = TaskState  # noqa: Y015
 
 class _PushFormat:
@@ -156,8 +160,8 @@ class SaveTaskRequest(_message.Message):
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """For a task that has not ended: how long until it counts as failed, or as rejected if it waits for input, more than 0
-        and at most 7 days. When absent it is 5 minutes, and a day for a task that waits for input.
+        """For a task that has not ended: how long until it counts as failed, or as rejected if it waits for input or an
+        approval, more than 0 and at most 7 days. When absent it is 5 minutes, and a day for a task that waits.
         """
 
     @_builtins.property

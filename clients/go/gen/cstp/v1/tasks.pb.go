@@ -45,6 +45,8 @@ const (
 	TaskState_TASK_STATE_SUBMITTED TaskState = 6
 	// It waits for a message of its owner's that gives what it asks for. It can be canceled.
 	TaskState_TASK_STATE_INPUT_REQUIRED TaskState = 7
+	// It waits for people to approve what it asks for. It can be canceled.
+	TaskState_TASK_STATE_AUTH_REQUIRED TaskState = 8
 )
 
 // Enum value maps for TaskState.
@@ -58,6 +60,7 @@ var (
 		5: "TASK_STATE_CANCELED",
 		6: "TASK_STATE_SUBMITTED",
 		7: "TASK_STATE_INPUT_REQUIRED",
+		8: "TASK_STATE_AUTH_REQUIRED",
 	}
 	TaskState_value = map[string]int32{
 		"TASK_STATE_UNSPECIFIED":    0,
@@ -68,6 +71,7 @@ var (
 		"TASK_STATE_CANCELED":       5,
 		"TASK_STATE_SUBMITTED":      6,
 		"TASK_STATE_INPUT_REQUIRED": 7,
+		"TASK_STATE_AUTH_REQUIRED":  8,
 	}
 )
 
@@ -249,8 +253,8 @@ type SaveTaskRequest struct {
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// The version that it was read with; 0 for a new task.
 	Version int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// For a task that has not ended: how long until it counts as failed, or as rejected if it waits for input, more than 0
-	// and at most 7 days. When absent it is 5 minutes, and a day for a task that waits for input.
+	// For a task that has not ended: how long until it counts as failed, or as rejected if it waits for input or an
+	// approval, more than 0 and at most 7 days. When absent it is 5 minutes, and a day for a task that waits.
 	TimeLeft *durationpb.Duration `protobuf:"bytes,3,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
 	// Where the caller is notified of this version and those after it. Errors are those of CreatePushConfig.
 	PushConfig *PushConfig `protobuf:"bytes,4,opt,name=push_config,json=pushConfig,proto3" json:"push_config,omitempty"`
@@ -1304,7 +1308,7 @@ const file_cstp_v1_tasks_proto_rawDesc = "" +
 	"\x17DeletePushConfigRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"\x1a\n" +
-	"\x18DeletePushConfigResponse*\xdb\x01\n" +
+	"\x18DeletePushConfigResponse*\xf9\x01\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_WORKING\x10\x01\x12\x18\n" +
@@ -1313,7 +1317,8 @@ const file_cstp_v1_tasks_proto_rawDesc = "" +
 	"\x11TASK_STATE_FAILED\x10\x04\x12\x17\n" +
 	"\x13TASK_STATE_CANCELED\x10\x05\x12\x18\n" +
 	"\x14TASK_STATE_SUBMITTED\x10\x06\x12\x1d\n" +
-	"\x19TASK_STATE_INPUT_REQUIRED\x10\a*[\n" +
+	"\x19TASK_STATE_INPUT_REQUIRED\x10\a\x12\x1c\n" +
+	"\x18TASK_STATE_AUTH_REQUIRED\x10\b*[\n" +
 	"\n" +
 	"PushFormat\x12\x1b\n" +
 	"\x17PUSH_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n" +
