@@ -11,10 +11,9 @@ import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import EnvSettingsSource, SettingsError
 
 from cstp_grpc.config.environment import ENV_PREFIX
 from cstp_grpc.config.settings import Settings
@@ -144,16 +143,27 @@ def build_settings_from_content(content: dict[str, Any], path: Path | None, over
     """Build settings from a file's content, the environment and `overrides`. Raises ConfigError."""
     if path:
         content = resolve_file_paths(content, path.parent)
-    # The only reader of the environment: Settings itself uses the merged values alone (settings_customise_sources).
-    from_environment = EnvSettingsSource(Settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
     try:
         # The environment overrides the file, and `overrides` both. Validation sees the merged values, so that a section
         # may be written half here and half there.
-        return Settings(**deep_merge(deep_merge(content, from_environment()), overrides))
-    except SettingsError as error:
-        raise ConfigError(f"the environment: {error}") from error
+        return Settings(**deep_merge(deep_merge(content, read_environment()), overrides))
     except ValidationError as error:
         raise ConfigError(describe_validation_error(error, path)) from error
+
+
+def read_environment() -> dict[str, Any]:
+    """Return the settings in the environment. Raises ConfigError."""
+    if not any(name.upper().startswith(ENV_PREFIX) for name in os.environ):
+        return {}
+    # Not loaded before it is needed: it takes longer than all else that is done to read settings.
+    from pydantic_settings import EnvSettingsSource, SettingsError
+
+    # It reads the fields of any model, whatever its type says.
+    source = EnvSettingsSource(cast(Any, Settings), env_prefix=ENV_PREFIX, env_nested_delimiter="__")
+    try:
+        return source()
+    except SettingsError as error:
+        raise ConfigError(f"the environment: {error}") from error
 
 
 def resolve_file_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:

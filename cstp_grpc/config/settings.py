@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from cstp_grpc.config.environment import is_loopback
 from cstp_grpc.config.listeners import (
@@ -319,10 +318,10 @@ class LoggingSettings(SettingsSection):
     """The least level that is written."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Everything that can be configured."""
 
-    model_config = SettingsConfigDict(
+    model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         json_schema_extra=add_setting_descriptions,
@@ -364,19 +363,6 @@ class Settings(BaseSettings):
     """Agents that are asked too."""
     logging: LoggingSettings = LoggingSettings()
     """The log."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use only the values that `load_settings` merged."""
-        # Otherwise pydantic would read the environment a second time, and a .env file of the working folder.
-        return (init_settings,)
 
     @model_validator(mode="after")
     def check_auth(self) -> Settings:

@@ -48,6 +48,10 @@ def reduce_to_local(settings: Settings) -> Settings:
             "federation": FederationSettings(share=settings.federation.share),
             # The journal notes which vectors the index lacks, and the next server adds them.
             "index": IndexSettings(mode="off"),
+            # Without projects it would answer nothing, and take as long to load as all else.
+            "intent_layer": settings.intent_layer.model_copy(
+                update={"enabled": settings.intent_layer.enabled and bool(settings.intent_layer.projects)}
+            ),
             "liaison": LiaisonSettings(enabled=False),
             "rate_limits": RateLimitSettings(enabled=False),
         }

@@ -16,6 +16,7 @@ import pytest
 from cstp_grpc.cli.main import COMMANDS, command_stub, main
 from tests.cli.conftest import Server
 from tests.client.scripted import HttpReply, http_server
+from tests.databases import write_journal
 from tests.harness import TOKENS
 
 PROGRAM = """
@@ -143,6 +144,17 @@ def test_a_call_over_http_loads_the_small_part_of_httpx_only(tmp_path: Path) -> 
     assert "cstp" in printed
     assert not modules & (SETTINGS_LIBRARIES | SERVER_LIBRARIES | PRINTING_LIBRARIES | METADATA)
     assert modules & OTHER_PROTOCOLS == {"httpcore", "h11"}
+
+
+@pytest.mark.parametrize("arguments", [["check", "rename a variable"], ["list"], ["audit"]], ids=" ".join)
+def test_a_call_without_a_server_loads_nothing_to_serve_or_embed_with(arguments: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "cstp.yaml"
+    file.write_text("data_dir: data\n")
+    (tmp_path / "data").mkdir()
+    write_journal(tmp_path / "data" / "journal.db")
+    modules, _ = modules_loaded(tmp_path, [*arguments, "--local", "--config", file])
+    assert not modules & (OTHER_PROTOCOLS | {"uvloop", "onnxruntime", "tokenizers", "chromadb", "alembic", "limits"})
+    assert not modules & {"cstp_grpc.intent_layer", "cstp_grpc.liaison", "cstp_grpc.federation", "pydantic_settings"}
 
 
 def test_building_a_server_loads_no_http_client() -> None:

@@ -12,14 +12,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
-
-from limits import RateLimitItem, parse
+from typing import TYPE_CHECKING, Any, Final
 
 from cstp_grpc.config import ConfigError, RateLimitSettings
 from cstp_grpc.contract.methods import is_contract_method
 from cstp_grpc.errors import RateLimited, Unavailable
 from cstp_grpc.server.interceptors.admission import InboundCall
+
+if TYPE_CHECKING:
+    from limits import RateLimitItem
 
 VALUE_BYTES: Final = 8
 """The size of a double. A window is `most` + 1 doubles: the index of the oldest time, then a ring of `most` times."""
@@ -135,6 +136,9 @@ class RateLimiter:
     def __init__(
         self, settings: RateLimitSettings, methods: Collection[str], agents: Iterable[str], memory: int | None = None
     ) -> None:
+        # Not loaded before it is needed: without rate limits nothing of it is.
+        from limits import parse
+
         if unknown := [name for name in settings.methods if name not in methods and not is_contract_method(name)]:
             raise ConfigError(f"rate_limits.methods: there is no method {', '.join(unknown)}")
         limits = {name: parse(settings.methods.get(name, settings.per_agent)) for name in sorted(methods)}
