@@ -34,6 +34,7 @@ NOT_RUN = {
         ("docs/importing.md", title): "imported by tests/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")
     },
+    ("docs/guardrails.md", ""): "walked, and looked at afterwards, by tests/test_guardrails_guide.py",
     (
         "docs/intent-layer.md",
         "scripts/resolve_context.sh PROJECT_ROOT",
