@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, eq
 from typing import Any, Final
 
 import numpy as np
@@ -49,7 +49,11 @@ ABSENT, UNKNOWN = -1, -2
 """In the place of the number of a name: there is none, or nothing has this name."""
 
 MAX_KEPT_MOMENTS: Final = 1_000_000
-"""How many instants the timelines hold together that are kept, at 16 bytes each."""
+"""How many instants the timelines that are kept hold together, at 16 bytes each."""
+MOST_APPENDED: Final = 20
+"""How many outcomes at once are added to timelines; for more it is cheaper to make them again."""
+LEAST_WEIGHT: Final = 4_000
+"""As how many instants a short timeline counts: no more than 250 are kept, each of which new outcomes are added to."""
 
 Columns = dict[str, NDArray[Any]]
 TimelineKey = tuple[int, bool, tuple[HistoryScope, ...], tuple[int, ...]]
@@ -58,7 +62,7 @@ TimelineKey = tuple[int, bool, tuple[HistoryScope, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The instants of outcomes in their order; before each of them, how many failures and successes there were."""
+    """The instants of outcomes in their order; before each and at the end, how many failed and succeeded until then."""
 
     at: array[int]
     failures: array[int]
@@ -66,6 +70,12 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.at)
+
+    def append(self, at: int, outcome: int) -> None:
+        """Add an outcome that is not earlier than the others."""
+        self.at.append(at)
+        self.failures.append(self.failures[-1] + (outcome == FAILURE))
+        self.successes.append(self.successes[-1] + (outcome == SUCCESS))
 
     def count_measure(self, measure: HistoryMeasure, since: int) -> int:
         """Return the answer for the outcomes from an instant on."""
@@ -98,10 +108,10 @@ class RecentOutcomes:
         # Ordered by `at`. Longer than the outcomes that there are, so that those that come last take no copy.
         self._columns: Columns = {name: np.empty(0, kind) for name, kind in COLUMNS.items()}
         self._size = 0
-        # Made from the columns for what was asked, and dropped when any outcome changes.
-        self._timelines: LRUCache[TimelineKey, Timeline] = LRUCache(
-            MAX_KEPT_MOMENTS, getsizeof=lambda each: len(each) + 1
-        )
+        self._names_decisions = False
+        """Whether any closing names a decision."""
+        # Made from the columns for what was asked. Outcomes that come last are added; any other change drops all.
+        self._timelines: LRUCache[TimelineKey, Timeline] = LRUCache(MAX_KEPT_MOMENTS, getsizeof=weigh_timeline)
 
     def __len__(self) -> int:
         return self._size
@@ -146,7 +156,7 @@ class RecentOutcomes:
         if found is None:
             found = self._make_timeline(key)
             # One that is larger than all that may be kept is made again each time.
-            if len(found) < MAX_KEPT_MOMENTS:
+            if weigh_timeline(found) <= MAX_KEPT_MOMENTS:
                 self._timelines[key] = found
         return found
 
@@ -169,7 +179,7 @@ class RecentOutcomes:
         """Remove the outcomes of these sources."""
         if not sources:
             return
-        gone = np.isin(self._used("source"), np.array(sources, np.int64))
+        gone = find_rows(self._used("source"), sources)
         if gone.any():
             self._keep(~gone)
 
@@ -180,9 +190,9 @@ class RecentOutcomes:
 
     def _set_counted(self, decisions: Sequence[int], *, counts: bool) -> None:
         """Set whether the intents that these decisions came of count themselves."""
-        if not decisions:
+        if not decisions or not self._names_decisions:
             return
-        rows = np.isin(self._used("decision"), np.array(decisions, np.int64))
+        rows = find_rows(self._used("decision"), decisions)
         if rows.any():
             self._used("counts")[rows] = counts
             self._timelines.clear()
@@ -197,11 +207,24 @@ class RecentOutcomes:
         for name, column in self._columns.items():
             column[start:end] = added[name]
         self._size = end
+        self._names_decisions |= bool(np.any(added["decision"] != NOTHING))
         at = self._used("at")
         if np.any(at[max(start, 1) :] < at[max(start, 1) - 1 : -1]):
             order = np.argsort(at, kind="stable")
             self._columns = {name: self._used(name)[order] for name in COLUMNS}
-        self._timelines.clear()
+            self._timelines.clear()
+        elif end - start > MOST_APPENDED:
+            self._timelines.clear()
+        else:
+            for row in range(start, end):
+                self._append_to_timelines({name: column[row].item() for name, column in self._columns.items()})
+
+    def _append_to_timelines(self, outcome: Mapping[str, Any]) -> None:
+        """Add an outcome, which comes last, to the timelines that it belongs to."""
+        for (reader, is_peer, scopes, values), timeline in self._timelines.items():
+            is_readable = outcome["audience"] >= (PEERS if is_peer else AGENTS) or outcome["agent"] == reader
+            if is_readable and outcome["counts"] and all(map(eq, map(outcome.__getitem__, scopes), values)):
+                timeline.append(outcome["at"], outcome["outcome"])
 
     def _make_columns(self, outcomes: Sequence[KnownOutcome]) -> Columns:
         rows = [
@@ -238,6 +261,17 @@ class RecentOutcomes:
 
 
 SCOPES = attrgetter("scopes")
+
+
+def find_rows(column: NDArray[np.int64], values: Sequence[int]) -> NDArray[np.bool_]:
+    """Return which rows of a column have one of some values."""
+    # The usual case, in half of the time.
+    return column == values[0] if len(values) == 1 else np.isin(column, np.array(values, np.int64))
+
+
+def weigh_timeline(timeline: Timeline) -> int:
+    """Return as how many instants a timeline counts."""
+    return max(len(timeline), LEAST_WEIGHT)
 
 
 def running_count(flags: NDArray[np.bool_]) -> NDArray[np.int32]:

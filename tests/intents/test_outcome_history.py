@@ -425,10 +425,11 @@ def test_memory_agrees_with_all_that_ever_happened(kit: PastKit) -> None:
         key = ids[chosen % len(ids)] if ids else None
         if kind == "record":
             stated = outcome if chosen % 2 else None
-            made = kit.record(agent, stated, category=category, project=project, visibility=visibility)
+            dated = {"date": kit.clock.now - timedelta(seconds=chosen**5)} if chosen > 2 else {}
+            made = kit.record(agent, stated, category=category, project=project, visibility=visibility, **dated)
             owners[made] = (agent, category, project)
             past = NO_OUTCOME if stated is None else PastOutcome(stated, 0.0, agent, category, project)
-            model.decisions[made] = Known(past, kit.clock.now, visibility)
+            model.decisions[made] = Known(past, dated.get("date", kit.clock.now), visibility)
         elif kind == "close":
             kit.close(agent, outcome, category, visibility, key if chosen % 2 else None, project)
             past = PastOutcome(outcome, 0.0, agent, category, project)
