@@ -65,7 +65,10 @@ class OutcomeHistory:
     async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
         """Return the facts for each request, from one state of the journal."""
         if self._store.is_local:
-            found = await self._pool.run_short(self._read_short, requests)
+            # Without a turn on the event loop, which takes as long again: almost always nothing has changed.
+            found = self._read_short(requests, 0)
+            if found is None:
+                found = await self._pool.run_short(self._read_short, requests, SHORT_CHANGES)
             if found is not None:
                 return found
         return await self._pool.run(self.read_blocking, requests)
@@ -82,12 +85,12 @@ class OutcomeHistory:
         except CstpError as error:
             return [UnreadHistory(error.message)] * len(requests)
 
-    def _read_short(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts] | None:
-        """Return the facts, or None if much has to be read first."""
+    def _read_short(self, requests: Sequence[HistoryRequest], most: int) -> Sequence[HistoryFacts] | None:
+        """Return the facts, or None if more changes than `most` have to be read first."""
         try:
             newest = self._store.read_state()
             known = self._state
-            if known is None or newest.count_from(known) > SHORT_CHANGES:
+            if known is None or newest.count_from(known) > most:
                 return None
             return self._follow(newest, requests)
         except CstpError as error:
