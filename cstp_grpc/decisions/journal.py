@@ -128,6 +128,10 @@ class Journal:
         """The token of the latest revision that this journal has written or found in its writes."""
         return self._tokens.write(self._revision)
 
+    def read_state(self) -> int:
+        """Return a number that is a greater one after each change of a decision; see `DecisionStore`."""
+        return self._store.read_state()
+
     def get(self, decision_id: str, caller: str) -> Decision:
         """Return a decision: the caller's own as a whole, another's shared one without its private parts.
 

@@ -201,6 +201,9 @@ class IntentStore(Protocol):
     def close(self, unit_of_work: UnitOfWork, key: IntentKey, closing: IntentClosing) -> None:
         """Store how a revision that `find_to_close` returned ended."""
 
+    def count_closings(self) -> int:
+        """Return a number that is a greater one after each transaction of this process that closed an intent."""
+
     def announced(self, caller: str, conditions: IntentFilter, after: int, limit: int | None) -> list[AnnouncedIntent]:
         """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order.
 

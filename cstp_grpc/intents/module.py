@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from cstp_grpc.audit.model import AuditSink
+from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.module import build_watch_limits
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
@@ -16,7 +17,7 @@ from cstp_grpc.guardrails.checker import ApprovalGate, GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.history_lookup import prepare_history
 from cstp_grpc.intents.announcer import Announcer, CitationRecorder, ConfidenceHistory
-from cstp_grpc.intents.closing import DecisionReader, IntentCloser
+from cstp_grpc.intents.closing import IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
 from cstp_grpc.intents.model import CodeContextReader, IntentSharing, IntentStore
 from cstp_grpc.intents.outcome_history import OutcomeHistory
@@ -53,7 +54,7 @@ def build_intents_module(
     evaluator: GuardrailEvaluator,
     search: DecisionSearch,
     background: BackgroundReader,
-    decisions: DecisionReader,
+    journal: Journal,
     intents: IntentStore,
     code: CodeContextReader,
     sink: AuditSink,
@@ -71,7 +72,7 @@ def build_intents_module(
     settings, pools = shared.settings, shared.pools
     recent = build_recent_intents(shared)
     related = build_related_intents(shared, recent, read_policy)
-    history = build_history(shared, read_policy)
+    history = build_history(shared, read_policy, journal, intents)
     # Before the server listens, so that the first check does not wait for it.
     prepare_history(evaluator, history)
     checker = GuardrailChecker(evaluator, sink, shared.clock, related, history, approvals)
@@ -99,16 +100,23 @@ def build_intents_module(
     servicer = CstpService(
         settings.agent.name, announcer, search, checker, limits, read_policy, sharing, queries=pools[PoolName.QUERIES]
     )
-    closer = IntentCloser(intents, recent, decisions, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
+    closer = IntentCloser(intents, recent, journal, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
     feed = build_feed(shared, intents, read_policy, tokens)
     module = build_intent_service_module(shared, recent, closer, feed)
     protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
     return IntentParts(module, protocol_module, checker, servicer, limits)
 
 
-def build_history(shared: SharedParts, read_policy: ReadPolicy) -> OutcomeHistory:
+def build_history(
+    shared: SharedParts, read_policy: ReadPolicy, journal: Journal, intents: IntentStore
+) -> OutcomeHistory:
     """Build what guardrails ask for the past; it reads nothing before it is asked."""
-    return OutcomeHistory(SqlOutcomeStore(shared.database), read_policy, shared.clock, shared.pools[PoolName.CHECKS])
+
+    def read_changes() -> object:
+        return journal.read_state(), intents.count_closings()
+
+    store = SqlOutcomeStore(shared.database, None if shared.database_is_shared else read_changes)
+    return OutcomeHistory(store, read_policy, shared.clock, shared.pools[PoolName.CHECKS])
 
 
 def build_feed(

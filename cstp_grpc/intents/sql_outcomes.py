@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -77,10 +78,17 @@ NEW_CLOSINGS = select(*CLOSING).where(and_(IS_NUMBERED, intents.c.closing_number
 
 
 class SqlOutcomeStore:
-    """Reads outcomes from the tables of decisions and intents; fulfils `OutcomeStore`."""
+    """Reads outcomes from the tables of decisions and intents; fulfils `OutcomeStore`.
 
-    def __init__(self, database: Database) -> None:
+    `read_changes`, if nobody but this process writes, returns another value after each change without asking the
+    database.
+    """
+
+    def __init__(self, database: Database, read_changes: Callable[[], object] | None = None) -> None:
         self._local = database.is_sqlite
+        self._read_changes = read_changes
+        self._known: tuple[object, OutcomeState] | None = None
+        """The last state with its value of `read_changes`; threads that set it at the same time set what is true."""
         # What is read is as of one state, so that no change falls between its parts.
         self._database = database.with_repeatable_reads()
         # Compiled, since each of 100 000 rows would take twice as long otherwise, and every check asks for the state
@@ -105,8 +113,16 @@ class SqlOutcomeStore:
 
     def read_state(self) -> OutcomeState:
         """Return up to where changes are committed."""
+        # Read before the state: what is committed in between gives another value to the next call.
+        changes = None if self._read_changes is None else self._read_changes()
+        if changes is not None and self._known is not None and self._known[0] == changes:
+            # Memory must not answer for a database that is gone.
+            self._database.refuse_if_lost()
+            return self._known[1]
         with self._database.open_driver_connection() as driver:
-            return state_from_row(self._state.fetch(driver, {})[0])
+            state = state_from_row(self._state.fetch(driver, {})[0])
+        self._known = changes, state
+        return state
 
     def load_since(self, instant: datetime) -> OutcomeChanges:
         """Return all outcomes known since an instant, and the state that they are of."""

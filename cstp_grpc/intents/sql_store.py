@@ -150,6 +150,8 @@ class SqlIntentStore:
         insertion = locking_insert_statement() if self._guarded else plain_insert_statement()
         self._insert = CompiledStatement(insertion, database.dialect)
         self._order = GlobalWriteLock(database.dialect)
+        self._closings = 0
+        """How many closings have ended, with a commit or without; written by the writer's thread alone."""
 
     def insert_or_get(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent:
         """Return the latest revision if it has the same content, else insert and return the next one.
@@ -194,6 +196,15 @@ class SqlIntentStore:
         self._order.hold(unit_of_work)
         number = unit_of_work.execute(NEXT_CLOSING).scalar_one()
         unit_of_work.execute(update(intents).where(*same).values(closing_to_row(closing) | {"closing_number": number}))
+        # Before anybody learns of the closing, so that it counts from then on.
+        unit_of_work.call_at_end(self._note_closing)
+
+    def count_closings(self) -> int:
+        """Return a number that is a greater one after each transaction of this process that closed an intent."""
+        return self._closings
+
+    def _note_closing(self) -> None:
+        self._closings += 1
 
     def _add(self, unit_of_work: UnitOfWork, intent: Intent) -> bool:
         """Insert a revision and return True, or False if its number exists. Raises IntentContended."""

@@ -93,11 +93,16 @@ class JournalKit:
         self.outbox = SqlChangeLog(database, writer)
         self.store = SqlDecisionStore(database, sharing)
         self.history = SqlHistoryStore(database)
-        self.journal = Journal(
-            self.store,
+        self.writer = writer
+        self.journal = self.build_journal(self.store)
+
+    def build_journal(self, store: SqlDecisionStore) -> Journal:
+        """Return a journal that writes to a store."""
+        return Journal(
+            store,
             self.history,
             self.outbox,
-            writer,
+            self.writer,
             self.embedder,
             self.trail,
             self.clock,

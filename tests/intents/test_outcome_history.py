@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from cstp_grpc.decisions.model import DecisionContent, ImportRecord, Links, SourceLinks
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
+from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.errors import QueryFailed
 from cstp_grpc.guardrails.history import (
@@ -271,6 +273,30 @@ def test_short_readings_stay_on_the_loop(kit: PastKit) -> None:
     assert read() == ([], [] if local else ["read_blocking"])
 
 
+def test_the_only_writer_asks_the_database_after_changes_alone(kit: PastKit) -> None:
+    kit.journal = kit.build_journal(SqlDecisionStore(kit.database, SHARE_WITH_ALL, is_sole_writer=True))
+    store = SqlOutcomeStore(kit.database, lambda: (kit.journal.read_state(), kit.intents.count_closings()))
+    server, asked = kit.server(store), list[str]()
+    kit.counts(server)
+    event.listen(kit.database.engine, "checkout", lambda *_: asked.append("database"))
+
+    def is_asked() -> bool:
+        asked.clear()
+        assert kit.counts(server) == kit.counts(server)
+        return bool(asked)
+
+    assert not is_asked()
+    failed = kit.record()
+    kit.review(failed, Outcome.FAILURE)
+    assert kit.counts(server) == {"count": 1, "failures": 1}
+    assert not is_asked()
+    kit.close()
+    assert kit.counts(server) == {"count": 2, "failures": 2}
+    kit.journal.delete(failed, "ada", "r-1")
+    assert kit.counts(server) == {"count": 1, "failures": 1}
+    assert not is_asked()
+
+
 class Failing(SqlOutcomeStore):
     """Cannot be read."""
 
@@ -331,6 +357,14 @@ def test_servers_see_what_others_committed_at_once(kit: PastKit) -> None:
         for expected in range(1, 4):
             (kit if expected % 2 else other).close(correlation_id=f"of-{expected}")
             assert kit.counts(own) == kit.counts(theirs) == {"count": expected, "failures": expected}
+
+
+@pytest.mark.contract("SqlIntentStore.count_closings")
+def test_closings_are_counted_when_they_end(kit: PastKit) -> None:
+    assert kit.intents.count_closings() == 0
+    kit.close()
+    kit.close()
+    assert kit.intents.count_closings() == 2
 
 
 @pytest.mark.contract("SqlOutcomeStore.load_since", "SqlOutcomeStore.changes_after", "SqlOutcomeStore.read_state")
