@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 
 from cstp_grpc.mcp_server.clients import ClientSource
 from cstp_grpc.mcp_server.completions import CompletionHandlers
+from cstp_grpc.mcp_server.elicitation import ANSWER_SECONDS
 from cstp_grpc.mcp_server.prompts import PromptHandlers
 from cstp_grpc.mcp_server.resources import ResourceHandlers
 from cstp_grpc.mcp_server.tool_calls import ToolHandlers
@@ -44,7 +46,7 @@ def build_mcp_server(clients: ClientSource) -> Server[Any]:
     """Return the server for callers of any transport, whose clients `clients` knows."""
     tools, resources = ToolHandlers(clients), ResourceHandlers(clients)
     prompts, completions = PromptHandlers(clients), CompletionHandlers(clients)
-    return Server(
+    server = Server[Any](
         NAME,
         version=VERSION,
         title=TITLE,
@@ -59,3 +61,9 @@ def build_mcp_server(clients: ClientSource) -> Server[Any]:
         on_completion=completions.complete_argument,
         cache_hints=CACHE_HINTS,
     )
+    # What a host sends back with a person's answers is encrypted under a key of this process, and bound to the call and
+    # its caller: a host cannot make up what was asked.
+    server.middleware.append(
+        RequestStateBoundary(RequestStateSecurity.ephemeral(ttl=ANSWER_SECONDS), default_audience=NAME)
+    )
+    return server

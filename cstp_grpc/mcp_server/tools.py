@@ -49,8 +49,22 @@ class ContractTool:
     """Whether it changes nothing; what is read or checked is in the audit trail all the same."""
     idempotent: bool = False
     """Whether calling it again with the same arguments changes nothing more."""
-    gives_verdict: bool = False
-    """Whether it says if an action is allowed, so that its failure means that it is not known."""
+    facts_argument: str = ""
+    """The argument with the inputs of the guardrails, of tools that give a verdict; empty for others."""
+    verdict_member: str = ""
+    """The member of the response that is the verdict; empty if the response itself is."""
+
+    @property
+    def gives_verdict(self) -> bool:
+        """Whether it says if an action is allowed, so that its failure means that it is not known."""
+        return bool(self.facts_argument)
+
+    def verdict_of(self, response: JsonObject) -> JsonObject | None:
+        """Return the verdict in a response, or None if there is none."""
+        if not self.gives_verdict:
+            return None
+        verdict: JsonObject | None = response.get(self.verdict_member) if self.verdict_member else response
+        return verdict
 
     @functools.cached_property
     def method(self) -> RpcMethod:
@@ -117,7 +131,8 @@ TOOLS: Final = (
         ),
         method_name="cstp.announceIntent",
         render=tool_texts.render_announcement,
-        gives_verdict=True,
+        facts_argument="metadata",
+        verdict_member="guardrailStatus",
     ),
     ContractTool(
         name="check_action",
@@ -131,7 +146,7 @@ TOOLS: Final = (
         lifted="action",
         render=tool_texts.render_check,
         read_only=True,
-        gives_verdict=True,
+        facts_argument="context",
     ),
     ContractTool(
         name="find_decisions",
