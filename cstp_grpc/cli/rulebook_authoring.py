@@ -12,18 +12,22 @@ import click
 from cstp_grpc.cli.command_decorators import config_option, with_output
 from cstp_grpc.cli.output import Output, count_noun, json_text, to_printable
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, locate_rules
-from cstp_grpc.guardrails.rule_set_diff import ItemDiff, JsonObject, RuleSetDiff, compare_rule_sets
-from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
-from cstp_grpc.guardrails.rulebook_conversion import convert_rulebook
-from cstp_grpc.guardrails.rulebook_files import read_rulebook_file
-from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage, measure_coverage, run_rulebook_tests
 from cstp_grpc.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import junit_report
+    from cstp_grpc.guardrails import rule_set_diff, rulebook, rulebook_conversion, rulebook_files, rulebook_tests
     from cstp_grpc.guardrails.model import RuleSet
+    from cstp_grpc.guardrails.rule_set_diff import ItemDiff, JsonObject, RuleSetDiff
+    from cstp_grpc.guardrails.rulebook import RulebookError
+    from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage
 else:
     junit_report = LazyModule("cstp_grpc.cli.junit_report")
+    rule_set_diff = LazyModule("cstp_grpc.guardrails.rule_set_diff")
+    rulebook = LazyModule("cstp_grpc.guardrails.rulebook")
+    rulebook_conversion = LazyModule("cstp_grpc.guardrails.rulebook_conversion")
+    rulebook_files = LazyModule("cstp_grpc.guardrails.rulebook_files")
+    rulebook_tests = LazyModule("cstp_grpc.guardrails.rulebook_tests")
 
 STARTER: Final = Path(__file__).with_name("examples") / "rulebook.yaml"
 DEFAULT_FILE: Final = Path("guardrails/rules.yaml")
@@ -89,9 +93,9 @@ def validate_command(out: Output, path: Path | None) -> None:
     if out.json_wanted:
         counts = {"guardrails": len(rules.guardrails), "inputs": len(rules.inputs), "tests": count_tests(rules)}
         out.document({"valid": True, "version": rules.version, **counts, "problems": []})
-    for rulebook in rules.rulebooks:
-        parts = ((rulebook.guardrails, "guardrail"), (rulebook.inputs, "input"), (rulebook.tests, "test"))
-        out.line(f"{rulebook.file}: {', '.join(count_noun(len(part), noun) for part, noun in parts)}")
+    for each in rules.rulebooks:
+        parts = ((each.guardrails, "guardrail"), (each.inputs, "input"), (each.tests, "test"))
+        out.line(f"{each.file}: {', '.join(count_noun(len(part), noun) for part, noun in parts)}")
     out.line(f"Valid, version {rules.version}")
 
 
@@ -134,14 +138,14 @@ def test_command(out: Output, path: Path | None, require_coverage: bool, junit: 
 def run_and_report(out: Output, path: Path, junit: Path | None, *, require_coverage: bool) -> int:
     """Run the tests of rulebooks, print and write the results, and return the exit code."""
     try:
-        rules = load_rule_set(path)
-    except RulebookError as error:
+        rules = rulebook.load_rule_set(path)
+    except rulebook.RulebookError as error:
         if junit:
             junit_report.write_problem_report(junit, error.problems)
         print_problems(out, error)
         return EXIT_INVALID
-    results = run_rulebook_tests(rules)
-    coverage = measure_coverage(rules, results)
+    results = rulebook_tests.run_rulebook_tests(rules)
+    coverage = rulebook_tests.measure_coverage(rules, results)
     if junit:
         junit_report.write_test_report(junit, results, coverage if require_coverage else ())
     print_results(out, rules, results, coverage)
@@ -190,7 +194,7 @@ def diff_command(out: Output, old: Path, new: Path) -> None:
       cstp guardrails diff /etc/cstp/guardrails guardrails/
       git show HEAD:guardrails/ours.yaml > before.yaml && cstp guardrails diff before.yaml guardrails/ours.yaml
     """
-    diff = compare_rule_sets(load_or_exit(out, old), load_or_exit(out, new))
+    diff = rule_set_diff.compare_rule_sets(load_or_exit(out, old), load_or_exit(out, new))
     if out.json_wanted:
         out.document(diff_to_json(diff))
         return
@@ -223,8 +227,10 @@ def convert_command(out: Output, file: Path, output: Path | None, skip_absent: b
       cstp guardrails convert cornerstone.yaml --output guardrails/cornerstone.yaml
     """
     try:
-        conversion = convert_rulebook(str(file), read_rulebook_file(file).content, skips_absent=skip_absent)
-    except RulebookError as error:
+        conversion = rulebook_conversion.convert_rulebook(
+            str(file), rulebook_files.read_rulebook_file(file).content, skips_absent=skip_absent
+        )
+    except rulebook.RulebookError as error:
         print_problems(out, error)
         click.get_current_context().exit(EXIT_INVALID)
     except OSError as error:
@@ -276,8 +282,8 @@ def describe_value(value: object) -> str:
 def load_or_exit(out: Output, path: Path) -> RuleSet:
     """Load rulebooks, or print every problem and exit with EXIT_INVALID."""
     try:
-        return load_rule_set(path)
-    except RulebookError as error:
+        return rulebook.load_rule_set(path)
+    except rulebook.RulebookError as error:
         print_problems(out, error)
         click.get_current_context().exit(EXIT_INVALID)
 
@@ -298,7 +304,7 @@ def print_problems(out: Output, error: RulebookError) -> None:
 
 def count_tests(rules: RuleSet) -> int:
     """Return the number of tests in rulebooks."""
-    return sum(len(rulebook.tests) for rulebook in rules.rulebooks)
+    return sum(len(each.tests) for each in rules.rulebooks)
 
 
 def test_result_to_json(result: RulebookTestResult) -> dict[str, object]:

@@ -110,7 +110,7 @@ def test_a_command_is_listed_with_its_own_first_sentence(name: str, limit: int) 
 
 
 @pytest.mark.parametrize(
-    "name", ["query", "check", "announce", "call", "record", "list", "liaison", "audit", "version"]
+    "name", ["query", "check", "announce", "call", "record", "list", "liaison", "audit", "guardrails", "version"]
 )
 def test_explaining_a_command_loads_nothing_to_run_it_with(name: str, tmp_path: Path) -> None:
     modules, printed = modules_loaded(tmp_path, [name, "--help"])
