@@ -24,6 +24,9 @@ CONNECTION_LOST_SIGNS = ("socket closed", "connection reset", "without response"
 """How gRPC and Python say what is wrong with a connection: the certificate's name, its authority, that the server
 speaks no TLS, that it broke a plain connection off."""
 
+UNNAMED_ACTOR = frozenset({"action.agent", "action.permissions"})
+"""The fields that only a check by rules alone has: a server knows them by the token."""
+
 
 def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
     """Return a hint for a failed call, or None if its message suffices."""
@@ -40,6 +43,8 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
             return "Give it more time with --timeout SECONDS, and look whether the server is overloaded."
         case errors.InvalidArgument() if any(each.field.startswith("agents[") for each in error.violations):
             return "--ask takes the names in federation.peers of the server's configuration."
+        case errors.InvalidArgument() if {each.field for each in error.violations} & UNNAMED_ACTOR:
+            return "Say who acts with --as AGENT, and what it may do with --permission NAME."
         case errors.LiaisonAgentUnavailable() | errors.SessionNotFound() | errors.SessionWithAnotherAgent():
             return session_hint(error)
         case errors.SessionUpdateFailed():

@@ -77,6 +77,7 @@ def test_the_agent_must_be_named_where_rules_are_about_agents(rules: Path, invok
     result = invoke("check", "do it", "--rules", rules)
     assert result.exit_code == 1
     assert "action.agent: is missing; it decides not-for-bots" in result.stderr
+    assert "--as AGENT" in result.stderr
 
 
 def test_permissions_can_be_named(home: Path, invoke: Invoke) -> None:
