@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.guardrails.rulebook import load_rule_set
-from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests
+from cstp_grpc.guardrails.rulebook_tests import measure_coverage, run_rulebook_tests
 from tests.guardrails.rulebooks import content, rule, write
 
 INPUTS = {"bad": {"type": "bool"}, "odd": {"type": "bool", "default": False}}
@@ -67,3 +69,45 @@ def test_each_rulebook_is_tested_by_itself(tmp_path: Path) -> None:
     results = run_rulebook_tests(load_rule_set(tmp_path))
 
     assert [(result.rulebook, result.passed) for result in results] == [("book", True), ("other", True)]
+
+
+def gaps(rules: RuleSet) -> dict[str, tuple[str, ...]]:
+    """Return what no test does to each guardrail, in words."""
+    return {item.guardrail.id: item.gaps for item in measure_coverage(rules, run_rulebook_tests(rules))}
+
+
+UNFIRED, UNPASSED = "no test fires it", "no test passes it"
+
+
+def test_each_guardrail_is_fired_by_a_test_and_passed_by_one(tmp_path: Path) -> None:
+    rules = [*RULES, rule("always", "true", "approve"), rule("dry", "context.odd", enforcement="dryrun")]
+    tests = [case({"bad": True}, []), case({"bad": False, "odd": True}, [])]
+    assert gaps(load_rule_set(write(tmp_path / "rules.yaml", content(rules, INPUTS, tests)))) == {
+        "no": (),
+        "hm": (),
+        "always": (UNPASSED,),
+        "dry": (),
+    }
+
+
+def test_what_cannot_be_evaluated_or_has_expired_neither_fires_nor_passes(tmp_path: Path) -> None:
+    rules = [*RULES, rule("past", "true", expires="2020-01-01"), rule("off", "true", enforcement="disabled")]
+    late = {**case({}, []), "action": {"description": "do it", "now": "2021-01-01T00:00:00Z"}}
+    assert gaps(load_rule_set(write(tmp_path / "rules.yaml", content(rules, INPUTS, [late])))) == {
+        "no": (UNFIRED, UNPASSED),
+        "hm": (UNFIRED,),
+        "past": (UNFIRED, UNPASSED),
+    }
+
+
+def test_tests_of_a_rulebook_cover_those_that_it_extends(tmp_path: Path) -> None:
+    write(tmp_path / "base.yaml", content(RULES, INPUTS, [case({"bad": False}, [])]))
+    tests = json.dumps([case({"bad": True, "odd": True}, [])])
+    ours = f"""\
+apiVersion: cstp.guardrails/v1
+metadata: {{name: ours, version: "1"}}
+extends: [base.yaml]
+guardrails: []
+tests: {tests}
+"""
+    assert gaps(load_rule_set(write(tmp_path / "ours.yaml", ours))) == {"no": (), "hm": ()}
