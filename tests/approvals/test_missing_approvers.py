@@ -24,6 +24,7 @@ BOB = {"name": "bob", "token": "bob-secret-token", "permissions": ["approve"]}
 ADA = {"name": "ada", "token": "ada-secret-token", "permissions": ["approve"]}
 CAROL = {"name": "carol", "token": "carol-secret-token", "permissions": ["check"]}
 NOT_ANYBODY = "the guardrail anybody asks for approvals, and no token has the permission approve"
+NOT_WITHOUT_AUTH = "the guardrail anybody asks for approvals, which nobody can grant while auth.enabled is false"
 NOT_THEM = "the guardrail bob-or-carol asks for approvals, and no token of bob, carol has the permission approve"
 
 
@@ -33,7 +34,7 @@ NOT_THEM = "the guardrail bob-or-carol asks for approvals, and no token of bob, 
         ({"tokens": [CAROL]}, [NOT_ANYBODY, NOT_THEM]),
         ({"tokens": [CAROL, ADA]}, [NOT_THEM]),
         ({"tokens": [CAROL, BOB]}, []),
-        ({"enabled": False}, []),
+        ({"enabled": False}, [NOT_WITHOUT_AUTH]),
     ],
 )
 def test_what_nobody_can_approve_is_told(auth: dict[str, Any], expected: list[str], tmp_path: Path) -> None:

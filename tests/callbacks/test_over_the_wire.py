@@ -18,9 +18,10 @@ from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.app import App
 from cstp_grpc.storage.database import open_database
+from tests.approvals.serving import RULEBOOK
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.grpc_servers import grpc_server
-from tests.harness import GrpcCaller, JsonRpcCaller, bridging, running
+from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, bridging, running, settings
 from tests.waiting import SECONDS, wait_until
 from tests.webhooks.receiver import Receiver, receiving
 
@@ -224,3 +225,24 @@ def test_what_is_not_shared_any_more_is_not_told(tmp_path: Path, receiver: Recei
         result_of(alice, "cstp.unshareDecision", {"id": identifier})
         wait_until(lambda: count(wanted, callbacks) == 0, "it is withdrawn")
         assert entries(alice) == []
+
+
+@pytest.mark.parametrize("decision", ["grant", "deny"])
+def test_an_agent_that_waits_for_an_approval_is_told_of_the_decision(
+    receiver: Receiver, decision: str, tmp_path: Path
+) -> None:
+    rules = {"guardrails": {"config_path": str(RULEBOOK)}}
+    wanted = settings(tmp_path, cstp=rules, federation={"callbacks": {"allow": [f"{receiver.url}/hooks/"]}})
+    with telling(wanted) as app, calling(app, wanted, "grpc") as caller:
+        intent = {"intent": "Update prices", "metadata": {"rows": 5000}, "correlationId": "prices-1"}
+        answer = result_of(caller, "cstp.announceIntent", {**intent, "agent": {"url": f"{receiver.url}/hooks/1"}})
+        approval_id = answer["guardrailStatus"]["approval"]["id"]
+        decided = caller.call(f"cstp.{decision}Approval", {"id": approval_id, "comment": "Seen"}, TOKENS["bob"])
+        assert decided.reason is None, decided
+        wait_until(lambda: len(receiver.received) == 1, "alice is told")
+    (told,) = receiver.received
+    assert told.content["method"] == "cstp.approvalDecided"
+    assert told.content["params"]["correlationId"] == "prices-1"
+    approval = told.content["params"]["approval"]
+    status = {"grant": "granted", "deny": "denied"}[decision]
+    assert (approval["id"], approval["status"], approval["comment"]) == (approval_id, status, "Seen")

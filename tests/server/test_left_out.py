@@ -24,8 +24,14 @@ LEFT_OUT: dict[str, Any] = {
     "liaison": {"enabled": False},
     "intent_layer": {"enabled": False, "projects": [{"name": "shop", "root": "/missing"}]},
     "a2a": {"enabled": False},
+    "approvals": {"enabled": False},
 }
-SERVICES = {"liaison.v1.LiaisonService", "intent_layer.v1.IntentLayerService", "cstp.v1.TaskService"}
+SERVICES = {
+    "liaison.v1.LiaisonService",
+    "intent_layer.v1.IntentLayerService",
+    "cstp.v1.TaskService",
+    "cstp.v1.ApprovalService",
+}
 METHODS = [name for name, method in contract_methods().items() if method.service in SERVICES]
 PUBLIC = [name for name in METHODS if contract_methods()[name].public and not contract_methods()[name].streaming]
 
@@ -45,6 +51,7 @@ app = App(
         liaison={"enabled": sys.argv[2] == "on"},
         intent_layer={"enabled": sys.argv[2] == "on"},
         a2a={"enabled": sys.argv[2] == "on"},
+        approvals={"enabled": sys.argv[2] == "on"},
     )
 )
 app.start()
@@ -83,7 +90,13 @@ def started(folder: Path, switch: str) -> tuple[set[str], set[str]]:
 
 def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) -> None:
     unused = ("cstp_grpc.federation", "cstp_grpc.callbacks")
-    rooms = ("cstp_grpc.liaison", "cstp_grpc.intent_layer", "cstp_grpc.tasks", "cstp_grpc.webhooks")
+    rooms = (
+        "cstp_grpc.liaison",
+        "cstp_grpc.intent_layer",
+        "cstp_grpc.tasks",
+        "cstp_grpc.webhooks",
+        "cstp_grpc.approvals",
+    )
     described = tuple(SERVICE_MODULES[service] for service in sorted(SERVICES))
     modules, threads = started(tmp_path / "off", "off")
     assert not {name for name in modules if name.startswith(rooms + described + unused)}
@@ -92,7 +105,14 @@ def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) ->
     # There are no peers and no addresses for callbacks.
     assert not {name for name in more if name.startswith(unused)}
     # The thread that compiles validation rules ends by itself.
-    assert with_all - threads - {"validation"} == {"delivery", "liaison-supervision", "push", "task-removal"}
+    assert with_all - threads - {"validation"} == {
+        "approval-expiry",
+        "approval-retention",
+        "delivery",
+        "liaison-supervision",
+        "push",
+        "task-removal",
+    }
 
 
 @pytest.mark.parametrize("name", METHODS)
