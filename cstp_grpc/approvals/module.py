@@ -51,8 +51,10 @@ def build_approvals_module(
     """Build approvals; `notifier` tells announcing agents what was decided, if there are callbacks."""
     settings, clock, writer = shared.settings.approvals, shared.clock, shared.writer
     auth = shared.settings.auth
-    warn_of_missing_approvers(rules.current, auth)
-    rules.follow(lambda loaded: warn_of_missing_approvers(loaded, auth))
+    if shared.deployment.resident:
+        # Without a server nobody has a token, and whoever acts may grant approvals.
+        warn_of_missing_approvers(rules.current, auth)
+        rules.follow(lambda loaded: warn_of_missing_approvers(loaded, auth))
     store = SqlApprovalStore(shared.database)
     storage, run_blocking = shared.settings.storage, shared.pools[PoolName.OTHERS].run
     feed = ApprovalFeed(store, tokens, clock, build_watch_limits(storage), storage.refresh_seconds, run_blocking)

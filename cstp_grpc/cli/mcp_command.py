@@ -67,6 +67,7 @@ def mcp_command(
     \b
     Examples:
       cstp mcp
+      cstp mcp --local --as claude-code
       cstp mcp --agent grpc://cstp.example.com:50051
       cstp mcp --http --port 8150
     """
@@ -78,6 +79,8 @@ def mcp_command(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     state = current_state()
     state.endpoint = choose_server(choice, command_environment(), state)
+    if http and state.endpoint.is_folder:
+        raise click.UsageError("--http needs a server: its callers send tokens, which nobody checks without one.")
     if not http:
         asyncio.run(serve_host(state.endpoint, timeout))
         return

@@ -23,7 +23,7 @@ from cstp_grpc.client.http_client import is_public
 from cstp_grpc.config import Settings, forbid_telemetry
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.enums import Permission
-from cstp_grpc.errors import MethodNotFound
+from cstp_grpc.errors import MethodNotFound, QueryFailed
 from cstp_grpc.local.local_call import LocalCallContext, LocalCallFailed, LocalStream, timeout_error
 from cstp_grpc.local.local_settings import reduce_to_local, tenant_of_agent
 from cstp_grpc.server.app import build_modules, open_shared_parts, read_inputs, utc_now
@@ -35,6 +35,7 @@ from cstp_grpc.server.interceptors.call_limits import OpenStreams
 from cstp_grpc.storage.change_watch import DatabaseVersion
 from cstp_grpc.storage.database import Database, translate_read_errors
 from cstp_grpc.storage.locks import DataDirLock
+from cstp_grpc.storage.migration import current_revision, newest_revision
 
 T = TypeVar("T")
 
@@ -59,7 +60,8 @@ class LocalIdentity:
 class ForeignCommitCheck:
     """Looks before each call whether the journal has changed, and has what is in memory read again.
 
-    In place of a thread that looks all the time. For one event loop.
+    In place of a thread that looks all the time. For one event loop. A process of a newer version may have migrated the
+    journal meanwhile, which ends the use of it by this one.
     """
 
     def __init__(self, database: Database, version: DatabaseVersion, listeners: Sequence[Callable[[], object]]) -> None:
@@ -68,6 +70,7 @@ class ForeignCommitCheck:
         self._version = version
         self._listeners = listeners
         self._seen = version.read()
+        self._migration = newest_revision()
 
     def __call__(self, call: InboundCall) -> None:  # noqa: ARG002
         """Call the listeners if anything was committed since the last call. Raises QueryFailed."""
@@ -76,6 +79,8 @@ class ForeignCommitCheck:
                 self._database.files.check()
             version = self._version.read()
             if version != self._seen:
+                if current_revision(self._database) != self._migration:
+                    raise QueryFailed("a newer version of this program has migrated the journal; start this one again")
                 for listener in self._listeners:
                     listener()
                 # After them: if one fails, the next call finds the same changes.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,14 @@ def test_a_closed_client_ends_its_watches_and_refuses_calls(client: CstpClient) 
     client.close()
     with pytest.raises(Unavailable, match="closed"):
         client.check_guardrails("anything")
+
+
+def test_a_journal_that_a_newer_version_has_migrated_is_left_alone(client: CstpClient, folder: Path) -> None:
+    client.check_guardrails("anything")
+    with closing(sqlite3.connect(folder / "journal.db")) as newer, newer:
+        newer.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(QueryFailed, match="a newer version of this program has migrated the journal"):
+        client.record_decision("Use a queue")
 
 
 def test_invalid_requests_name_their_fields_and_are_counted(folder: Path) -> None:

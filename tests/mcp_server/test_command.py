@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from mcp.client import Client
 
 from cstp_grpc.cli import mcp_command
 from cstp_grpc.cli.main import main
+from cstp_grpc.client import CstpClient
 from cstp_grpc.server.app import App
-from tests.mcp_server.hosts import ROOT, SECONDS, stdio_parameters
+from tests.databases import write_journal
+from tests.mcp_server.hosts import MODES, ROOT, SECONDS, stdio_parameters, text_of
 
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -45,6 +50,30 @@ def test_only_the_protocol_is_on_standard_output_and_the_end_of_input_ends_it(cs
     assert all(answer["jsonrpc"] == "2.0" for answer in answers)
     assert answers[0]["result"]["serverInfo"]["name"] == "cstp"
     assert "look_before_acting" in answers[0]["result"]["instructions"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_data_folder_is_used_without_a_server(mode: str, tmp_path: Path) -> None:
+    write_journal(tmp_path / "journal.db")
+    own = {"CSTP_DATA_DIR": str(tmp_path), "CSTP_EMBEDDING__PROVIDER": "lexical"}
+    parameters = stdio_parameters("127.0.0.1:1", **own)
+    parameters.args[-2:] = ["--local", "--as", "claude-code"]
+
+    async def use_tools() -> list[str]:
+        async with Client(parameters, mode=mode) as client:
+            recorded = await client.call_tool("record_decision", {"title": "Keep sessions in Redis"})
+            found = await client.call_tool("find_decisions", {"query": "sessions"})
+            return [text_of(recorded), text_of(found)]
+
+    assert all("Keep sessions in Redis" in text for text in asyncio.run(use_tools()))
+    with CstpClient(f"local:{tmp_path}", agent="claude-code") as client:
+        assert [decision.agent for decision in client.list_decisions()] == ["claude-code"]
+
+
+def test_a_data_folder_is_not_served_to_strangers() -> None:
+    result = CliRunner().invoke(main, ["mcp", "--http", "--local"])
+    assert result.exit_code == 2
+    assert "needs a server" in result.output
 
 
 def test_without_the_sdk_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
