@@ -136,7 +136,7 @@ class RunCaller:
 
 
 class CaseServers:
-    """Runs the server that a run needs, with a bridge, and keeps it until a run needs another."""
+    """Runs the server that a run needs, with a bridge if a run calls one, and keeps it until a run needs another."""
 
     def __init__(self, runs: Sequence[CaseRun], folder: Path) -> None:
         self._runs = runs
@@ -163,8 +163,8 @@ class CaseServers:
         runs = [run for run in self._runs if run.server == server]
         wanted = shared_settings(runs, data_dir)
         app = self._opened.enter_context(running(wanted))
-        url = self._opened.enter_context(bridging(wanted, app.target))
-        over_grpc = self._opened.enter_context(closing(GrpcCaller(app.target)))
-        self._callers = {"grpc": over_grpc, "jsonrpc": JsonRpcCaller(url)}
+        self._callers = {"grpc": self._opened.enter_context(closing(GrpcCaller(app.target)))}
+        if any(run.transport == "jsonrpc" for run in runs):
+            self._callers["jsonrpc"] = JsonRpcCaller(self._opened.enter_context(bridging(wanted, app.target)))
         self._names = frozenset({PROJECT, *(token.name for token in settings_of(runs[0].case, data_dir).auth.tokens)})
         self._server = server

@@ -27,8 +27,10 @@ from tests.databases import (
 from tests.emptied_databases import ReusedDatabases
 from tests.example_counts import register_profiles
 from tests.store_contracts import observe_calls
+from tests.temporary_files import use_temporary_parent
 
 register_profiles()
+use_temporary_parent()
 # A shell starts what runs in the background without it, and tests interrupt processes that inherit what this one does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -24,6 +24,7 @@ from cstp_grpc.storage.locks import ProcessWriteLock
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.schema import metadata
 from cstp_grpc.storage.writer import GroupCommitWriter
+from tests.temporary_files import temporary_parent
 
 POOL_SIZE = 4
 
@@ -34,11 +35,6 @@ ALL_TABLES = metadata
 
 TEMPLATE = "template_journal"
 STARTUP_SECONDS = "60"
-MEMORY_FOLDER = Path("/dev/shm")
-"""Where Linux keeps files in memory."""
-MEMORY_BYTES = 1 << 30
-"""The free space that MEMORY_FOLDER must have; a server of the tests uses about 150 MB, and each process starts one."""
-
 POSTGRES_OPTIONS = (
     "listen_addresses=''",
     "max_connections=100",
@@ -156,7 +152,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     """Run a PostgreSQL. Raises PostgresMissing."""
     binaries = postgres_binaries()
     as_user = postgres_user()
-    folder = Path(tempfile.mkdtemp(prefix="cstp-pg-", dir=postgres_parent()))
+    folder = Path(tempfile.mkdtemp(prefix="cstp-pg-", dir=temporary_parent()))
     try:
         if as_user:
             shutil.chown(folder, "postgres", "postgres")
@@ -168,16 +164,6 @@ def postgres_server() -> Iterator[PostgresServer]:
             server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def postgres_parent() -> Path:
-    """Return where to keep a PostgreSQL: in memory if there is room, because on a disk it takes three times the CPU.
-
-    A socket's path holds about 100 characters, which pytest's own folders may exceed.
-    """
-    if MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_BYTES:
-        return MEMORY_FOLDER
-    return Path("/tmp")
 
 
 def postgres_binaries() -> Path:
