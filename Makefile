@@ -81,9 +81,10 @@ generate: $(VENV)/.installed-dev ## Generate cstp_grpc/gen and clients/go/gen fr
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py
 	$(WITH_GO) generate
 
-docs: $(VENV)/.installed-dev ## Write docs/api.md and docs/configuration.md.
+docs: $(VENV)/.installed-dev ## Write docs/api.md, docs/configuration.md and the JSON Schema of rulebooks.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py
 	$(BIN)/cstp config docs > docs/configuration.md
+	$(BIN)/cstp guardrails schema > guardrails/rulebook.schema.json
 
 format: $(VENV)/.installed-dev ## Format Python and proto.
 	$(BIN)/ruff format .

@@ -58,4 +58,5 @@ def test_the_wheel_of_the_source_distribution_is_the_packages(source: Path, tmp_
     assert names == files_of_packages(ROOT) | {
         "cstp_grpc/guardrails/default.yaml",
         "cstp_grpc/guardrails/agent-safety.yaml",
+        "cstp_grpc/guardrails/rulebook.schema.json",
     }

@@ -14,7 +14,7 @@ from cstp_grpc.enums import Enforcement, Severity
 from cstp_grpc.guardrails.evaluation_plan import FACT_READERS
 from cstp_grpc.guardrails.history import HISTORY_SCOPES, HistoryMeasure
 from cstp_grpc.guardrails.input_values import InputType
-from cstp_grpc.guardrails.rulebook_test_actions import ACTION_OPTIONS
+from cstp_grpc.guardrails.rulebook_format import TEST_ACTION
 from tests.snippets import ROOT, read_snippets, reading
 
 DOCUMENT = "docs/guardrails.md"
@@ -52,7 +52,7 @@ def test_every_question_about_the_past_is_in_the_reference(measure: HistoryMeasu
     assert re.search(rf"^\| `history\.{measure}\(", REFERENCE, re.MULTILINE)
 
 
-@pytest.mark.parametrize("word", [*InputType, *Severity, *Enforcement, *ACTION_OPTIONS])
+@pytest.mark.parametrize("word", [*InputType, *Severity, *Enforcement, *TEST_ACTION.optional])
 def test_every_word_of_a_rulebook_is_in_the_reference(word: str) -> None:
     assert f"`{word}`" in REFERENCE
 

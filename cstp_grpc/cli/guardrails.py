@@ -7,6 +7,7 @@ import click
 from cstp_grpc.cli.rule_inspection import explain_command, inputs_command, list_command, rulebook_command
 from cstp_grpc.cli.rulebook_authoring import convert_command, diff_command, new_command, test_command, validate_command
 from cstp_grpc.cli.rulebook_replay import replay_command
+from cstp_grpc.cli.rulebook_schema import schema_command
 
 
 @click.group()
@@ -25,5 +26,6 @@ for command in (
     diff_command,
     replay_command,
     convert_command,
+    schema_command,
 ):
     guardrails_group.add_command(command)

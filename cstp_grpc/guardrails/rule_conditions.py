@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from cstp_grpc.enums import Severity, Stakes
 from cstp_grpc.guardrails.model import EVERY_ACTION, EVERYBODY, RuleMatch, RuleScope
+from cstp_grpc.guardrails.rulebook_format import MATCH, SCOPE
 from cstp_grpc.guardrails.yaml_document import ReportProblem, YamlFields
 
 INSTANT_HINT = 'must be an instant such as "2026-03-01T12:00:00Z"'
@@ -16,7 +17,7 @@ def read_match(fields: YamlFields, report: ReportProblem) -> RuleMatch:
     node = fields.get("match")
     if node is None:
         return EVERY_ACTION
-    match = YamlFields(node, fields.where, report, [], ["stakes", "category", "agent", "project"])
+    match = YamlFields(node, fields.where, report, MATCH.required, MATCH.optional)
     if node.value == {}:
         fields.report_problem("`match` is empty", "match")
     words = match.texts_or_text("stakes")
@@ -35,7 +36,7 @@ def read_scope(fields: YamlFields, report: ReportProblem) -> RuleScope:
     node = fields.get("scope")
     if node is None:
         return EVERYBODY
-    scope = YamlFields(node, fields.where, report, [], ["agents", "projects"])
+    scope = YamlFields(node, fields.where, report, SCOPE.required, SCOPE.optional)
     if node.value == {}:
         fields.report_problem("`scope` is empty", "scope")
     return RuleScope(agents=scope.texts_or_text("agents"), projects=scope.texts_or_text("projects"))

@@ -20,19 +20,11 @@ from cstp_grpc.guardrails.rulebook_files import (
     list_rulebook_files,
     read_rulebook_file,
 )
+from cstp_grpc.guardrails.rulebook_format import EXTENSION, INPUT_NAME_PATTERN, PARAMETER, PARAMETER_TYPES
 from cstp_grpc.guardrails.rulebook_test_actions import invalid_value_reason
 from cstp_grpc.guardrails.yaml_document import ReportProblem, YamlFields, mapping_entries, read_document
 from cstp_grpc.yaml_with_lines import YamlNode
 
-PARAMETER_TYPES: Final = (
-    InputType.BOOL,
-    InputType.NUMBER,
-    InputType.STRING,
-    InputType.LIST,
-    InputType.TIMESTAMP,
-    InputType.DURATION,
-)
-PARAMETER_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 PACKAGED_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,99}")
 MAX_EXTENDED: Final = 100
 """Maximum number of files that are read because others extend them. Chosen: an organisation has a handful."""
@@ -58,7 +50,7 @@ def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportPr
         return []
     for item in entries.value:
         node = YamlNode(item.line, {"rulebook": item}) if isinstance(item.value, str) else item
-        fields = YamlFields(node, "extends", report, ["rulebook"], ["with"])
+        fields = YamlFields(node, "extends", report, EXTENSION.required, EXTENSION.optional)
         given = fields.get("with")
         entered = mapping_entries(given, "extends", report) if given else {}
         arguments = {name: each.plain for name, each in entered.items()}
@@ -153,14 +145,16 @@ def read_parameters(
     parameters = {}
     for name, item in declared.items():
         where = f"parameters.{name}"
-        if not PARAMETER_NAME.fullmatch(name):
+        if not INPUT_NAME_PATTERN.fullmatch(name):
             report(item.line, where, "is not a name that an expression can read")
             continue
-        declaration = YamlFields(item, where, report, ["type"], ["default", "description"])
+        declaration = YamlFields(item, where, report, PARAMETER.required, PARAMETER.optional)
         kind = declaration.enum_word("type", InputType)
         if kind not in PARAMETER_TYPES:
             declaration.report_problem(f"`type` must be one of {', '.join(PARAMETER_TYPES)}", "type")
             continue
+        # Nobody reads it yet; it is checked like every text.
+        declaration.optional_text("description")
         default = given.plain if (given := declaration.get("default")) else None
         value = arguments.get(name, default)
         if value is None:

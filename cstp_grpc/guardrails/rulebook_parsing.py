@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -34,33 +33,26 @@ from cstp_grpc.guardrails.model import (
 )
 from cstp_grpc.guardrails.rule_conditions import read_approvers, read_expiry, read_match, read_scope
 from cstp_grpc.guardrails.rulebook_extension import read_parameters
+from cstp_grpc.guardrails.rulebook_format import (
+    API_VERSION,
+    GUARDRAIL,
+    INPUT,
+    INPUT_NAME_PATTERN,
+    METADATA,
+    RULEBOOK,
+    TEST,
+)
 from cstp_grpc.guardrails.rulebook_test_actions import TestActionReader, invalid_value_reason
 from cstp_grpc.guardrails.text_templates import parse_template
 from cstp_grpc.guardrails.yaml_document import YamlFields, mapping_entries, read_document
 from cstp_grpc.yaml_with_lines import YamlNode
 
-RULEBOOK_OPTIONS = ("inputs", "parameters", "extends", "tests")
-API_VERSION = "cstp.guardrails/v1"
-# An identifier of CEL (language definition, section Syntax), with a bound on its length.
-INPUT_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 # In the place of an expression with problems, so that the rest of the file is still checked.
 NO_EXPRESSION = RuleExpression("", "", "", frozenset(), frozenset())
 ALWAYS = RuleExpression("true", "true", "true", frozenset(), frozenset())
 """The expression of a guardrail that only has `match`."""
 RESERVED_IDS = frozenset({UNDECLARED_INPUT_ID, UNKNOWN_ACTION_ID})
 """The ids under which the server itself reports what an action leaves unknown."""
-RULE_OPTIONS = (
-    "when",
-    "match",
-    "scope",
-    "enforcement",
-    "expires",
-    "owner",
-    "tags",
-    "approvers",
-    "suggestion",
-    "description",
-)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -133,8 +125,8 @@ class RulebookParser:
             node,
             "rulebook",
             self.report,
-            ["apiVersion", "metadata", "guardrails"],
-            RULEBOOK_OPTIONS,
+            RULEBOOK.required,
+            RULEBOOK.optional,
         )
         if fields.text("apiVersion") not in ("", API_VERSION):
             fields.report_problem(f"`apiVersion` must be {API_VERSION}", "apiVersion")
@@ -142,8 +134,8 @@ class RulebookParser:
             fields.get("metadata") or YamlNode(node.line, {}),
             "metadata",
             self.report,
-            ["name", "version"],
-            ["owner"],
+            METADATA.required,
+            METADATA.optional,
         )
         inputs = fields.get("inputs")
         for name, declaration in (mapping_entries(inputs, "inputs", self.report) if inputs else {}).items():
@@ -175,7 +167,7 @@ class RulebookParser:
         if not INPUT_NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
             self.report(node.line, where, "is not a name that an expression can read")
             return
-        fields = YamlFields(node, where, self.report, ["type"], ["default", "description", "required", "values"])
+        fields = YamlFields(node, where, self.report, INPUT.required, INPUT.optional)
         declared = fields.enum_word("type", InputType)
         default = given.plain if (given := fields.get("default")) else None
         values = read_accepted_values(fields, declared)
@@ -199,9 +191,7 @@ class RulebookParser:
             )
 
     def _guardrail(self, node: YamlNode, where: str, environment: CelEnvironment) -> Guardrail:
-        fields = YamlFields(
-            node, self._named(node, "id", where), self.report, ["id", "name", "severity", "message"], RULE_OPTIONS
-        )
+        fields = YamlFields(node, self._named(node, "id", where), self.report, GUARDRAIL.required, GUARDRAIL.optional)
         identifier = fields.identifier("id")
         if identifier in self.parsed.ids:
             fields.report_problem(f"the id is used twice; the first is on line {self.parsed.ids[identifier]}", "id")
@@ -266,8 +256,8 @@ class RulebookParser:
             node,
             where,
             self.report,
-            ["name", "action", "expect"],
-            ["expect_errors", "expect_allowed", "expect_approval"],
+            TEST.required,
+            TEST.optional,
         )
         return RulebookTest(
             name=fields.text("name"),

@@ -11,25 +11,15 @@ from cstp_grpc.guardrails.history import HistorySubject, PastOutcome, StatedHist
 from cstp_grpc.guardrails.input_values import InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, NO_INTENTS, Action, CodeFacts, IntentFacts
 from cstp_grpc.guardrails.rule_conditions import read_instant
+from cstp_grpc.guardrails.rulebook_format import (
+    CODE,
+    CODE_BOUNDARIES,
+    MAX_ANNOUNCED_CONTEXT,
+    PAST_OUTCOME,
+    TEST_ACTION,
+)
 from cstp_grpc.guardrails.yaml_document import ReportProblem, YamlFields, mapping_entries
 from cstp_grpc.yaml_with_lines import YamlNode
-
-ACTION_OPTIONS = (
-    "category",
-    "stakes",
-    "confidence",
-    "context",
-    "code",
-    "related_intents",
-    "project",
-    "agent",
-    "permissions",
-    "now",
-    "announced_context",
-    "history",
-)
-MAX_ANNOUNCED_CONTEXT = 20_000
-"""As long as the context of an announcement may be."""
 
 
 class TestActionReader:
@@ -44,7 +34,7 @@ class TestActionReader:
         """Return the action; a missing one is reported already."""
         if node.value is None:
             return Action("", intents=NO_INTENTS, history=StatedHistory(HistorySubject("")))
-        fields = YamlFields(node, where, self._report, ["description"], ACTION_OPTIONS)
+        fields = YamlFields(node, where, self._report, TEST_ACTION.required, TEST_ACTION.optional)
         confidence = fields.number("confidence")
         if confidence is not None and not 0 <= confidence <= 1:
             fields.report_problem("`confidence` must be from 0 to 1", "confidence")
@@ -71,15 +61,13 @@ class TestActionReader:
         node = fields.get("code")
         if node is None:
             return NO_CODE
-        code = YamlFields(
-            node, fields.where, self._report, [], ["paths", "boundaries", "checks", "pitfalls", "unreadable"]
-        )
+        code = YamlFields(node, fields.where, self._report, CODE.required, CODE.optional)
         boundaries = YamlFields(
             code.get("boundaries") or YamlNode(node.line, {}),
             fields.where,
             self._report,
-            [],
-            ["never", "ask_first", "always"],
+            CODE_BOUNDARIES.required,
+            CODE_BOUNDARIES.optional,
         )
         return CodeFacts(
             paths=read_texts(code, "paths"),
@@ -105,7 +93,7 @@ class TestActionReader:
 
     def _outcome(self, node: YamlNode, where: str, subject: HistorySubject) -> PastOutcome:
         """Return an outcome; what it does not say is as in the action."""
-        fields = YamlFields(node, where, self._report, ["outcome", "ago"], ["agent", "category", "project"])
+        fields = YamlFields(node, where, self._report, PAST_OUTCOME.required, PAST_OUTCOME.optional)
         age = 0
         if ago := fields.text("ago"):
             try:

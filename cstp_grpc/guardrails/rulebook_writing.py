@@ -11,7 +11,7 @@ from typing import Final
 
 from cstp_grpc.enums import Enforcement, Severity
 from cstp_grpc.guardrails.input_values import InputType
-from cstp_grpc.guardrails.rulebook_parsing import API_VERSION
+from cstp_grpc.guardrails.rulebook_format import API_VERSION
 
 WIDTH: Final = 118
 """Columns of a comment."""

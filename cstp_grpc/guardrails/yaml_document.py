@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
@@ -123,8 +123,8 @@ class YamlFields:
         node: YamlNode,
         where: str,
         report: ReportProblem,
-        required: Sequence[str],
-        optional: Sequence[str] = (),
+        required: Collection[str],
+        optional: Collection[str] = (),
     ) -> None:
         self.line = node.line
         self.where = where
