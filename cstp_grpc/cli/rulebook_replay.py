@@ -40,9 +40,13 @@ def parse_start(text: str) -> datetime:
     try:
         return datetime.now(UTC) - abs(to_duration(text))
     except InputValueError:
-        return parse_instant(text)
+        pass
     except OverflowError as error:
         raise click.BadParameter(f"{text!r} is too long ago") from error
+    try:
+        return parse_instant(text)
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{text!r} is neither a time like 7d or 12h nor a date like 2026-01-31") from error
 
 
 @click.command(name="replay")

@@ -67,6 +67,11 @@ class ReplayedAction:
     stopped_by: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
+    def resembles(self, other: ReplayedAction) -> bool:
+        """Return whether another one is the same agent's, in the same words, and fires the same guardrails."""
+        mine, theirs = self.recorded, other.recorded
+        return (mine.agent, mine.description, self.fired) == (theirs.agent, theirs.description, other.fired)
+
 
 class RulebookReplay:
     """Judges recorded actions by a rule set, each as of its own instant, without recording anything.
@@ -148,7 +153,7 @@ VerdictChange: TypeAlias = tuple[VerdictKind, VerdictKind]
 
 @dataclass(slots=True)
 class ReplaySummary:
-    """What became of all replayed actions. `examples` are the first of each change that were added."""
+    """What became of all replayed actions. `examples` are the first of each change, without those that resemble one."""
 
     counts: dict[str, GuardrailCounts]
     max_examples: int = MAX_EXAMPLES
@@ -203,10 +208,14 @@ class ReplaySummary:
         change = recorded.kind, replayed.kind
         self.kinds[change] += 1
         if change in self.changes:
-            examples = self.examples.setdefault(change, [])
-            if len(examples) < self.max_examples:
-                examples.append(replayed)
+            self._keep_example(change, replayed)
         self._count_guardrails(replayed)
+
+    def _keep_example(self, change: VerdictChange, replayed: ReplayedAction) -> None:
+        """Keep an action as an example, unless there are enough or one that says the same."""
+        examples = self.examples.setdefault(change, [])
+        if len(examples) < self.max_examples and not any(map(replayed.resembles, examples)):
+            examples.append(replayed)
 
     def _count_guardrails(self, replayed: ReplayedAction) -> None:
         before, fired, unknown = replayed.recorded.fired, set(replayed.fired), set(replayed.unknown)

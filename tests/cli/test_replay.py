@@ -110,6 +110,13 @@ def test_only_some_actions_are_judged(
     assert (json.loads(result.stdout)["recorded"], result.exit_code) == (recorded, exit_code)
 
 
+@pytest.mark.parametrize(("since", "reason"), [("soon", "neither a time like 7d"), ("1000000d", "too long ago")])
+def test_a_beginning_that_is_none_is_refused(server: Server, book: Path, since: str, reason: str) -> None:
+    result = server("guardrails", "replay", book, "--since", since)
+    assert result.exit_code == 2
+    assert reason in result.stderr
+
+
 def test_nothing_recorded_is_said(busy: Server, book: Path) -> None:
     shown = busy.ok("guardrails", "replay", book, "--until", "2020-02-01", "--since", "2020-01-01")
     assert shown == "There are no recorded actions of this time.\n"

@@ -178,15 +178,16 @@ def test_what_depends_on_facts_that_are_not_recorded_is_unknown(
     assert summary.newly_stopped == (kind in {VerdictKind.BLOCKED, VerdictKind.APPROVAL_REQUIRED})
 
 
-def test_examples_are_bounded() -> None:
-    rules = rule_set([rule("all", "true")])
-    summary = ReplaySummary.of_rules(rules, max_examples=2)
+def test_examples_are_different_and_few() -> None:
+    rules = rule_set([rule("all", "true"), RISKY], INPUTS)
+    summary = ReplaySummary.of_rules(rules, max_examples=3)
     judged = RulebookReplay(rules, ALLOW_UNKNOWN)
-    for number in range(5):
-        summary.add(judged.judge(record(acting(), request_id=str(number))))
-    ((first, second),) = summary.examples.values()
-    assert (first.recorded.request_id, second.recorded.request_id) == ("0", "1")
-    assert summary.newly_stopped == 5
+    same, risky, other = acting(), acting(context={"risky": True}), acting(agent="bob")
+    for number, action in enumerate([same, same, risky, same, other, acting(agent="eve")]):
+        summary.add(judged.judge(record(action, request_id=str(number))))
+    (examples,) = summary.examples.values()
+    assert [each.recorded.request_id for each in examples] == ["0", "2", "4"]
+    assert summary.newly_stopped == 6
 
 
 def test_keys_that_the_server_reads_are_known() -> None:
