@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -178,6 +179,16 @@ def test_what_was_imported_counts_from_its_date(kit: PastKit) -> None:
     assert kit.counts(server) == kit.counts(kit.server()) == {}
 
 
+def test_a_success_at_the_instant_of_a_failure_does_not_come_after_it(kit: PastKit) -> None:
+    server, at = kit.server(), kit.clock.now - timedelta(hours=1)
+    assert kit.counts(server) == {}
+    for outcome in (Outcome.FAILURE, Outcome.SUCCESS):
+        kit.record(outcome=outcome, date=at)
+    assert kit.counts(server) == kit.counts() == {"count": 2, "failures": 1, "successes": 1}
+    kit.record(outcome=Outcome.SUCCESS, date=at + timedelta(microseconds=1))
+    assert kit.counts(server)["successes_since_failure"] == 1
+
+
 def test_changes_of_decisions_are_followed(kit: PastKit) -> None:
     server = kit.server()
     failed = kit.record(outcome=Outcome.FAILURE)
@@ -249,7 +260,7 @@ def test_a_longer_time_is_read_when_it_is_asked_for(kit: PastKit) -> None:
     kit.clock.now += timedelta(days=20)
     kit.close()
     # What is too old is forgotten, and nothing else.
-    assert [failures(days) for days in (7, 30, 7)] == [1, 3, 1]
+    assert [failures(days) for days in (7, 21, 30, 7)] == [1, 2, 3, 1]
 
 
 def test_short_readings_stay_on_the_loop(kit: PastKit) -> None:
@@ -357,6 +368,34 @@ def test_servers_see_what_others_committed_at_once(kit: PastKit) -> None:
         for expected in range(1, 4):
             (kit if expected % 2 else other).close(correlation_id=f"of-{expected}")
             assert kit.counts(own) == kit.counts(theirs) == {"count": expected, "failures": expected}
+
+
+def test_whatever_was_acknowledged_counts_for_all_threads(kit: PastKit) -> None:
+    """Each reading counts what was closed before it began, and nothing that was closed after it ended."""
+    server, closings, readers = kit.server(), 60, 4
+    begun, ended = 0, 0
+    wrong: list[tuple[int, int, int]] = []
+
+    def read() -> None:
+        while ended < closings:
+            least = ended
+            found = kit.counts(server).get("failures", 0)
+            if not least <= found <= begun:
+                wrong.append((least, found, begun))
+
+    with ThreadPoolExecutor(readers) as pool:
+        reading = [pool.submit(read) for _ in range(readers)]
+        try:
+            for _ in range(closings):
+                begun += 1
+                kit.close()
+                ended += 1
+        finally:
+            ended = closings
+        for each in reading:
+            each.result()
+    assert not wrong
+    assert kit.counts(server) == kit.counts() == {"count": closings, "failures": closings}
 
 
 @pytest.mark.contract("SqlIntentStore.count_closings")
