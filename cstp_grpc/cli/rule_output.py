@@ -63,6 +63,7 @@ def guardrails_to_json(rules: RuleSet) -> list[dict[str, object]]:
             "expires": rule.expires and rule.expires.isoformat().replace("+00:00", "Z"),
             "owner": rule.owner or rulebook.owner,
             "tags": list(rule.tags),
+            "approvers": list(rule.approvers),
             "message": rule.message,
             "suggestion": rule.suggestion,
             "description": rule.description,
@@ -82,6 +83,7 @@ def print_guardrails(console: Console, answer: guardrails_pb2.ListGuardrailsResp
         details = [
             rule.rulebook,
             *server_rule_notes(rule),
+            *([f"approved by {' or '.join(rule.approvers)}"] if rule.approvers else []),
             *([f"reads {', '.join(rule.inputs)}"] if rule.inputs else []),
         ]
         entry = entry_text(f"{rule.id}: {rule.name}", details)

@@ -105,6 +105,7 @@ def describe_guardrail(item: tuple[str, Guardrail]) -> JsonObject:
         "expires": None if rule.expires is None else rule.expires.isoformat().replace("+00:00", "Z"),
         "owner": rule.owner,
         "tags": list(rule.tags) or None,
+        "approvers": list(rule.approvers) or None,
         "message": rule.message,
         "suggestion": rule.suggestion,
     }

@@ -105,6 +105,7 @@ def render_verdict(verdict: JsonObject | None) -> str:
     return join_sections(
         [
             headline_of_verdict(verdict),
+            describe_approval(verdict.get("approval")),
             render_items("What blocks it", map(describe_violation, verdict["violations"])),
             render_items("Warnings", map(describe_violation, verdict["warnings"])),
             render_items("Facts that were not given, and can change the verdict", dict.fromkeys(missing)),
@@ -120,6 +121,19 @@ def headline_of_verdict(verdict: JsonObject) -> str:
     if verdict["allowed"] and not verdict["violations"]:
         return ALLOWED_WITH_WARNINGS if verdict["warnings"] else ALLOWED
     return NEEDS_APPROVAL if verdict["approvalRequired"] else BLOCKED
+
+
+def describe_approval(approval: JsonObject | None) -> str:
+    """Return one line about the approval request of a verdict; empty if there is none."""
+    if approval is None:
+        return ""
+    said = f" What was said: {quote_text(approval['comment'])}" if "comment" in approval else ""
+    if approval["status"] != "pending":
+        return f"The approval {approval['id']} is {approval['status']}.{said}"
+    return (
+        f"The approval {approval['id']} is requested, until {approval['expiresAt']}. Once it is granted, ask again "
+        "with the same arguments; other ones need another approval."
+    )
 
 
 def describe_violation(violation: JsonObject) -> str:

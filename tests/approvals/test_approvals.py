@@ -6,11 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cstp_grpc.approvals.model import ApprovalFilter, digest_of_action
 from cstp_grpc.audit.model import AuditEvent, AuditFilter
+from cstp_grpc.canonical_json import is_same_json
 from cstp_grpc.enums import ApprovalStatus
 from cstp_grpc.errors import Conflict, InvalidArgument, PermissionDenied, RateLimited
 from cstp_grpc.guardrails.model import Action, CodeFacts
@@ -251,3 +255,27 @@ def test_the_digest_leaves_out_what_the_server_adds(same: Action) -> None:
 def test_a_number_that_json_does_not_have_has_no_digest() -> None:
     with pytest.raises(InvalidArgument, match="not finite"):
         digest_of_action(replace(ACTION, context={"rows": float("nan")}), None)
+
+
+CONTEXTS = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(
+        st.integers(-(2**53), 2**53)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=3)
+        | st.booleans(),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+        max_leaves=4,
+    ),
+    max_size=3,
+)
+
+
+@given(CONTEXTS, CONTEXTS)
+def test_contexts_have_the_same_digest_exactly_if_they_say_the_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    def digest(context: dict[str, Any]) -> str:
+        return digest_of_action(replace(ACTION, context=context), None)
+
+    assert (digest(one) == digest(other)) == is_same_json(one, other)
+    shuffled = dict(reversed(one.items()))
+    assert digest(shuffled) == digest(one)

@@ -36,6 +36,11 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> RuleSetDiff:
         ({"description": "a"}, {}, [("description", "a", None)]),
         ({}, {"owner": "ops"}, [("owner", None, "ops")]),
         ({"tags": ["a", "b"]}, {"tags": ["b", "a"]}, [("tags", ["a", "b"], ["b", "a"])]),
+        (
+            {"severity": "approve", "approvers": ["b", "a"]},
+            {"severity": "approve", "approvers": "a"},
+            [("approvers", ["a", "b"], ["a"])],
+        ),
         ({}, {"expires": "2030-01-01"}, [("expires", None, "2030-01-02T00:00:00Z")]),
         (
             {"match": {"category": "a", "agent": ["x", "y"]}},

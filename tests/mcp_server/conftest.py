@@ -32,6 +32,11 @@ guardrails:
     when: context.window == "weekend"
     severity: warn
     message: Few people are there at weekends
+  - id: ask-about-payments
+    name: Payments are approved
+    match: {category: payments}
+    severity: approve
+    message: A person approves payments
 """
 NODE = """# Shop
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import mcp_types
@@ -9,8 +10,10 @@ import pytest
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
+from cstp_grpc.client import CstpClient
 from cstp_grpc.mcp_server.tool_errors import ERROR_META_KEY
 from cstp_grpc.server.app import App
+from tests.harness import TOKENS
 from tests.mcp_server.hosts import MODES, Host, text_of
 
 DEPLOY = {"intent": "Deploy the shop", "metadata": {"affectsProduction": True}}
@@ -23,6 +26,19 @@ def test_a_blocked_intent_is_told_first_with_what_resolves_it(host: Host) -> Non
     assert "How to resolve it: Have it reviewed" in text_of(result)
     assert "codeReviewed (bool): Whether a person has reviewed the code" in text_of(result)
     assert result.structured_content["guardrailStatus"]["violations"][0]["guardrailId"] == "no-review"
+
+
+def test_an_intent_that_waits_for_an_approval_names_it_until_people_have_decided(host: Host, cstp_server: App) -> None:
+    intent = {"intent": f"Pay {uuid.uuid4()}", "category": "payments", "metadata": {"affectsProduction": False}}
+    waiting = host.call("look_before_acting", intent)
+    assert text_of(waiting).startswith("NOT ALLOWED without approval.")
+    approval_id = waiting.structured_content["guardrailStatus"]["approval"]["id"]
+    assert f"The approval {approval_id} is requested, until " in text_of(waiting)
+    with CstpClient(cstp_server.target, TOKENS["bob"]) as bob:
+        bob.grant_approval(approval_id, comment="Paid before\nas well")
+    allowed = text_of(host.call("look_before_acting", intent))
+    assert allowed.startswith("ALLOWED, with warnings\n")
+    assert f"The approval {approval_id} is used. What was said: Paid before as well" in allowed
 
 
 def test_an_allowed_intent_comes_with_precedents_and_the_context_of_its_paths(host: Host) -> None:
