@@ -13,8 +13,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from cstp_grpc.enums import Enforcement, Severity
-from cstp_grpc.guardrails.input_values import InputType
-from cstp_grpc.guardrails.old_conditions import (
+from cstp_grpc.guardrails.cognition_engines_conditions import (
     ACTION_FIELDS,
     ALWAYS_GIVEN,
     Comparison,
@@ -25,6 +24,7 @@ from cstp_grpc.guardrails.old_conditions import (
     parse_condition,
     parse_requirement,
 )
+from cstp_grpc.guardrails.input_values import InputType
 from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.guardrails.rulebook_files import RulebookFile
 from cstp_grpc.guardrails.rulebook_parsing import RulebookProblem
@@ -74,7 +74,7 @@ class Conversion:
 
 
 @dataclass(slots=True)
-class OldGuardrail:
+class CognitionEnginesGuardrail:
     """A guardrail of cognition-engines, with its fields in the order in which they are written."""
 
     node: YamlNode
@@ -104,7 +104,7 @@ def convert_rulebook(file: str, content: bytes, *, skips_absent: bool = False) -
         problems.append(RulebookProblem(file, line, where, reason))
 
     document = read_document(content, lambda line, reason: report(line, "rulebook", reason))
-    reader = OldRulebookReader(report)
+    reader = CognitionEnginesReader(report)
     rules = reader.read(document) if document is not None else []
     types = reader.find_input_types(rules)
     if not rules and not problems:
@@ -122,17 +122,21 @@ def convert_rulebook(file: str, content: bytes, *, skips_absent: bool = False) -
         [f"{text}: {', '.join(ids)}" for text, ids in notes.items()],
     )
     text = write_rulebook(written, "Converted from guardrails of cognition-engines.")
-    # Proved rather than hoped for: what is handed out loads.
-    converted = Path("converted.yaml")
+    check_conversion(text, rules, report)
+    if problems:
+        raise RulebookError(problems)
+    return Conversion(text, notes)
+
+
+def check_conversion(text: str, rules: Sequence[CognitionEnginesGuardrail], report: ReportProblem) -> None:
+    """Report why a converted rulebook cannot be loaded, if it cannot: what is handed out is proved to load."""
+    path = Path("converted.yaml")
     try:
-        load_rule_set(converted, [RulebookFile(converted, text.encode())])
+        load_rule_set(path, [RulebookFile(path, text.encode())])
     except RulebookError as error:
         lines = {rule.id: rule.node.line for rule in rules}
         for each in error.problems:
             report(lines.get(each.where, 1), each.where, f"cannot be written as a rulebook: {each.reason}")
-    if problems:
-        raise RulebookError(problems)
-    return Conversion(text, notes)
 
 
 def holds_expression(node: YamlNode) -> bool:
@@ -145,7 +149,7 @@ def identifier_of(text: str) -> str | None:
     return text if IDENTIFIER_PATTERN.fullmatch(text) else None
 
 
-class OldRulebookReader:
+class CognitionEnginesReader:
     """Reads a file of guardrails and reports what is refused; `name` and `version` are those of a template."""
 
     def __init__(self, report: ReportProblem) -> None:
@@ -154,7 +158,7 @@ class OldRulebookReader:
         self.name: str | None = None
         self.version: str | None = None
 
-    def read(self, document: YamlNode) -> list[OldGuardrail]:
+    def read(self, document: YamlNode) -> list[CognitionEnginesGuardrail]:
         """Return the guardrails: of a list, of the key `guardrails` of a map, or the only one."""
         if isinstance(document.value, list):
             return self._read_rules(document.value)
@@ -178,11 +182,11 @@ class OldRulebookReader:
         self._report(listed.line, "rulebook", "`guardrails` must be a list")
         return []
 
-    def _read_rules(self, nodes: Sequence[YamlNode]) -> list[OldGuardrail]:
+    def _read_rules(self, nodes: Sequence[YamlNode]) -> list[CognitionEnginesGuardrail]:
         read = (self._read_rule(node, f"guardrails[{position}]") for position, node in enumerate(nodes))
         return [rule for rule in read if rule is not None]
 
-    def _read_rule(self, node: YamlNode, where: str) -> OldGuardrail | None:
+    def _read_rule(self, node: YamlNode, where: str) -> CognitionEnginesGuardrail | None:
         entries = mapping_entries(node, where, self._report)
         named = entries.get("id")
         where = named.value if named is not None and isinstance(named.value, str) and named.value else where
@@ -199,7 +203,7 @@ class OldRulebookReader:
         action = fields.text("action")
         if action and action not in ACTIONS:
             fields.report_problem(f"`action` must be one of {', '.join(ACTIONS)}; {action} forbade nothing", "action")
-        rule = OldGuardrail(
+        rule = CognitionEnginesGuardrail(
             node,
             identifier,
             fields.optional_text("description"),
@@ -228,7 +232,7 @@ class OldRulebookReader:
             flat = ((name.removeprefix(prefix), item) for name, item in entries.items() if name.startswith(prefix))
             yield from ((is_requirement, name, item) for name, item in flat)
 
-    def _add_field(self, rule: OldGuardrail, name: str, node: YamlNode, *, is_requirement: bool) -> None:
+    def _add_field(self, rule: CognitionEnginesGuardrail, name: str, node: YamlNode, *, is_requirement: bool) -> None:
         try:
             comparison = (parse_requirement if is_requirement else parse_condition)(node.plain)
             check_field(name, comparison)
@@ -237,7 +241,7 @@ class OldRulebookReader:
         else:
             (rule.requirements if is_requirement else rule.conditions).append((name, comparison))
 
-    def find_input_types(self, rules: Sequence[OldGuardrail]) -> Mapping[str, InputType]:
+    def find_input_types(self, rules: Sequence[CognitionEnginesGuardrail]) -> Mapping[str, InputType]:
         """Return the types of the inputs that guardrails read; report those that are compared with several."""
         types: dict[str, InputType] = {}
         for rule in rules:
@@ -248,7 +252,7 @@ class OldRulebookReader:
         return types
 
 
-def find_defaults(rules: Sequence[OldGuardrail]) -> Mapping[str, bool]:
+def find_defaults(rules: Sequence[CognitionEnginesGuardrail]) -> Mapping[str, bool]:
     """Return the defaults of bool inputs that are only required: what fails the requirement, as absence did."""
     conditions = {name for rule in rules for name, _ in rule.conditions}
     required: dict[str, set[bool]] = {}
@@ -277,7 +281,7 @@ class RuleConverter:
         self._report = report
         self._skips_absent = skips_absent
 
-    def convert(self, rule: OldGuardrail) -> WrittenGuardrail:
+    def convert(self, rule: CognitionEnginesGuardrail) -> WrittenGuardrail:
         """Convert a guardrail."""
         conditions = [
             condition_expression(name, comparison, skips_absent=self._skips_absent)
@@ -300,7 +304,7 @@ class RuleConverter:
             message=self._convert_message(rule, rule.message or name),
         )
 
-    def _note_changes(self, rule: OldGuardrail) -> None:
+    def _note_changes(self, rule: CognitionEnginesGuardrail) -> None:
         if any(name not in ALWAYS_GIVEN for name, _ in rule.conditions):
             self._note(ABSENT_SKIPS if self._skips_absent else ABSENT_BLOCKS, rule)
         if any(comparison.value is True for _, comparison in rule.requirements):
@@ -312,11 +316,11 @@ class RuleConverter:
         if rule.action == "log":
             self._note(LOG_IS_DRYRUN, rule)
 
-    def _note(self, text: str, rule: OldGuardrail) -> None:
+    def _note(self, text: str, rule: CognitionEnginesGuardrail) -> None:
         if rule.id not in (ids := self._notes.setdefault(text, [])):
             ids.append(rule.id)
 
-    def _convert_message(self, rule: OldGuardrail, text: str) -> str:
+    def _convert_message(self, rule: CognitionEnginesGuardrail, text: str) -> str:
         """Return a message with expressions for names in braces, which were replaced by the values of the context."""
 
         def replace(match: re.Match[str]) -> str:
