@@ -110,24 +110,24 @@ def check_field(name: str, comparison: Comparison) -> None:
     """Check that a field exists here and can be compared so. Raises RefusedCondition."""
     if name in COMPUTED_FIELDS:
         raise RefusedCondition(
-            f"{name} is nothing that an action has: cognition-engines worked it out, or knew it of a decision that was"
-            " being recorded; declare an input of another name that agents state"
+            "no action has it: cognition-engines worked it out, or knew it of a decision that was being recorded;"
+            " declare an input of another name that agents state"
         )
     if name == "stakes" and (comparison.operator in ORDERING or comparison.value not in list(Stakes)):
-        raise RefusedCondition(f"stakes are equal to one of {', '.join(Stakes)}, or are not; nothing else was ever met")
+        raise RefusedCondition(
+            f"must be compared with one of {', '.join(Stakes)}, by == or !=; nothing else was ever met"
+        )
     if name == "confidence" and not is_confidence(comparison.value):
-        raise RefusedCondition("a confidence is a number from 0 to 1")
+        raise RefusedCondition("must be compared with a number from 0 to 1")
     if name in ("category", "description", "project") and comparison.type is not InputType.STRING:
-        raise RefusedCondition(f"{name} is a text")
+        raise RefusedCondition("must be compared with a text")
     if name in ACTION_FIELDS:
         return
     if not INPUT_NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
-        raise RefusedCondition(f"{name!r} is no name that an expression can read")
+        raise RefusedCondition("is no name that an expression can read")
     suffixed = SUFFIXED_NAME.fullmatch(name)
     if suffixed:
-        raise RefusedCondition(
-            f"{name} may be a name, or {suffixed[1]} with a comparison; write {suffixed[1]}: '< 0.5'"
-        )
+        raise RefusedCondition(f"may be a name, or {suffixed[1]} with a comparison; write {suffixed[1]}: '< 0.5'")
 
 
 def is_confidence(value: object) -> bool:
