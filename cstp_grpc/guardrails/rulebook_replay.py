@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -15,12 +15,10 @@ from cstp_grpc.guardrails.evaluation_plan import CODE_READERS
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
-from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Guardrail, RuleSet, Verdict, Violation
+from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, RuleSet, Verdict, Violation
 
-UNRECORDED_FACTS: Final = frozenset({INTENTS_VARIABLE, *HISTORY_SCOPES})
-"""The variables whose values the server looked up and did not record."""
 UNRECORDED_CODE: Final = frozenset(CODE_READERS) - {"code.paths"}
-"""Those that it looked up for actions that named paths."""
+"""The variables whose values the server looked up, and did not record, for actions that named paths."""
 MAX_EXAMPLES: Final = 3
 """Examples of each change, unless more or fewer are wanted."""
 
@@ -81,9 +79,8 @@ class RulebookReplay:
 
     def __init__(self, rule_set: RuleSet, policy: UnknownInputPolicy) -> None:
         self._evaluator = GuardrailEvaluator(rule_set, policy, server_keys=frozenset({CONFIRMED_CHECKS_KEY}))
-        read = {rule.id: read_variables(rule) for rule in rule_set.guardrails}
-        self._reading_facts = {name for name, variables in read.items() if variables & UNRECORDED_FACTS}
-        self._reading_code = {name for name, variables in read.items() if variables & UNRECORDED_CODE}
+        # Not those of messages, which fire whether or not their texts can be evaluated.
+        self._read = {rule.id: rule.when.values for rule in rule_set.guardrails}
 
     def judge(self, recorded: RecordedAction) -> ReplayedAction:
         """Return what a recorded action would come to; unknown if its content is not kept."""
@@ -106,13 +103,19 @@ class RulebookReplay:
 
         One whose other parts settle the answer is evaluated.
         """
-        reads_code = bool(action.code.paths) and violation.guardrail_id in self._reading_code
-        return violation.code == EVALUATION_ERROR and (reads_code or violation.guardrail_id in self._reading_facts)
+        read = self._read.get(violation.guardrail_id, frozenset())
+        return violation.code == EVALUATION_ERROR and not read.isdisjoint(unrecorded_variables(action))
 
 
-def read_variables(rule: Guardrail) -> frozenset[str]:
-    """Return the variables whose values the expressions of a guardrail read."""
-    return frozenset().union(*(expression.values for expression in rule.expressions))
+def unrecorded_variables(action: Action) -> Iterator[str]:
+    """Yield the variables that the server looked up for an action and did not record."""
+    yield INTENTS_VARIABLE
+    for name, scopes in HISTORY_SCOPES.items():
+        # Without a category, nobody can say how often something of its category failed: that is known to be an error.
+        if action.history_subject.find_missing(scopes) is None:
+            yield name
+    if action.code.paths:
+        yield from UNRECORDED_CODE
 
 
 def classify_verdict(verdict: Verdict, unknown: set[str]) -> VerdictKind:

@@ -160,6 +160,10 @@ NOTES = "size(code.checks) > 0"
         ([rule("busy", RELATED, "approve"), rule("all", "true", "approve")], {}, VerdictKind.APPROVAL_REQUIRED),
         ([rule("breaker", 'history.failures(agent, "24h") > 2')], {}, VerdictKind.UNKNOWN),
         ([rule("breaker", 'context.risky && history.failures(agent, "24h") > 2')], {}, VerdictKind.ALLOWED),
+        ([rule("breaker", 'history.failures(category, "24h") > 2')], {"category": "database"}, VerdictKind.UNKNOWN),
+        # It asks about a category, and the action has none: that is an error, whatever happened before.
+        ([rule("breaker", 'history.failures(category, "24h") > 2')], {}, VerdictKind.BLOCKED),
+        ([rule("rows", "context.rows > 10", message='${intents.related("1h")}')], {}, VerdictKind.BLOCKED),
         ([rule("notes", NOTES)], {}, VerdictKind.ALLOWED),
         ([rule("notes", NOTES)], {"code": CODE}, VerdictKind.UNKNOWN),
         ([rule("paths", "size(code.paths) == 0")], {"code": CODE}, VerdictKind.ALLOWED),
