@@ -94,8 +94,11 @@ class HistorySubject:
     project: str | None = None
 
     def find_missing(self, scopes: Iterable[HistoryScope]) -> HistoryScope | None:
-        """Return the first of the scopes for which the action has no value."""
-        return next((scope for scope in scopes if getattr(self, scope) is None), None)
+        """Return the first of the scopes for which the action has no value; a blank one is none."""
+        return next((scope for scope in scopes if scope is not HistoryScope.AGENT and self._is_blank(scope)), None)
+
+    def _is_blank(self, scope: HistoryScope) -> bool:
+        return not (getattr(self, scope) or "").strip()
 
 
 class HistoryFacts(Protocol):

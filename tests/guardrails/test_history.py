@@ -199,8 +199,9 @@ def test_what_cannot_be_read_blocks() -> None:
         assert violation.message == f"Cannot be evaluated: history.category {reason}"
 
 
-def test_an_action_without_a_category_is_no_way_around_a_breaker() -> None:
-    (violation,) = judge_history(BREAKER, [], Action("deploy", agent="ci")).violations
+@pytest.mark.parametrize("category", [None, "", " "])
+def test_an_action_without_a_category_is_no_way_around_a_breaker(category: str | None) -> None:
+    (violation,) = judge_history(BREAKER, [], Action("deploy", agent="ci", category=category)).violations
     assert violation.code == EVALUATION_ERROR
     assert violation.message == "Cannot be evaluated: history.category needs action.category, which is missing"
     assert violation.suggestion == "Provide action.category"
