@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,9 @@ from cstp_grpc import config
 from cstp_grpc.caller import ANONYMOUS, DEVELOPER
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
 from cstp_grpc.cli.decision_output import enum_word
-from cstp_grpc.cli.developer_setup import with_agent
-from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.output import Output, progress_bar, to_printable
 from cstp_grpc.cli.server_choice import AgentCallDefaults, Endpoint, LoadedConfiguration, ServerChoice, choose_server
-from cstp_grpc.client.folder_target import is_folder_target
-from cstp_grpc.config import AuthSettings, GrpcSettings, IndexSettings, RateLimitSettings, Settings
+from cstp_grpc.config import Settings
 from cstp_grpc.config.environment import DEVELOPER_TOKEN_FILE
 from cstp_grpc.contract import json_codec
 from cstp_grpc.decisions.messages import import_request
@@ -42,36 +37,6 @@ from cstp_grpc.importing import (
     read_records,
 )
 from cstp_grpc.storage.locks import AlreadyRunning, DataDirLock
-
-
-@contextmanager
-def run_temporary_server(settings: Settings, agent: str) -> Iterator[Endpoint]:
-    """Run a server on the configured store for one caller, the agent, with a random token.
-
-    It listens on a free loopback port and has no bridge; calls have no deadline. Raises AlreadyRunning if a server
-    holds the data folder.
-    """
-    # Imported here: loading the server takes long, and importing into a running one does not need it.
-    from cstp_grpc.server.app import App
-
-    token = secrets.token_urlsafe(32)
-    private = settings.model_copy(
-        update={
-            "grpc": GrpcSettings(host="127.0.0.1", port=0, max_message_bytes=settings.grpc.max_message_bytes),
-            "auth": AuthSettings(),
-            "rate_limits": RateLimitSettings(enabled=False),
-            # The journal records which vectors the index lacks, and the next server adds them.
-            "index": IndexSettings(mode="off"),
-        }
-    )
-    app = App(with_agent(private, agent, token))
-    try:
-        app.start()
-        # The server is this process: whoever stops waiting ends it, and with it what it was about to store.
-        patient = AgentCallDefaults(timeout_seconds=math.inf)
-        yield Endpoint(f"grpc://{app.target}", "this process", token, "this process", local=True, defaults=patient)
-    finally:
-        app.stop()
 
 
 def choose_importer(settings: Settings, wanted: str | None) -> str:
@@ -341,33 +306,28 @@ def send_records(
     timeout: float | None,
 ) -> None:
     """Import the records and add the results to the report. Raises CstpError."""
-    with startup_errors_as_failures(), choose_import_server(choice) as endpoint:
-        current_state().endpoint = endpoint
-        with endpoint.connect(timeout) as client, progress_bar(out, "Importing", len(requests)) as advance:
-            for result in client.import_decisions(requests, batch=SENT_TOGETHER):
-                report.results.append(result)
-                advance(1)
+    endpoint = current_state().endpoint = choose_import_server(choice)
+    with endpoint.connect(timeout) as client, progress_bar(out, "Importing", len(requests)) as advance:
+        for result in client.import_decisions(requests, batch=SENT_TOGETHER):
+            report.results.append(result)
+            advance(1)
 
 
-def choose_import_server(choice: ServerChoice) -> AbstractContextManager[Endpoint]:
-    """Return the server to import into: the given one, this machine's, or a temporary one if none runs.
-
-    With --local, or an agent that is a data folder, there is no server.
-    """
-    environment, identity = config.command_environment(), choice.identity
-    if choice.local or (choice.agent and is_folder_target(choice.agent)):
-        return nullcontext(choose_server(choice, environment, current_state()))
-    choice = replace(choice, identity=None)
-    if choice.agent or choice.agents_file or environment.agents_file:
-        if identity:
-            raise click.UsageError("--as is for this machine's store; elsewhere the token says who imports.")
-        return nullcontext(choose_server(choice, environment, current_state()))
+def choose_import_server(choice: ServerChoice) -> Endpoint:
+    """Return the server to import into: the given one, this machine's, or its data folder where none runs."""
+    environment = config.command_environment()
+    if choice.local or choice.agent or choice.agents_file or environment.agents_file:
+        return choose_server(choice, environment, current_state())
     settings = current_state().settings()
-    # Tried and released: a server that starts in between makes the temporary one fail with AlreadyRunning.
-    if not is_locked(settings.data_dir):
-        return run_temporary_server(settings, choose_importer(settings, identity))
-    endpoint = choose_server(choice, environment, LoadedConfiguration(settings))
-    return nullcontext(endpoint if identity is None else with_token_of(endpoint, identity, settings))
+    configuration = LoadedConfiguration(settings, current_state().config_path)
+    # Tried and released: a server that starts in between keeps the folder from being opened, which is said.
+    if not is_served(settings.data_dir):
+        here = ServerChoice(local=True, identity=choose_importer(settings, choice.identity))
+        # Whoever stops waiting ends this process, and with it what it was about to store.
+        patient = AgentCallDefaults(timeout_seconds=math.inf)
+        return replace(choose_server(here, environment, configuration), defaults=patient)
+    endpoint = choose_server(replace(choice, identity=None), environment, configuration)
+    return endpoint if choice.identity is None else with_token_of(endpoint, choice.identity, settings)
 
 
 def with_token_of(endpoint: Endpoint, identity: str, settings: Settings) -> Endpoint:
@@ -378,10 +338,10 @@ def with_token_of(endpoint: Endpoint, identity: str, settings: Settings) -> Endp
     raise click.UsageError(f"A server runs, and auth.tokens has no token of {identity!r}; pass it with --token.")
 
 
-def is_locked(data_dir: Path) -> bool:
-    """Return whether a server holds the data folder."""
+def is_served(data_dir: Path) -> bool:
+    """Return whether a server has the data folder."""
     try:
-        with DataDirLock(data_dir):
+        with DataDirLock(data_dir, shared=True):
             return False
     except AlreadyRunning:
         return True

@@ -48,10 +48,10 @@ from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaiso
 from cstp_grpc.lazy_imports import LargeLazyModule
 
 if TYPE_CHECKING:
-    from cstp_grpc.local import local_transport
+    from cstp_grpc.local import async_local_transport
 else:
     # The server's modules are loaded only by those who use a data folder themselves.
-    local_transport = LargeLazyModule("cstp_grpc.local.local_transport")
+    async_local_transport = LargeLazyModule("cstp_grpc.local.async_local_transport")
 
 T = TypeVar("T")
 
@@ -319,7 +319,7 @@ def open_async_transport(
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
     check_identity(target, token, agent)
     if is_folder_target(target):
-        return local_transport.open_async_local_transport(target, agent, config)
+        return async_local_transport.open_async_local_transport(target, agent, config)
     return AsyncGrpcTransport(target, token, root_certificates=root_certificates)
 
 

@@ -6,10 +6,13 @@ import json
 import math
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
-from cstp_grpc.cli.import_command import run_temporary_server
+from cstp_grpc.cli.command_decorators import CommandState
+from cstp_grpc.cli.import_command import choose_import_server, import_command
+from cstp_grpc.cli.server_choice import ServerChoice
 from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
 from tests.cli.conftest import Invoke, Server
@@ -146,10 +149,10 @@ def listed(app: App, invoke: Invoke, agent: str) -> list[tuple[str, str]]:
     return [(decision["title"], decision["agent"]) for decision in json.loads(result.stdout)["decisions"]]
 
 
-def test_without_a_server_there_is_no_deadline(home: Path) -> None:
-    with run_temporary_server(settings(home / "var"), "alice") as endpoint, endpoint.connect(None) as client:
-        assert endpoint.defaults.timeout_seconds == math.inf
-        assert list(client.import_decisions([])) == []
+def test_without_a_server_there_is_no_deadline() -> None:
+    with click.Context(import_command, obj=CommandState()):
+        endpoint = choose_import_server(ServerChoice())
+    assert (endpoint.is_folder, endpoint.defaults.timeout_seconds) == (True, math.inf)
 
 
 def test_without_a_server_the_store_is_used_itself(invoke: Invoke, adrs: Path, home: Path) -> None:
