@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -216,6 +217,35 @@ def test_of_checks_at_once_on_several_servers_one_is_let_through(database_url: s
         used = kits[1].trail.page(AuditFilter(event=AuditEvent.APPROVAL_USED), PageRequest()).items
         assert [entry.approval_id for entry in used] == [requested.id]
         assert len(kits[2].reviewer.page(ApprovalFilter(), PageRequest(), BOB).items) == 2
+
+
+def test_of_decisions_at_once_on_several_servers_one_counts(database_url: str) -> None:
+    with ExitStack() as opened:
+        kits = []
+        for _ in range(SERVERS):
+            database = opened.enter_context(closing(open_database(database_url, POOL_SIZE)))
+            kits.append(ApprovalKit(database, opened.enter_context(closing(ServerWriter(database)))))
+
+        def decide(number: int) -> bool:
+            kit = kits[number % SERVERS]
+            act = partial(kit.reviewer.grant, reusable_until=None) if number % 2 else kit.reviewer.deny
+            try:
+                act(asked, approver(f"approver-{number}"), comment=str(number))
+            except Conflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(CHECKS) as threads:
+            for place in range(5):
+                asked = kits[0].request(replace(ACTION, description=f"Action {place}"))
+                decided = list(threads.map(decide, range(CHECKS)))
+                stored = kits[1].read(asked)
+                # Repetitions of the one that came first change nothing, and those of the other are refused.
+                assert stored.comment is not None
+                winner = int(stored.comment) % 2
+                assert decided == [number % 2 == winner for number in range(CHECKS)]
+                expected = AuditEvent.APPROVAL_GRANTED if winner else AuditEvent.APPROVAL_DENIED
+                assert events(kits[2], asked) == [AuditEvent.APPROVAL_REQUESTED, expected]
 
 
 @pytest.mark.parametrize(
