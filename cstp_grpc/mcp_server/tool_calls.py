@@ -13,7 +13,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from cstp_grpc.contract.json_codec import CodecError, to_json
 from cstp_grpc.errors import CstpError
 from cstp_grpc.mcp_server.clients import ClientSource
-from cstp_grpc.mcp_server.elicitation import FactsAnswer, can_show_forms, find_question, read_retried_answer
+from cstp_grpc.mcp_server.elicitation import PersonAnswer, can_show_forms, find_question, read_retried_answer
 from cstp_grpc.mcp_server.tool_errors import failed_call_result, invalid_arguments_error
 from cstp_grpc.mcp_server.tool_texts import join_sections
 from cstp_grpc.mcp_server.tools import TOOLS, TOOLS_BY_NAME, ContractTool
@@ -63,7 +63,7 @@ class ToolHandlers:
             return failed_call_result(tool, error)
 
     async def _call_with_answer(
-        self, ctx: RequestContext, tool: ContractTool, arguments: JsonObject, answer: FactsAnswer
+        self, ctx: RequestContext, tool: ContractTool, arguments: JsonObject, answer: PersonAnswer
     ) -> mcp_types.CallToolResult:
         """Call the rpc of a tool with what a person answered. Raises CodecError and CstpError."""
         response = await self._call(ctx, tool, answer.complete_arguments(tool, arguments))

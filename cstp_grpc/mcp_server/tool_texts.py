@@ -131,8 +131,9 @@ def describe_approval(approval: JsonObject | None) -> str:
     if approval["status"] != "pending":
         return f"The approval {approval['id']} is {approval['status']}.{said}"
     return (
-        f"The approval {approval['id']} is requested, until {approval['expiresAt']}. Once it is granted, ask again "
-        "with the same arguments; other ones need another approval."
+        f"The approval {approval['id']} is requested, until {approval['expiresAt']}. A person with the permission"
+        f" `approve` decides, for instance by `cstp approvals grant {approval['id']}`. Once it is granted, ask again"
+        " with the same arguments; other ones need another approval."
     )
 
 

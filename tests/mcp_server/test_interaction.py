@@ -14,6 +14,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from cstp_grpc.client import AsyncCstpClient
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.gen.cstp.v1 import access_pb2
 from cstp_grpc.mcp_server.http_transport import HttpOptions, open_http_server
@@ -25,6 +26,7 @@ from tests.waiting import wait_until
 
 DEPLOY = {"intent": "Deploy the shop", "metadata": {"affectsProduction": True}}
 CHECK = {"description": "Deploy the shop", "context": {"affectsProduction": True}}
+PAYMENT = {"category": "payments", "context": {"affectsProduction": False}}
 Answer = mcp_types.ElicitResult | mcp_types.ErrorData
 
 
@@ -109,7 +111,7 @@ def test_a_person_is_asked_over_standard_streams(cstp_server: App, mode: str) ->
 @pytest.mark.parametrize("forged", ['{"asked": ["codeReviewed"], "correlationId": null}', "v1.AAAA", ""])
 def test_a_state_that_this_server_did_not_make_is_refused(cstp_server: App, mcp_url: str, forged: str) -> None:
     async def use(client: Client) -> mcp_types.ErrorData:
-        answers: mcp_types.InputResponses = {"facts": accepting(codeReviewed=True)}
+        answers: mcp_types.InputResponses = {"person": accepting(codeReviewed=True)}
         with pytest.raises(MCPError) as refused:
             await client.call_tool("check_action", CHECK, input_responses=answers, request_state=forged)
         return refused.value.error
@@ -124,12 +126,48 @@ def test_the_state_of_another_call_is_refused(cstp_server: App, mcp_url: str) ->
         asked = await client.session.call_tool("check_action", CHECK, allow_input_required=True)
         assert isinstance(asked, mcp_types.InputRequiredResult)
         other = {**CHECK, "description": "Drop the shop"}
-        answers: mcp_types.InputResponses = {"facts": accepting(codeReviewed=True)}
+        answers: mcp_types.InputResponses = {"person": accepting(codeReviewed=True)}
         with pytest.raises(MCPError, match="requestState"):
             await client.call_tool("check_action", other, input_responses=answers, request_state=asked.request_state)
 
     person = Person(accepting())
     Host(cstp_server.target, mcp_url, MODERN).run(use, elicitation_callback=person)
+
+
+class Approver(Person):
+    """Has another agent decide on the request that the form names before it answers."""
+
+    def __init__(self, target: str, *, grants: bool) -> None:
+        super().__init__(accepting(decided=True))
+        self._target = target
+        self._grants = grants
+
+    async def __call__(self, context: Any, params: mcp_types.ElicitRequestParams) -> Answer:
+        answer = await super().__call__(context, params)
+        identifier = params.message.partition("The approval ")[2].partition(" ")[0]
+        async with AsyncCstpClient(self._target, TOKENS["bob"]) as client:
+            decide = client.grant_approval if self._grants else client.deny_approval
+            await decide(identifier, comment="The backup is verified")
+        return answer
+
+
+@pytest.mark.parametrize(("grants", "begins"), [(True, "ALLOWED, with warnings"), (False, "BLOCKED.")])
+def test_an_approval_is_awaited_and_the_action_judged_again(host: Host, grants: bool, begins: str) -> None:
+    action = {**PAYMENT, "description": f"Pay the bill, {host.mode}, {grants}"}
+    person = Approver(host.target, grants=grants)
+    result = host.run(lambda client: client.call_tool("check_action", action), elicitation_callback=person)
+    assert "NOT ALLOWED without approval" in person.forms[0].message
+    assert "Answering approves nothing" in person.forms[0].requested_schema["properties"]["decided"]["description"]
+    assert text_of(result).startswith(begins)
+    assert "The backup is verified" in text_of(result)
+
+
+def test_an_answer_alone_approves_nothing(host: Host) -> None:
+    action = {**PAYMENT, "description": f"Pay the rent, {host.mode}"}
+    person = Person(accepting(decided=True, affectsProduction=True))
+    result = host.run(lambda client: client.call_tool("check_action", action), elicitation_callback=person)
+    assert text_of(result).startswith("NOT ALLOWED without approval")
+    assert "cstp approvals grant apr-" in text_of(result)
 
 
 def test_both_ends_of_a_call_are_told_as_progress(host: Host) -> None:

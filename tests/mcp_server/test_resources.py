@@ -28,7 +28,7 @@ def test_the_rulebook_says_which_facts_it_reads(host: Host) -> None:
     inputs = json.loads(host.run(lambda client: read_text(client, "cstp://rulebook/inputs")))["inputs"]
     assert [each["name"] for each in inputs] == ["affectsProduction", "codeReviewed", "window"]
     rules = json.loads(host.run(lambda client: read_text(client, "cstp://rulebook/guardrails")))["guardrails"]
-    assert [each["id"] for each in rules] == ["no-review", "no-weekend"]
+    assert [each["id"] for each in rules] == ["no-review", "no-weekend", "ask-about-payments"]
 
 
 def test_decisions_are_listed_and_read_as_the_caller_may(host: Host) -> None:
