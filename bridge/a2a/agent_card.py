@@ -44,6 +44,8 @@ EXTENSION_DESCRIPTION: Final = (
     "The methods of CSTP: announce intents, query past decisions, check guardrails before acting. Once activated, they "
     "can be called by their names on the A2A endpoint itself."
 )
+INPUTS_METHOD: Final = "cstp.listInputs"
+"""The method that lists what guardrails read from the context of actions."""
 TOKEN_DESCRIPTION: Final = "The token by which the agent's operator knows the caller."  # noqa: S105 - words on the card
 SIGNATURES: Final = "signatures"
 """The member of a card that holds its signatures."""
@@ -218,6 +220,8 @@ class AgentCardBuilder:
                 "endpoint": f"{address}{CSTP_PATH}",
                 "grpcTarget": self._cstp_target(address),
                 "methods": [method.name for method in methods],
+                # Otherwise an agent has to guess the names of what guardrails read.
+                "inputsMethod": INPUTS_METHOD,
             }
         )
         return a2a_pb2.AgentCapabilities(

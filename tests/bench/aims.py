@@ -93,6 +93,22 @@ AIMS = [
         [Part("guardrails/engine-500-to-50", 6, "{:.1f} x")],
     ),
     Aim(
+        "an action of a batch of 100, above its share of the call and of one durable write, 5 / 50 / 500 rules",
+        "-",
+        "25 us",
+        [
+            Part("guardrails/batch-5", 25, "{:.0f}"),
+            Part("guardrails/batch-50", 25, "{:.0f}"),
+            Part("guardrails/batch-500", 25, "{:.0f} us"),
+        ],
+    ),
+    Aim(
+        "500 rules loaded again, beside the calls",
+        "-",
+        "300 ms",
+        [Part("guardrails/reload-500", 300, "{:.0f} ms")],
+    ),
+    Aim(
         "rules over the past add to a check, 100 000 outcomes: two over 24 hours and 7 days / one over all of them",
         "-",
         "0.1 ms",

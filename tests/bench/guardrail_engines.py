@@ -1,4 +1,4 @@
-"""Section `guardrails`: the engine alone by the number of rules, and beside others that are installed.
+"""Section `guardrails`: the engine alone by the number of rules, batches, reloads, and other engines where installed.
 
 The others are in no list of dependencies: `pip install cel-python regopy cedarpy` brings them. One that is missing is
 left out, with the reason.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.rulebook import load_rule_set
+from tests.bench.guardrail_batches import measure_batches, measure_reload
 from tests.bench.guardrail_rules import ACTION, PortableRule, mixed_rules, portable_rules, write_rules
 from tests.bench.load import OneByOne, Sample, Series
 from tests.bench.parts import without_request
@@ -35,7 +35,9 @@ def measure_engines(run: Run) -> None:
     for size, series in mixed.items():
         run.add(f"engine-{size}", "us", Better.LOWER, series.values(microseconds))
     run.add("engine-500-to-50", "x", Better.LOWER, ratios(mixed[500], mixed[50], microseconds))
-    measure_loading(run)
+    measure_reload(run, SIZES[-1])
+    for size in SIZES:
+        measure_batches(run, size)
     compare_engines(run)
 
 
@@ -49,17 +51,6 @@ def engine_with(run: Run, size: int) -> OneByOne:
     path = write_rules(run.folder / f"mixed-{size}.yaml", mixed_rules(size))
     evaluator = GuardrailEvaluator(load_rule_set(path))
     return repeating(lambda: evaluator.evaluate(ACTION))
-
-
-def measure_loading(run: Run) -> None:
-    """Measure how long the largest rulebook takes from its file to the engine, in CPU time of this process."""
-    path = write_rules(run.folder / "loaded.yaml", mixed_rules(SIZES[-1]))
-    rounds = []
-    for _ in range(run.rounds):
-        begun = time.process_time()
-        GuardrailEvaluator(load_rule_set(path))
-        rounds.append((time.process_time() - begun) * 1_000)
-    run.add(f"load-{SIZES[-1]}", "ms", Better.LOWER, rounds)
 
 
 def compare_engines(run: Run) -> None:

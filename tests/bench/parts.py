@@ -9,17 +9,17 @@ from pathlib import Path
 from tests.bench.load import OneByOne
 
 
-def durable_transaction(folder: Path) -> OneByOne:
-    """Return transactions that put one row of an audit entry's size on disk, by the bare driver."""
+def durable_transaction(folder: Path, count: int = 1) -> OneByOne:
+    """Return transactions that put so many rows of an audit entry's size on disk, by the bare driver."""
     connection = sqlite3.connect(folder / "transactions.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, content TEXT)")
-    row = ("x" * 300,)
+    rows = [("x" * 300,)] * count
 
     def send(_: object) -> object:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT INTO entries (content) VALUES (?)", row)
+        connection.executemany("INSERT INTO entries (content) VALUES (?)", rows)
         return connection.execute("COMMIT")
 
     return without_request(send)

@@ -104,6 +104,11 @@ def test_grpc_is_on_the_host_of_the_address(address: str, host: str) -> None:
     assert params(card)["endpoint"] == f"{address}/cstp"
 
 
+def test_the_card_names_where_the_inputs_of_guardrails_are_listed() -> None:
+    named = params(cards().build_public(ADDRESS))["inputsMethod"]
+    assert contract_methods()[named].rpc == "ListInputs"
+
+
 @pytest.mark.parametrize(
     ("given", "grpc_target"),
     [
