@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cstp_grpc.guardrails.cel_variables import RuleExpression
-from cstp_grpc.guardrails.model import Guardrail, InputDeclaration, RuleMatch, RuleScope, RuleSet, TextTemplate
+from cstp_grpc.guardrails.model import (
+    Guardrail,
+    InputDeclaration,
+    ParsedRulebook,
+    RuleMatch,
+    RuleScope,
+    RuleSet,
+    TextTemplate,
+)
 from cstp_grpc.guardrails.rulebook import is_same_json
 
 ItemT = TypeVar("ItemT")
@@ -85,16 +93,16 @@ def compare_items(
     )
 
 
-def rules_by_id(rule_set: RuleSet) -> Mapping[str, tuple[str, Guardrail]]:
-    """Return the guardrails by id, each with the name of its rulebook."""
-    return {rule.id: (rulebook.name, rule) for rulebook in rule_set.rulebooks for rule in rulebook.guardrails}
+def rules_by_id(rule_set: RuleSet) -> Mapping[str, tuple[ParsedRulebook, Guardrail]]:
+    """Return the guardrails by id, each with its rulebook."""
+    return {rule.id: (rulebook, rule) for rulebook in rule_set.rulebooks for rule in rulebook.guardrails}
 
 
-def describe_guardrail(item: tuple[str, Guardrail]) -> JsonObject:
+def describe_guardrail(item: tuple[ParsedRulebook, Guardrail]) -> JsonObject:
     """Return what a rulebook says of a guardrail, without the keys that are absent."""
     rulebook, rule = item
     values = {
-        "rulebook": rulebook,
+        "rulebook": rulebook.name,
         "name": rule.name,
         "description": rule.description,
         "match": describe_match(rule.match),
@@ -103,7 +111,7 @@ def describe_guardrail(item: tuple[str, Guardrail]) -> JsonObject:
         "severity": rule.severity.value,
         "enforcement": rule.enforcement.value,
         "expires": None if rule.expires is None else rule.expires.isoformat().replace("+00:00", "Z"),
-        "owner": rule.owner,
+        "owner": rule.owner or rulebook.owner,
         "tags": list(rule.tags) or None,
         "approvers": list(rule.approvers) or None,
         "message": rule.message,
@@ -141,7 +149,9 @@ def describe_input(declared: InputDeclaration) -> JsonObject:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def find_rule_changes(old: tuple[str, Guardrail], new: tuple[str, Guardrail]) -> tuple[ValueChange, ...]:
+def find_rule_changes(
+    old: tuple[ParsedRulebook, Guardrail], new: tuple[ParsedRulebook, Guardrail]
+) -> tuple[ValueChange, ...]:
     """Return the keys of a guardrail that changed, also by the values of parameters."""
     changes = find_value_changes(describe_guardrail(old), describe_guardrail(new))
     named = {change.key for change in changes}

@@ -272,8 +272,9 @@ def test_differences_are_told_in_words(rulebook: Path, home: Path, invoke: Invok
         "guardrail nothing-risky was changed",
         "  severity is warn",
         "           was block",
+        "  owner is ops",
+        "        was tests",
         '  match is new: {"stakes": ["high"]}',
-        "  owner is new: ops",
         "input rows was added: number",
         "input risky was changed",
         "  default is true",
@@ -281,7 +282,7 @@ def test_differences_are_told_in_words(rulebook: Path, home: Path, invoke: Invok
     ]
     back = invoke("guardrails", "diff", new, rulebook).stdout
     assert "guardrail few-rows was removed: block, dryrun, few-rows" in back
-    assert "  owner is gone; it was ops" in back
+    assert '  match is gone; it was {"stakes": ["high"]}' in back
     assert "are the same" in invoke("guardrails", "diff", new, new).stdout
 
 

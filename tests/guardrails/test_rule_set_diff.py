@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.guardrails.rule_set_diff import RuleSetDiff, ValueChange, compare_rule_sets
 from cstp_grpc.guardrails.rulebook import load_rule_set
+from cstp_grpc.guardrails.rulebook_format import GUARDRAIL, INPUT
 from tests.guardrails.rulebooks import rule, rule_set, write
 
 FLAG = {"flag": {"type": "bool", "default": False}}
@@ -34,7 +35,7 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> RuleSetDiff:
         ({}, {"message": "yes"}, [("message", "no", "yes")]),
         ({"suggestion": "a"}, {"suggestion": "b"}, [("suggestion", "a", "b")]),
         ({"description": "a"}, {}, [("description", "a", None)]),
-        ({}, {"owner": "ops"}, [("owner", None, "ops")]),
+        ({}, {"owner": "ops"}, [("owner", "tests", "ops")]),
         ({"tags": ["a", "b"]}, {"tags": ["b", "a"]}, [("tags", ["a", "b"], ["b", "a"])]),
         (
             {"severity": "approve", "approvers": ["b", "a"]},
@@ -119,6 +120,34 @@ def test_values_of_parameters_are_seen_in_what_is_evaluated(tmp_path: Path) -> N
         ValueChange("when", "has(context.rows) && context.rows > (5.0)", "has(context.rows) && context.rows > (7.0)"),
         ValueChange("message", "at most ${(5.0)}", "at most ${(7.0)}"),
     )
+
+
+WHOLE = {
+    "id": "whole",
+    "name": "Whole",
+    "when": "context.flag",
+    "match": {"category": "database"},
+    "scope": {"agents": ["ci"]},
+    "severity": "approve",
+    "enforcement": "dryrun",
+    "expires": "2030-01-01",
+    "owner": "ops",
+    "tags": ["data"],
+    "approvers": ["ann"],
+    "message": "no",
+    "suggestion": "ask",
+    "description": "all keys",
+}
+
+
+def test_no_key_of_a_guardrail_or_an_input_is_left_out() -> None:
+    assert WHOLE.keys() == GUARDRAIL.schema["properties"].keys()
+    inputs = {"flag": {"type": "bool", "default": True, "description": "d"}}
+    inputs |= {"word": {"type": "string", "required": True, "values": ["a"]}}
+    assert {key for each in inputs.values() for key in each} == INPUT.schema["properties"].keys()
+    diff = compare_rule_sets(rule_set([rule("r", "true")]), rule_set([WHOLE], inputs))
+    assert diff.guardrails.added["whole"].keys() == {"rulebook", *WHOLE} - {"id"}
+    assert diff.inputs.added == inputs
 
 
 def test_where_a_guardrail_stands_does_not_matter_but_its_rulebook_does(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.snippets import DOCUMENTS, ROOT, Snippet, read_snippets
 
 SCHEMA = build_rulebook_schema()
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
-PACKAGED = sorted((ROOT / "guardrails").glob("*.yaml"))
+PACKAGED = [*sorted((ROOT / "guardrails").glob("*.yaml")), ROOT / "cstp_grpc" / "cli" / "examples" / "rulebook.yaml"]
 CASES = sorted((ROOT / "tests" / "cases" / "rulebooks").glob("*.yaml"))
 
 
