@@ -99,6 +99,14 @@ class AskingGuardrail:
         """Return whether an agent with the permission may decide."""
         return not self.approvers or agent in self.approvers
 
+    def ask_again(self, now: AskingGuardrail | None) -> AskingGuardrail:
+        """Return the guardrail as it asks now, None if it does not; a grant of who may not decide any more is gone."""
+        if now is None or now.approvers == self.approvers:
+            return self
+        if self.granted_by is not None and now.may_be_decided_by(self.granted_by):
+            return replace(self, approvers=now.approvers)
+        return replace(self, approvers=now.approvers, granted_by=None, granted_at=None, reusable_until=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Approval:
@@ -141,12 +149,14 @@ class Approval:
         return ApprovalStatus.EXPIRED if self.status in UNDECIDED and self.is_over(at) else self.status
 
     def ask(self, guardrails: Sequence[AskingGuardrail]) -> Approval:
-        """Return the request with the guardrails that ask; it is pending again if it was not requested for all."""
-        known = {each.id for each in self.guardrails}
-        added = tuple(each for each in guardrails if each.id not in known)
-        if not added:
+        """Return the request with the guardrails that ask now; it is pending again if it is not granted for all."""
+        now = {each.id: each for each in guardrails}
+        known = tuple(each.ask_again(now.pop(each.id, None)) for each in self.guardrails)
+        asked = (*known, *now.values())
+        if asked == self.guardrails:
             return self
-        return replace(self, guardrails=(*self.guardrails, *added), status=ApprovalStatus.PENDING)
+        is_granted = all(each.granted_by is not None for each in asked)
+        return replace(self, guardrails=asked, status=self.status if is_granted else ApprovalStatus.PENDING)
 
     def grant(
         self, by: str, at: datetime, comment: str | None, reusable_until: datetime | None, lifetime: timedelta

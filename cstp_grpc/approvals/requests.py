@@ -120,7 +120,7 @@ class ApprovalRequester:
         guardrails = asking_guardrails(question.verdict.violations, keeps_content=question.keeps_content)
         asked = found.ask(guardrails)
         if asked is not found:
-            # Others ask than those for which it was requested or granted: it does not cover them.
+            # Others ask, or name other approvers, than when it was requested or granted: it does not cover them.
             self._record(unit_of_work, asked, AuditEvent.APPROVAL_REQUESTED, at, question)
             return self._reload(unit_of_work, asked)
         waits_elsewhere = question.callback_url is not None and (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import closing, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -48,6 +49,9 @@ EXIT_BLOCKED = 3
 """The exit code where guardrails block."""
 EXIT_APPROVAL_REQUIRED = 4
 """The exit code where nothing but the approval of a person is missing."""
+FIRST_PAUSE_SECONDS = 0.2
+MAX_PAUSE_SECONDS = 5.0
+"""The longest pause between two looks at an approval, each 1.5 times as long as the one before."""
 
 
 MIN_REVISION_OPTION = click.option(
@@ -115,6 +119,7 @@ class JudgedOptions(TypedDict):
 @judged_options
 @inputs_options("--context")
 @click.option("--project", metavar="NAME", help="The project that it is about, for guardrails of some projects only.")
+@click.option("--wait", is_flag=True, help="If an approval is missing, wait until people have decided on it.")
 @federated_options
 @rules_options
 @server_options
@@ -123,6 +128,7 @@ class JudgedOptions(TypedDict):
 def check_command(
     description: str,
     inputs: dict[str, Json],
+    wait: bool,
     scope: str | None,
     asked: tuple[str, ...],
     rules: RulesChoice | None,
@@ -143,19 +149,32 @@ def check_command(
           --context affectsProduction=true --context codeReviewCompleted=true
       cstp check "drop the old table" --context-json '{"affectsProduction": true}' && ./drop.sh
       cstp check "rotate the signing keys" --stakes critical --ask security
+      cstp check "drop the old table" --context rows=5000 --wait && ./drop.sh
       cstp check "drop the old table" --local
       cstp check "drop the old table" --rules guardrails/
     """
+    out = Output(json_wanted=current_state().json_wanted)
     if rules is None:
         with connected_client(choice, timeout) as client:
             answer = client.check_guardrails(description, context=inputs, scope=scope, agents=asked, **judged)
+            if wait and answer.approval_required and answer.HasField("approval"):
+                wait_for_decision(client, out, answer.approval.id)
+                answer = client.check_guardrails(description, context=inputs, scope=scope, agents=asked, **judged)
     else:
-        if timeout or scope or asked or choice.is_made:
+        if timeout or scope or asked or wait or choice.is_made:
             raise click.UsageError("--rules asks no server; options that choose one have no meaning.")
         answer = judge_locally(rules, choice.identity or "", description, inputs, **judged)
-    out = Output(json_wanted=current_state().json_wanted)
     out.answer(answer, lambda console: decision_output.print_check_answer(console, answer))
     exit_by_verdict(answer)
+
+
+def wait_for_decision(client: CstpClient, out: Output, approval_id: str) -> None:
+    """Return once an approval request is pending no more."""
+    out.note(f"Waiting until the approval {approval_id} is decided on; Ctrl-C ends this.")
+    pause = FIRST_PAUSE_SECONDS
+    while client.get_approval(approval_id).status == types_pb2.APPROVAL_STATUS_PENDING:
+        time.sleep(pause)
+        pause = min(pause * 1.5, MAX_PAUSE_SECONDS)
 
 
 def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:

@@ -116,7 +116,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.AuditEvent.AUDIT_EVENT_APPROVAL_DENIED': 'An approval was denied.',
     'cstp.v1.AuditEvent.AUDIT_EVENT_APPROVAL_EXPIRED': 'An approval has expired before it was decided on or used.',
     'cstp.v1.AuditEvent.AUDIT_EVENT_APPROVAL_GRANTED': 'An approval was granted, perhaps for some of the guardrails that ask, which the entry names.',
-    'cstp.v1.AuditEvent.AUDIT_EVENT_APPROVAL_REQUESTED': 'A check or an announcement needs an approval and has requested it, or needs one for more guardrails than before.',
+    'cstp.v1.AuditEvent.AUDIT_EVENT_APPROVAL_REQUESTED': 'A check or an announcement needs an approval and has requested it, or needs it for other guardrails or from others than before.',
     'cstp.v1.AuditEvent.AUDIT_EVENT_APPROVAL_REVOKED': 'What was granted was taken back.',
     'cstp.v1.AuditEvent.AUDIT_EVENT_APPROVAL_USED': 'An approval has let an action through; the check or announcement has an entry of its own under the same request.',
     'cstp.v1.AuditEvent.AUDIT_EVENT_CALLBACK_SENT': 'A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up.',

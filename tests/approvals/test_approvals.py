@@ -132,6 +132,22 @@ def test_another_guardrail_that_asks_needs_its_own_grant(kit: ApprovalKit) -> No
     assert kit.check(ACTION, MANY_ROWS, PRICES).allowed
 
 
+def test_who_is_no_approver_any_more_has_granted_nothing(kit: ApprovalKit) -> None:
+    granted = kit.request(ACTION, PRICES)
+    kit.reviewer.grant(granted, BOB, None, None)
+    # The rules were changed since.
+    still, others = (replace(PRICES, approvers=names) for names in (("bob", "dan"), ("carol",)))
+    waiting = kit.check(ACTION, others)
+    assert (waiting.allowed, waiting.approval and waiting.approval.id) == (False, granted)
+    with pytest.raises(PermissionDenied, match="carol"):
+        kit.reviewer.grant(granted, BOB, None, None)
+    kit.reviewer.grant(granted, CAROL, None, None)
+    assert kit.check(ACTION, others).allowed
+    granted = kit.request(ACTION, PRICES)
+    kit.reviewer.grant(granted, BOB, None, None)
+    assert kit.check(ACTION, still).allowed
+
+
 def test_one_who_grants_a_single_use_outweighs_one_who_grants_a_time(kit: ApprovalKit) -> None:
     shared = kit.request(ACTION, replace(MANY_ROWS, approvers=("carol",)), PRICES)
     kit.reviewer.grant(shared, CAROL, None, NOON + MAX_REUSE)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,6 +45,22 @@ def test_a_check_says_what_to_do_until_it_is_allowed(server: Server) -> None:
     assert f"{approval_id} is granted: alice may do it once, until 20" in granted
     assert f"Approval {approval_id} is used: The backup is verified" in server.ok("check", WHAT, *ROWS)
     assert server("check", WHAT, *ROWS).exit_code == 4
+
+
+def test_a_check_can_wait_until_people_have_decided(server: Server) -> None:
+    with CstpClient(server.app.target, TOKENS["bob"]) as bob, closing(bob.watch_approvals(status=["pending"])) as seen:
+        next(seen)
+
+        def grant_the_next() -> None:
+            bob.grant_approval(next(seen).approval.id)
+
+        with ThreadPoolExecutor(1) as approver:
+            granting = approver.submit(grant_the_next)
+            waited = server("check", WHAT, *ROWS, "--wait", "--json")
+            granting.result()
+    assert waited.exit_code == 0, waited.output
+    assert json.loads(waited.stdout)["approval"]["status"] == "used"
+    assert waited.stderr.startswith("Waiting until the approval apr-")
 
 
 def test_an_announcement_that_was_denied_is_blocked_with_the_comment(server: Server) -> None:

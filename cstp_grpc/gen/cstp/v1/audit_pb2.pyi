@@ -93,7 +93,9 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     AUDIT_EVENT_DECISION_DELETED: _AuditEvent.ValueType  # 26
     """A decision was deleted."""
     AUDIT_EVENT_APPROVAL_REQUESTED: _AuditEvent.ValueType  # 28
-    """A check or an announcement needs an approval and has requested it, or needs one for more guardrails than before."""
+    """A check or an announcement needs an approval and has requested it, or needs it for other guardrails or from others
+    than before.
+    """
     AUDIT_EVENT_APPROVAL_GRANTED: _AuditEvent.ValueType  # 29
     """An approval was granted, perhaps for some of the guardrails that ask, which the entry names."""
     AUDIT_EVENT_APPROVAL_DENIED: _AuditEvent.ValueType  # 30
@@ -170,7 +172,9 @@ AUDIT_EVENT_DECISION_LINKED: AuditEvent.ValueType  # 27
 AUDIT_EVENT_DECISION_DELETED: AuditEvent.ValueType  # 26
 """A decision was deleted."""
 AUDIT_EVENT_APPROVAL_REQUESTED: AuditEvent.ValueType  # 28
-"""A check or an announcement needs an approval and has requested it, or needs one for more guardrails than before."""
+"""A check or an announcement needs an approval and has requested it, or needs it for other guardrails or from others
+than before.
+"""
 AUDIT_EVENT_APPROVAL_GRANTED: AuditEvent.ValueType  # 29
 """An approval was granted, perhaps for some of the guardrails that ask, which the entry names."""
 AUDIT_EVENT_APPROVAL_DENIED: AuditEvent.ValueType  # 30

@@ -88,7 +88,8 @@ const (
 	AuditEvent_AUDIT_EVENT_DECISION_LINKED AuditEvent = 27
 	// A decision was deleted.
 	AuditEvent_AUDIT_EVENT_DECISION_DELETED AuditEvent = 26
-	// A check or an announcement needs an approval and has requested it, or needs one for more guardrails than before.
+	// A check or an announcement needs an approval and has requested it, or needs it for other guardrails or from others
+	// than before.
 	AuditEvent_AUDIT_EVENT_APPROVAL_REQUESTED AuditEvent = 28
 	// An approval was granted, perhaps for some of the guardrails that ask, which the entry names.
 	AuditEvent_AUDIT_EVENT_APPROVAL_GRANTED AuditEvent = 29
