@@ -7,12 +7,13 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
-from mcp.server.streamable_http import EventStore
+from mcp.server.auth.middleware.bearer_auth import AuthorizationContext, BearerAuthBackend, RequireAuthMiddleware
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import EventStore, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
@@ -35,6 +36,8 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """Largest body of a request: that of the largest message of the contract."""
 MAX_SESSIONS: Final = 256
 """Sessions that are open at a time; with what is kept of their streams they take some 256 MiB at the most."""
+MAX_AGENT_SESSIONS: Final = 32
+"""Sessions of one agent. Chosen: an eighth, so that no agent keeps the others out."""
 SESSION_IDLE_SECONDS: Final = 30 * 60.0
 RETRY_MS: Final = 1000
 """How long a host waits before it takes up a stream that broke off."""
@@ -56,6 +59,8 @@ class HttpOptions:
     """Values of the header Origin beside those of this machine; `https://name:*` for any port."""
     max_sessions: int = MAX_SESSIONS
     """Sessions that are open at a time, of all callers."""
+    max_agent_sessions: int = MAX_AGENT_SESSIONS
+    """Sessions of one agent that are open at a time."""
 
     def security_settings(self) -> TransportSecuritySettings:
         """Return the checks against other sites' scripts, which reach this machine through the browser of a user."""
@@ -67,11 +72,22 @@ class HttpOptions:
 
 
 class SessionManager(StreamableHTTPSessionManager):
-    """The manager of the SDK, with a store of events for each session.
+    """The manager of the SDK, with a store of events for each session, and a limit of the sessions of one agent.
 
     Of a store that all sessions share, a host could ask for another's events, and streams of different sessions have
     the same names in it, which are the numbers of requests.
     """
+
+    def __init__(self, app: Server[Any], options: HttpOptions) -> None:
+        super().__init__(
+            app,
+            security_settings=options.security_settings(),
+            retry_interval=RETRY_MS,
+            session_idle_timeout=SESSION_IDLE_SECONDS,
+            max_request_body_size=MAX_BODY_BYTES,
+            max_sessions=options.max_sessions,
+        )
+        self._max_agent_sessions = options.max_agent_sessions
 
     @property
     def event_store(self) -> EventStore:
@@ -81,6 +97,13 @@ class SessionManager(StreamableHTTPSessionManager):
     @event_store.setter
     def event_store(self, _: EventStore | None) -> None:
         """Ignore the one store that the manager would have for all."""
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        """Return the transport of a new session, or None where as many are open as may be."""
+        # The SDK has one limit for all callers. It admits sessions here alone, under its lock.
+        if sum(owner == requestor for owner in self._session_owners.values()) >= self._max_agent_sessions:
+            return None
+        return super()._admit_session(requestor)
 
 
 class MessageServer(uvicorn.Server):
@@ -94,14 +117,7 @@ class MessageServer(uvicorn.Server):
 
 def build_http_app(pool: ClientPool, options: HttpOptions) -> Starlette:
     """Return the application. A request is authenticated before its body is read."""
-    manager = SessionManager(
-        build_mcp_server(pool),
-        security_settings=options.security_settings(),
-        retry_interval=RETRY_MS,
-        session_idle_timeout=SESSION_IDLE_SECONDS,
-        max_request_body_size=MAX_BODY_BYTES,
-        max_sessions=options.max_sessions,
-    )
+    manager = SessionManager(build_mcp_server(pool), options)
     return Starlette(
         routes=[Route(PATH, endpoint=RequireAuthMiddleware(StreamableHTTPASGIApp(manager), required_scopes=[]))],
         middleware=[

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import mcp_types
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from cstp_grpc.contract.json_codec import CodecError
 from cstp_grpc.errors import CstpError, InvalidArgument, MethodNotFound, NotFound
+
+logger = logging.getLogger(__name__)
 
 RESOURCE_NOT_FOUND: Final = -32002
 """The code of a resource that does not exist, until the revision of 2025-11-25 (server/resources, "Error Handling");
@@ -42,3 +47,16 @@ def failures_as_protocol_errors() -> Iterator[None]:
         code = mcp_types.INVALID_PARAMS if invalid else mcp_types.INTERNAL_ERROR
         details = {"reason": error.reason, "metadata": error.metadata}
         raise MCPError(code=code, message=error.message, data=details) from error
+
+
+async def hide_unexpected_failures(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Answer a request; what fails unexpectedly goes to the log alone. Raises MCPError and ValidationError."""
+    try:
+        return await call_next(ctx)
+    except (MCPError, ValidationError):
+        # The SDK sends neither the input nor the text of the library for a ValidationError.
+        raise
+    except Exception as error:
+        # Left to the SDK, its text would be sent to hosts of 2025-11-25.
+        logger.exception("%s failed", ctx.method)
+        raise MCPError(code=mcp_types.INTERNAL_ERROR, message="Internal error; the log has it") from error

@@ -13,6 +13,7 @@ from cstp_grpc.mcp_server.clients import ClientSource
 from cstp_grpc.mcp_server.completions import CompletionHandlers
 from cstp_grpc.mcp_server.elicitation import ANSWER_SECONDS
 from cstp_grpc.mcp_server.prompts import PromptHandlers
+from cstp_grpc.mcp_server.protocol_errors import hide_unexpected_failures
 from cstp_grpc.mcp_server.resources import ResourceHandlers
 from cstp_grpc.mcp_server.tool_calls import ToolHandlers
 from cstp_grpc.version import VERSION
@@ -61,6 +62,7 @@ def build_mcp_server(clients: ClientSource) -> Server[Any]:
         on_completion=completions.complete_argument,
         cache_hints=CACHE_HINTS,
     )
+    server.middleware.append(hide_unexpected_failures)
     # What a host sends back with a person's answers is encrypted under a key of this process, and bound to the call and
     # its caller: a host cannot make up what was asked.
     server.middleware.append(

@@ -112,6 +112,32 @@ def test_a_session_beyond_the_limit_is_refused_until_another_ends(cstp_server: A
         open_session(url)
 
 
+def test_one_agent_does_not_take_all_sessions(cstp_server: App) -> None:
+    with serving_http(cstp_server.target, HttpOptions(max_sessions=3, max_agent_sessions=2)) as url:
+        open_session(url)
+        open_session(url)
+        assert post(url).status_code == 503
+        open_session(url, TOKENS["bob"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "\xff"}}',
+        b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "\\ud800"}}',
+        b'{"jsonrpc": "2.0", "id": %s, "method": "ping"}' % (b"9" * 5000),
+        b"",
+    ],
+    ids=["deep", "bytes", "surrogate", "number", "empty"],
+)
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+def test_a_body_that_is_no_message_is_refused(mcp_url: str, body: bytes, version: str) -> None:
+    named = {"Content-Type": "application/json", "MCP-Protocol-Version": version, "Mcp-Method": "tools/call"}
+    headers = {**ACCEPT, "Authorization": f"Bearer {TOKENS['alice']}", **named}
+    assert httpx2.post(mcp_url, content=body, headers=headers, timeout=SECONDS).status_code == 400
+
+
 def test_a_session_is_that_of_the_agent_that_opened_it(mcp_url: str) -> None:
     headers = open_session(mcp_url)
     assert post(mcp_url, CHECK, **headers).status_code == 200

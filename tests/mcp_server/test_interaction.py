@@ -17,7 +17,9 @@ from mcp.shared.exceptions import MCPError
 from cstp_grpc.client import AsyncCstpClient
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.gen.cstp.v1 import access_pb2
+from cstp_grpc.mcp_server.clients import SingleClient
 from cstp_grpc.mcp_server.http_transport import HttpOptions, open_http_server
+from cstp_grpc.mcp_server.server_setup import build_mcp_server
 from cstp_grpc.server.app import App
 from tests.event_loops import entered_in_thread
 from tests.harness import TOKENS
@@ -203,6 +205,27 @@ class WaitingClient:
 
     async def close(self) -> None:
         """There is nothing to close."""
+
+
+class BrokenClient(WaitingClient):
+    """Fails as no server does."""
+
+    async def call(self, method: RpcMethod, request: Message, timeout: float | None = None) -> Message:
+        raise RuntimeError("a secret of the implementation")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_unexpected_failure_is_told_to_the_log_alone(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def use() -> mcp_types.ErrorData:
+        async with Client(build_mcp_server(SingleClient(BrokenClient())), mode=mode) as client:
+            with pytest.raises(MCPError) as refused:
+                await client.call_tool("check_action", {"description": "x"})
+            return refused.value.error
+
+    error = asyncio.run(use())
+    assert error.code == mcp_types.INTERNAL_ERROR
+    assert "secret" not in f"{error.message} {error.data}"
+    assert "a secret of the implementation" in caplog.text
 
 
 @pytest.fixture
