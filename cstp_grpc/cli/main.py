@@ -137,6 +137,16 @@ GC_THRESHOLD: Final = 100_000
 class LazyCommandGroup(click.Group):
     """A group that imports a command when it is used, since some need libraries that take long to load."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line, or list the commands, and exit."""
+        # Modules are not garbage. Measured: scanning them repeatedly takes an eighth of each command.
+        gc.set_threshold(GC_THRESHOLD)
+        # Nor are they at the end: Python scans them all once more before it exits, a quarter of a short command's time.
+        # Unregistered first, because a process may run several commands.
+        atexit.unregister(gc.freeze)
+        atexit.register(gc.freeze)
+        return super().main(*args, **kwargs)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the commands."""
         return list(COMMANDS)
@@ -149,12 +159,6 @@ class LazyCommandGroup(click.Group):
         # Before the module of the command: ONNX Runtime and gRPC read their variables when they are imported.
         environment.forbid_telemetry()
         environment.silence_grpc()
-        # Modules are not garbage. Measured: scanning them repeatedly takes an eighth of each command.
-        gc.set_threshold(GC_THRESHOLD)
-        # Nor are they at the end: Python scans them all once more before it exits, a quarter of a short command's time.
-        # Unregistered first, because a process may run several commands.
-        atexit.unregister(gc.freeze)
-        atexit.register(gc.freeze)
         module, name = COMMANDS[cmd_name].where.split(":")
         command: click.Command = getattr(importlib.import_module(f"cstp_grpc.cli.{module}"), name)
         return command
