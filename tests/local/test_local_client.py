@@ -101,6 +101,21 @@ def test_clients_that_are_open_at_once_find_what_each_other_records(folder: Path
             bob.get_decision(recorded.id)
 
 
+def test_a_configured_database_is_used(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CSTP_STORAGE__URL", database_url)
+    monkeypatch.setenv("CSTP_DATA_DIR", str(tmp_path / "data"))
+    with ExitStack() as opened:
+        alice, bob = (opened.enter_context(CstpClient("local:", agent=name)) for name in ("alice", "bob"))
+        assert not bob.query_decisions("a queue").decisions
+        recorded = alice.record_decision("Use a queue between the services", visibility="shared")
+        assert [found.id for found in bob.query_decisions("a queue").decisions] == [recorded.id]
+        announced = [each.announce_intent("Drop the queue", visibility="shared") for each in (alice, bob)]
+        assert [len(answer.related_intents) for answer in announced] == [0, 1]
+    with running(settings(tmp_path / "data", storage={"url": database_url})) as app:
+        with CstpClient(app.url, TOKENS["alice"]) as remote:
+            assert remote.get_decision(recorded.id).title == recorded.title
+
+
 def test_processes_that_come_at_once_take_turns(folder: Path) -> None:
     programs = [
         subprocess.Popen([sys.executable, "-c", RECORD_ONE, str(folder), f"agent-{number}"], stdout=subprocess.PIPE)
