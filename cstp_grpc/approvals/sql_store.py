@@ -85,9 +85,7 @@ approvals = Table(
     Column("changed_at", UtcDateTime, nullable=False),
     Column("change", BigInteger, nullable=False),
     # At most one request counts for a digest, whatever else goes wrong.
-    Index(
-        "uq_approvals_digest", "digest", unique=True, sqlite_where=text(IS_CURRENT), postgresql_where=text(IS_CURRENT)
-    ),
+    partial_index("digest", where=IS_CURRENT, name="uq_approvals_digest", unique=True),
     partial_index("agent", "status", where=IS_CURRENT),
     partial_index("expires_at", where=IS_CURRENT),
     Index(None, "change", unique=True),

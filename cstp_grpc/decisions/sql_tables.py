@@ -16,12 +16,11 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
-    text,
 )
 
 from cstp_grpc.storage.schema import IDENTIFIER, SERIAL, UtcDateTime, metadata, partial_index
 
-HAS_OUTCOME = text("outcome IS NOT NULL")
+HAS_OUTCOME = "outcome IS NOT NULL"
 
 decisions = Table(
     "decisions",
@@ -58,7 +57,7 @@ decisions = Table(
     Index(None, "category", "date", "id"),
     Index(None, "project", "date", "id"),
     partial_index("reviewed_date", where="reviewed_date IS NOT NULL"),
-    Index("ix_decisions_outcomes", "agent", "date", "id", sqlite_where=HAS_OUTCOME, postgresql_where=HAS_OUTCOME),
+    partial_index("agent", "date", "id", where=HAS_OUTCOME, name="ix_decisions_outcomes"),
 )
 """The record of decisions.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sqlalchemy import (
+    Dialect,
     Insert,
     Select,
+    Table,
     Text,
     and_,
     bindparam,
@@ -21,7 +23,6 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.intents.model import IntentId, IntentVector, SharedIntent, SharedIntentChange
 from cstp_grpc.intents.sql_store import intent_from_row, intents, shared_intent_changes, shared_intents
@@ -29,6 +30,9 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.schema import UtcDateTime
 from cstp_grpc.storage.sequence_order import SequenceOrder
 from cstp_grpc.storage.unit_of_work import ChangeNotice, CompiledStatement, UnitOfWork, bind_parameters
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 VECTOR_TYPE = np.dtype("<f4")
 """The encoding of stored vectors: little-endian float32 on every machine."""
@@ -49,14 +53,26 @@ INTENT_ID = (shared_intents.c.agent, shared_intents.c.correlation_id)
 NEWEST_CHANGE = select(func.coalesce(func.max(shared_intent_changes.c.number), 0))
 
 
+def insert_for_dialect(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
+    """Return an insertion that can say what happens to rows that exist; only the dialect in use is loaded."""
+    if dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)
+
+
 class SqlSharedIntentStore:
     """Stores vectors and verdicts in the table `shared_intents`, and changes in `shared_intent_changes`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._numbers_overtake = database.dialect.name == "postgresql"
-        dialect = postgresql if self._numbers_overtake else sqlite
-        insertion = dialect.insert(shared_intents).values(bind_parameters(column.name for column in shared_intents.c))
+        insertion = insert_for_dialect(shared_intents, database.dialect).values(
+            bind_parameters(column.name for column in shared_intents.c)
+        )
         replaced = {name: insertion.excluded[name] for name in ("model", "vector", "allowed")}
         # Whoever adds or repeats a revision holds its lock, so that no other transaction waits for this row.
         upsert = insertion.on_conflict_do_update(index_elements=[column.name for column in KEY], set_=replaced)

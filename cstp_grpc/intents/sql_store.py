@@ -33,7 +33,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.intents.model import AnnouncedIntent, Intent, IntentClosing, IntentContended, IntentFilter, IntentKey
@@ -292,6 +292,9 @@ def locking_insert_statement() -> Insert:
 
     A plain insertion would wait for that transaction, which may in turn wait for this one because of another intent.
     """
+    # Loaded only where it is used: the dialect comes with all its drivers.
+    from sqlalchemy.dialects import postgresql
+
     values = [
         cast(bindparam(f"{PARAMETER_PREFIX}{column.name}", type_=column.type), column.type) for column in INSERTED
     ]

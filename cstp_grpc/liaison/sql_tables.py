@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Boolean, Column, ForeignKeyConstraint, Index, Integer, Table, Text, false, text
+from sqlalchemy import Boolean, Column, ForeignKeyConstraint, Index, Integer, Table, Text, false
 
 from cstp_grpc.canonical_json import MAX_EXACT_INTEGER, encode_canonical_json
 from cstp_grpc.liaison.model import (
@@ -51,14 +51,7 @@ chat_sessions = Table(
     Column("closed_at", UtcDateTime),
     # The content comes last: SQLite walks through all that stands before a column to read it.
     Column("context", Text, nullable=False),
-    Index(
-        "uq_chat_sessions_active",
-        "tenant",
-        "user_id",
-        unique=True,
-        sqlite_where=text(OPEN_SESSION),
-        postgresql_where=text(OPEN_SESSION),
-    ),
+    partial_index("tenant", "user_id", where=OPEN_SESSION, name="uq_chat_sessions_active", unique=True),
     Index(None, "tenant", "created_at", "id"),
     Index(None, "tenant", "user_id", "created_at", "id"),
     Index(None, "tenant", "active_agent", "created_at", "id"),
@@ -86,14 +79,8 @@ chat_messages = Table(
     Column("metadata", Text),
     Column("content", Text, nullable=False),
     ForeignKeyConstraint(["tenant", "session_id"], ["chat_sessions.tenant", "chat_sessions.id"]),
-    Index(
-        "uq_chat_messages_message_id",
-        "tenant",
-        "session_id",
-        "message_id",
-        unique=True,
-        sqlite_where=text(NAMED_MESSAGE),
-        postgresql_where=text(NAMED_MESSAGE),
+    partial_index(
+        "tenant", "session_id", "message_id", where=NAMED_MESSAGE, name="uq_chat_messages_message_id", unique=True
     ),
     Index(None, "sent_at"),
     sqlite_with_rowid=False,
@@ -118,12 +105,7 @@ liaison_shares = Table(
     Column("task_id", Text),
     Column("delivered_at", UtcDateTime),
     Column("shared_context", Text, nullable=False),
-    Index(
-        "ix_liaison_shares_next_attempt_at",
-        "next_attempt_at",
-        sqlite_where=text(TO_DELIVER),
-        postgresql_where=text(TO_DELIVER),
-    ),
+    partial_index("next_attempt_at", where=TO_DELIVER, name="ix_liaison_shares_next_attempt_at"),
     Index(None, "tenant", "conversation_id"),
     Index(None, "shared_at"),
     sqlite_with_rowid=False,

@@ -6,6 +6,7 @@ The tables themselves stand beside the SQL stores of their rooms.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 from sqlalchemy import (
     JSON,
@@ -59,6 +60,12 @@ metadata = MetaData(
 )
 
 
-def partial_index(*columns: str, where: str) -> Index:
+CONDITION: Final = "condition"
+"""The key, in the info of an index over some rows only, of their condition."""
+
+
+def partial_index(*columns: str, where: str, name: str | None = None, unique: bool = False) -> Index:
     """Return an index over the rows that meet a condition; a query must repeat the condition to use it."""
-    return Index(None, *columns, sqlite_where=text(where), postgresql_where=text(where))
+    # Not `postgresql_where`, for which SQLAlchemy loads the dialect and all its drivers, wherever the journal is.
+    # Migrations make the indexes, and a test compares the two.
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), info={CONDITION: where})

@@ -111,9 +111,9 @@ def test_a_configured_database_is_used(database_url: str, tmp_path: Path, monkey
         assert [found.id for found in bob.query_decisions("a queue").decisions] == [recorded.id]
         announced = [each.announce_intent("Drop the queue", visibility="shared") for each in (alice, bob)]
         assert [len(answer.related_intents) for answer in announced] == [0, 1]
-    with running(settings(tmp_path / "data", storage={"url": database_url})) as app:
-        with CstpClient(app.url, TOKENS["alice"]) as remote:
-            assert remote.get_decision(recorded.id).title == recorded.title
+    wanted = settings(tmp_path / "data", storage={"url": database_url})
+    with running(wanted) as app, CstpClient(app.url, TOKENS["alice"]) as remote:
+        assert remote.get_decision(recorded.id).title == recorded.title
 
 
 def test_processes_that_come_at_once_take_turns(folder: Path) -> None:
