@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,8 @@ from cstp_grpc.cli.process_supervision import (
     stop_all,
 )
 from cstp_grpc.config import Settings, count_bridges, count_workers, dial_host, join_host_port
-from cstp_grpc.guardrails.rulebook_files import RulebookFile
-from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment, WorkerTask, rulebook_path
+from cstp_grpc.guardrails.rulebook_copy import RulebookCopy
+from cstp_grpc.server.deployment import INDEX_FOLDER, RULEBOOK_COPY, Deployment, WorkerTask
 from cstp_grpc.server.interceptors.call_limits import create_shared_memory
 from cstp_grpc.storage.locks import DataDirLock
 
@@ -160,8 +160,8 @@ class WorkerProcesses:
                 opened.callback(os.close, memory)
             self._index_url = start_index(opened, settings)
             self._opened = opened.pop_all()
-        # A worker that is started again while the files are invalid begins with these.
-        self._rulebooks = read_rulebooks(settings)
+        # The rules of an earlier run are not those with which a worker may begin.
+        RulebookCopy(settings.data_dir / RULEBOOK_COPY).remove()
         grpc = settings.grpc.model_copy(update={"port": shared.port})
         self._settings = settings.model_copy(update={"grpc": grpc})
         stop_seconds = settings.grpc.drain_seconds + STOP_SECONDS
@@ -239,20 +239,9 @@ class WorkerProcesses:
             vectors_memory=self._vectors_memory,
             index_url=self._index_url,
             feeds_index=index == 0,
-            rulebooks=self._rulebooks,
+            rulebook_copy=self._settings.data_dir / RULEBOOK_COPY,
         )
         return WorkerTask(f"worker {index + 1}", self._settings, deployment).encode()
-
-
-def read_rulebooks(settings: Settings) -> Sequence[RulebookFile] | None:
-    """Read the configured rulebooks; return None if that fails, which the first worker reports."""
-    # Imported here, because it reads YAML and knows the engine, neither of which a supervisor needs later.
-    from cstp_grpc.guardrails.rulebook_extension import collect_rulebook_files
-
-    try:
-        return collect_rulebook_files(rulebook_path(settings))
-    except OSError:
-        return None
 
 
 def start_index(opened: ExitStack, settings: Settings) -> str | None:

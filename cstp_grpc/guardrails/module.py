@@ -12,6 +12,7 @@ from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import UnknownInputPolicy
 from cstp_grpc.guardrails.explanation_pages import RuleExplainer
 from cstp_grpc.guardrails.rulebook import RulebookError, read_rulebooks
+from cstp_grpc.guardrails.rulebook_copy import RulebookCopy
 from cstp_grpc.guardrails.rulebook_reload import RulebookReloader, RuleLoader
 from cstp_grpc.guardrails.rules_in_force import LoadedRules, RulesInForce
 from cstp_grpc.guardrails.servicer import GuardrailService
@@ -41,22 +42,28 @@ def open_rules(
     guardrails = settings.cstp.guardrails
     policy = UnknownInputPolicy(guardrails.undeclared, guardrails.unknown_action)
     loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock)
-    rules = RulesInForce(load_first_rules(loader, deployment))
+    copy = None if deployment.rulebook_copy is None else RulebookCopy(deployment.rulebook_copy)
+    rules = RulesInForce(load_first_rules(loader, copy))
+    if copy is not None:
+        rules.follow(lambda loaded: copy.write(loaded.files))
     return RuleParts(rules, RulebookReloader(loader, rules))
 
 
-def load_first_rules(loader: RuleLoader, deployment: Deployment) -> LoadedRules:
+def load_first_rules(loader: RuleLoader, copy: RulebookCopy | None) -> LoadedRules:
     """Load the rules with which a server begins. Raises RulebookError.
 
-    A worker that is started again begins with those that its supervisor has read, if the files are invalid by now.
+    A worker that starts again while the files are invalid begins with those that workers loaded last.
     """
-    found, unreadable = read_rulebooks(loader.path)
     try:
-        return loader.load(found, unreadable)
+        loaded = loader.load(*read_rulebooks(loader.path))
     except RulebookError:
-        if deployment.rulebooks is None:
+        last = None if copy is None else copy.read()
+        if last is None:
             raise
-        return loader.load(deployment.rulebooks)
+        return loader.load(last)
+    if copy is not None:
+        copy.write(loaded.files)
+    return loaded
 
 
 def build_guardrails_module(shared: SharedParts, parts: RuleParts, checker: GuardrailChecker) -> Module:

@@ -125,6 +125,11 @@ class RulebookReloader:
                 loaded = self._loader.load(files, unreadable)
         except RulebookError as error:
             self._report_failure(error)
+        except Exception:
+            # Visible to all who look, though nobody foresaw it; the thread logs it with its traceback.
+            unforeseen = RulebookProblem(str(self._loader.path), 1, "rulebook", "cannot be loaded; the log says why")
+            self._report_failure(RulebookError([unforeseen]))
+            raise
         else:
             self._rules.replace(loaded)
             logger.info("the rules %s are in force instead of %s", loaded.listing.version, former.listing.version)
@@ -157,8 +162,8 @@ class RulebookReloader:
 SWITCH_SECONDS: Final = sys.getswitchinterval()
 """After how long a thread gives way to others that wait for the interpreter, unless changed: 5 ms."""
 FREQUENT_SWITCH_SECONDS: Final = 0.0005
-"""The same while rules are loaded. A call changes threads several times, and waits so long each time. Measured while 500
-rules are loaded: another thread has its turn three times as often as with 5 ms, and the load takes a sixth longer."""
+"""The same while rules are loaded. A call changes threads several times, and waits so long each time. Measured with 500
+rules: another thread has its turn three times as often as with 5 ms, and the load takes a sixth longer."""
 
 
 @contextmanager

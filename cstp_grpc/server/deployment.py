@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.config import Settings
-from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook_path
+from cstp_grpc.guardrails.rulebook_files import default_rulebook_path
 from cstp_grpc.storage.locks import ProcessWriteLock
 
 if TYPE_CHECKING:
     from cstp_grpc.storage.database import Database
 
+RULEBOOK_COPY: Final = "rulebooks.loaded"
+"""The file of the rulebooks that workers loaded last, within the data folder."""
 INDEX_FOLDER: Final = "chroma"
 """The folder of the embedded index within the data folder."""
 
@@ -41,8 +42,8 @@ class Deployment:
     """URL of the supervisor's Chroma server, in mode `embedded`; None if this process runs its own."""
     feeds_index: bool = True
     """True if this process feeds the index; exactly one of the processes that share it does."""
-    rulebooks: Sequence[RulebookFile] | None = None
-    """The rulebooks as they were when the supervisor started, for processes that find invalid ones; None without it."""
+    rulebook_copy: Path | None = None
+    """The file with the rulebooks that one of the processes loaded last; None for a single process."""
 
     def shares_database(self, database: Database) -> bool:
         """Return whether other processes may write to the database: local workers, or other hosts on PostgreSQL."""

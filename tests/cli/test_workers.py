@@ -152,7 +152,10 @@ def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path
         assert len(children(process, BRIDGE)) == 1
         target = process.value("gRPC")
         before = children(process, WORKER)
-        # A worker that starts while they are invalid judges by those of the first start.
+        # A worker that starts while they are invalid judges by those that were loaded last.
+        rules.write_text(rules.read_text().replace("name: default", "name: changed"))
+        for _ in before:
+            process.wait_for("are in force instead of default@")
         rules.write_text("nonsense")
         with closing(JsonRpcCaller(process.value("JSON-RPC").removesuffix("/cstp"))) as bridged:
             os.kill(before[0], signal.SIGKILL)
@@ -168,6 +171,8 @@ def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path
             wait_until(is_well, "the bridge calls the worker that is left")
             process.wait_for("serves again")
             ok(bridged.call("cstp.checkGuardrails", {"action": {"description": "x"}}, TOKEN))
+            for _ in range(8):
+                assert ok(check(target))["ruleSetVersion"].startswith("changed@")
         after = children(process, WORKER)
         assert len(after) == 2
         assert before[1] in after
@@ -204,7 +209,7 @@ def test_port_and_data_folder_are_in_use_as_long_as_a_worker_lives(home: Path, i
             assert "is the port taken? Set grpc.port to another" in result.stderr
         result = invoke("serve", "--config", "cstp.yaml", env=ENVIRONMENT)
         assert result.exit_code == 1
-        assert "is in use by another cstp process" in result.stderr
+        assert "is in use by" in result.stderr
 
         pids = children(process, "")
         assert len(pids) == 4
@@ -213,7 +218,7 @@ def test_port_and_data_folder_are_in_use_as_long_as_a_worker_lives(home: Path, i
         process.end(signal.SIGKILL)
         result = invoke("serve", "--config", "cstp.yaml", env=ENVIRONMENT)
         os.kill(stopped, signal.SIGCONT)
-        assert "is in use by another cstp process" in result.stderr
+        assert "is in use by" in result.stderr
         wait_until(lambda: not any(map(is_running, pids)), "all children end")
 
 
