@@ -32,6 +32,7 @@ else:
 @click.option("--request-id", help="Caused by exactly this request.")
 @click.option("--correlation-id", help="With exactly this correlation id.")
 @click.option("--decision", "decision_id", metavar="ID", help="About exactly this decision.")
+@click.option("--approval", "approval_id", metavar="ID", help="About exactly this approval.")
 @click.option("--error", metavar="REASON", help="Failed for exactly this reason, for example RATE_LIMITED.")
 @click.option("--after", type=parse_instant, metavar="DATE", help="Then or later.")
 @click.option("--before", type=parse_instant, metavar="DATE", help="Then or earlier.")
@@ -47,6 +48,7 @@ def audit_command(
     request_id: str | None,
     correlation_id: str | None,
     decision_id: str | None,
+    approval_id: str | None,
     error: str | None,
     after: datetime | None,
     before: datetime | None,
@@ -59,6 +61,7 @@ def audit_command(
       cstp audit --blocked --after 2026-01-01
       cstp audit --event intent_announced --by emerson --json
       cstp audit --event calls_refused --error RATE_LIMITED
+      cstp audit --approval apr-0f3a9b2c4d5e6f708192
     """
     entries = client.list_audit_entries(
         event=event,
@@ -68,6 +71,7 @@ def audit_command(
         request_id=request_id,
         correlation_id=correlation_id,
         decision_id=decision_id,
+        approval_id=approval_id,
         error=error,
         after=after,
         before=before,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -10,13 +11,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.approvals.model import ApprovalFilter, digest_of_action
 from cstp_grpc.audit.model import AuditEvent, AuditFilter
 from cstp_grpc.canonical_json import is_same_json
-from cstp_grpc.enums import ApprovalStatus
+from cstp_grpc.enums import ApprovalStatus, Stakes
 from cstp_grpc.errors import Conflict, InvalidArgument, PermissionDenied, RateLimited
 from cstp_grpc.guardrails.model import Action, CodeFacts
 from cstp_grpc.storage.database import Database, open_database
@@ -296,6 +298,37 @@ def test_the_digest_covers_the_agent_and_everything_that_it_states(other: Action
 )
 def test_the_digest_leaves_out_what_the_server_adds(same: Action) -> None:
     assert digest_of_action(same, None) == digest_of_action(ACTION, None)
+
+
+def test_the_digest_is_that_of_the_documented_object() -> None:
+    action = Action(
+        "Fix the prices",
+        category="database",
+        stakes=Stakes.HIGH,
+        confidence=0.75,
+        context={"rows": 5000, "share": 0.5},
+        project="shop",
+        agent="emerson",
+        announced_context="For the sale",
+        code=CodeFacts(paths=("prices.sql",)),
+    )
+    stated: dict[str, Any] = {
+        "version": 1,
+        "agent": "emerson",
+        "onBehalfOf": "ada",
+        "description": "Fix the prices",
+        "category": "database",
+        "stakes": "high",
+        "confidence": 0.75,
+        "project": "shop",
+        "paths": ["prices.sql"],
+        "announcedContext": "For the sale",
+        "context": {"rows": 5000, "share": 0.5},
+    }
+    # By the library itself: requests that are pending when a server is updated must be found afterwards.
+    assert digest_of_action(action, "ada") == hashlib.sha256(rfc8785.dumps(stated)).hexdigest()
+    bare: dict[str, Any] = {"version": 1, "agent": "emerson", "description": "Rest", "stakes": "medium"}
+    assert digest_of_action(Action("Rest", agent="emerson"), None) == hashlib.sha256(rfc8785.dumps(bare)).hexdigest()
 
 
 def test_a_number_that_json_does_not_have_has_no_digest() -> None:

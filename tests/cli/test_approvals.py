@@ -44,6 +44,8 @@ def test_a_check_says_what_to_do_until_it_is_allowed(server: Server) -> None:
     granted = server.ok("approvals", "grant", approval_id, "--comment", "The backup is verified", agent="bob")
     assert f"{approval_id} is granted: alice may do it once, until 20" in granted
     assert f"Approval {approval_id} is used: The backup is verified" in server.ok("check", WHAT, *ROWS)
+    entries = server.json("audit", "--approval", approval_id, agent="bob")["entries"]
+    assert {"approval_requested", "approval_granted", "approval_used"} < {entry["event"] for entry in entries}
     assert server("check", WHAT, *ROWS).exit_code == 4
 
 

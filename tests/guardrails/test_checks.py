@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,9 +10,10 @@ import pytest
 from cstp_grpc.audit.judged_actions import JudgedAction
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, NullAuditSink
 from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, Unavailable
-from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.checker import ApprovalQuestion, GuardrailChecker, ResultT
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.model import Action, CheckResult
+from cstp_grpc.guardrails.model import Action, CheckResult, Verdict
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from tests.guardrails.rulebooks import rule, rule_set
 from tests.lanes import ObservedLane
 
@@ -189,3 +190,23 @@ def test_a_batch_whose_answer_would_be_too_long_is_refused_and_not_on_record() -
         check_batch(trail, [Action("one", context={"bad": True})] * 50, max_bytes=10_000)
 
     assert trail.entries == []
+
+
+class RefusingGate:
+    """A gate that nothing may ask."""
+
+    def prepare(self, question: ApprovalQuestion) -> Callable[[UnitOfWork], Verdict]:
+        raise AssertionError(question)
+
+    async def write(self, job: Callable[[UnitOfWork], ResultT]) -> ResultT:
+        raise AssertionError(job)
+
+
+@pytest.mark.parametrize("context", [{"bad": False}, {"bad": True}, {"bad": "no bool"}])
+def test_what_is_allowed_or_blocked_asks_for_no_approval(context: dict[str, Any]) -> None:
+    memory = Memory()
+    rules = rule_set([rule("no", "context.bad"), rule("ask", "context.bad", "approve")], {"bad": {"type": "bool"}})
+    checks = GuardrailChecker(GuardrailEvaluator(rules), memory, lambda: NOW, approvals=RefusingGate())
+    verdict = check(checks, Action("do it", context=context), "emerson", None, "r-1").verdict
+    assert not verdict.approval_required
+    assert memory.writes == 1
