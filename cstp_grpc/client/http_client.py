@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
+import json
 import socket
 import ssl
 import time
@@ -10,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, unquote, urlsplit
 
 if TYPE_CHECKING:
     import httpcore
@@ -224,6 +226,85 @@ class HttpClient:
             stream.close()
             raise
         return stream
+
+
+MAX_CONNECTIONS: Final = 100
+MAX_IDLE_CONNECTIONS: Final = 20
+IDLE_SECONDS: Final = 5.0
+"""How many connections a pool opens and keeps, and for how long it keeps those that nobody uses. Those of httpx."""
+
+
+class PooledHttpClient:
+    """Sends requests to one server, on connections that stay open. Thread-safe.
+
+    Redirects are not followed, and proxies are not used. A user and password in the URL are sent as basic
+    authentication.
+    """
+
+    def __init__(self, url: str, tls: ssl.SSLContext) -> None:
+        """Prepare to send to `http://HOST:PORT` or `https://…`, with a path if a gateway needs one."""
+        # Not loaded before it is needed, as in `HttpClient`, and not httpx, which loads rich and click besides.
+        import httpcore
+
+        self._url = urlsplit(url.rstrip("/"))
+        self._headers = {"accept": "application/json", **basic_authentication(self._url)}
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=tls,
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+            keepalive_expiry=IDLE_SECONDS,
+        )
+        self._closed = False
+
+    @property
+    def logged_url(self) -> str:
+        """The URL without the user and password."""
+        return self._url._replace(netloc=self._url.netloc.rpartition("@")[2]).geturl()
+
+    def request_json(self, method: str, path: str, value: object, seconds: float) -> HttpResponse:
+        """Send a value as JSON, or no body for None, and return the whole response.
+
+        `seconds` bounds each wait. Raises TimeoutError; ConnectionResetError if a connection ended before the response,
+        as one may that was open for a while; other OSErrors if no host answers; HttpProtocolError.
+        """
+        import httpcore
+
+        if self._closed:
+            raise ConnectionError("the client is closed")
+        host = encode_host(self._url)
+        target = request_target(self._url._replace(path=self._url.path + path))
+        address = httpcore.URL(scheme=self._url.scheme, host=host, port=self._url.port, target=target)
+        headers, body = {"host": host_header(host, self._url), **self._headers}, None
+        if value is not None:
+            headers["content-type"] = "application/json"
+            body = json.dumps(value).encode()
+        sent = [(name.encode("ascii"), text.encode("ascii")) for name, text in headers.items()]
+        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), seconds)
+        try:
+            response = self._pool.request(method, address, headers=sent, content=body, extensions={"timeout": timeouts})
+        except httpcore.TimeoutException as error:
+            raise TimeoutError(str(error)) from error
+        except (httpcore.ReadError, httpcore.WriteError, httpcore.RemoteProtocolError) as error:
+            raise ConnectionResetError(str(error)) from error
+        except httpcore.NetworkError as error:
+            raise ConnectionError(str(error)) from error
+        except (httpcore.ProtocolError, httpcore.UnsupportedProtocol) as error:
+            raise HttpProtocolError(str(error)) from error
+        names = {name.decode("ascii").lower(): text.decode("latin-1") for name, text in response.headers}
+        return HttpResponse(response.status, names, response.content)
+
+    def close(self) -> None:
+        """Close all connections; later requests are refused."""
+        self._closed = True
+        self._pool.close()
+
+
+def basic_authentication(url: SplitResult) -> dict[str, str]:
+    """Return the header for the user and password of a URL; no header without a user."""
+    if not url.username:
+        return {}
+    named = f"{unquote(url.username)}:{unquote(url.password or '')}"
+    return {"authorization": f"Basic {base64.b64encode(named.encode()).decode()}"}
 
 
 class DeadlineStream:

@@ -7,20 +7,18 @@ which hangs would hang every search.
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import re
 import ssl
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from cstp_grpc.client.http_client import HttpProtocolError, HttpResponse, PooledHttpClient
 from cstp_grpc.decisions.search.ann_index import IndexCorrupted, IndexUnavailable
 from cstp_grpc.decisions.store import Vector
-
-if TYPE_CHECKING:
-    import httpx
-
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +37,10 @@ class ChromaHttpClient:
 
     def __init__(self, url: str) -> None:
         """Create a client for `http://HOST:PORT` or `https://…`, with a path if a gateway needs one."""
-        # Imported late: it takes a good part of the start, and a server without an index never needs it.
-        import httpx
-
-        self._logged_url = str(httpx.URL(url).copy_with(userinfo=b""))
-        """The address without the user and password that a gateway may need."""
         # For plain HTTP a context that trusts nobody: reading the authorities of the system takes 20 to 30 ms.
-        verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.startswith("http://") else True
-        # `trust_env` would read HTTP_PROXY, and send the vectors of private decisions through a proxy.
-        self._client = httpx.Client(base_url=url.rstrip("/") + API, trust_env=False, verify=verify)
+        is_plain = url.startswith("http://")
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else ssl.create_default_context()
+        self._http = PooledHttpClient(url.rstrip("/") + API, tls)
 
     def heartbeat(self, timeout: float) -> None:
         """Check that the server responds. Raises IndexUnavailable."""
@@ -60,46 +53,42 @@ class ChromaHttpClient:
 
         `timeout` is in seconds, for each wait. Raises IndexUnavailable, and IndexCorrupted if the response is an error.
         """
-        import httpx
-
         try:
             response = self._send(method, path, body, timeout)
-        # httpx raises RuntimeError for a closed client: the supervisor closed it while a search was running.
-        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
-            logger.debug("%s %s at %s: %r", method, path, self._logged_url, error)
+        # Also if the supervisor closed the client while a search was running.
+        except (OSError, HttpProtocolError) as error:
+            logger.debug("%s %s at %s: %r", method, path, self._http.logged_url, error)
             raise IndexUnavailable("the Chroma server does not answer") from error
-        status = response.status_code
+        status = response.status
         if status == NOT_FOUND:
             return None
         if status in OVERLOADED:
             raise IndexUnavailable(f"the Chroma server answers with status {status}")
-        if not response.is_success:
+        if not 200 <= status < 300:
             logger.warning(
                 "%s %s at %s: status %d, %r",
                 method,
                 path,
-                self._logged_url,
+                self._http.logged_url,
                 status,
-                response.text[:MAX_LOGGED_CHARACTERS],
+                response.body.decode("utf-8", "replace")[:MAX_LOGGED_CHARACTERS],
             )
             raise IndexCorrupted(f"the Chroma server answers with status {status}")
         try:
-            return response.json()
+            return json.loads(response.body)
         except ValueError as error:
             raise IndexCorrupted("the Chroma server answers with something other than JSON") from error
 
-    def _send(self, method: str, path: str, body: object, timeout: float) -> httpx.Response:
-        import httpx
-
+    def _send(self, method: str, path: str, body: object, timeout: float) -> HttpResponse:
         try:
-            return self._client.request(method, path, json=body, timeout=timeout)
-        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return self._http.request_json(method, path, body, timeout)
+        except ConnectionResetError:
             # The server may have closed the connection since it was last used; all requests can be repeated.
-            return self._client.request(method, path, json=body, timeout=timeout)
+            return self._http.request_json(method, path, body, timeout)
 
     def close(self) -> None:
         """Close all connections."""
-        self._client.close()
+        self._http.close()
 
 
 INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9]+")

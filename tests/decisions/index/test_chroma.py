@@ -171,6 +171,38 @@ def test_strange_answers(
     assert "password" not in caplog.text
 
 
+def test_a_gateway_is_told_who_asks() -> None:
+    heads: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                heads.append(connection.recv(4096).decode())
+                connection.sendall(answer("200 OK", b"1"))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listener.getsockname()[1]
+        with closing(ChromaHttpClient(f"http://ada:p%40ss@127.0.0.1:{port}/index/")) as http:
+            assert http.call("POST", "/count", {}, 5.0) == 1
+        thread.join()
+    lines = heads[0].split("\r\n")
+    assert lines[0] == "POST /index/api/v2/count HTTP/1.1"
+    assert {f"host: 127.0.0.1:{port}", "authorization: Basic YWRhOnBAc3M="} <= set(lines[1:])
+
+
+def test_a_client_that_was_closed_asks_nobody() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        http = ChromaHttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        http.close()
+        with pytest.raises(IndexUnavailable):
+            http.call("GET", "/count", None, 5.0)
+        listener.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
 def test_a_server_that_never_answers_is_given_up() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
