@@ -14,12 +14,14 @@ import click
 
 from cstp_grpc.cli.command_decorators import config_option, current_state, server_options
 from cstp_grpc.cli.output import Output
-from cstp_grpc.config.environment import command_environment
+from cstp_grpc.config.environment import command_environment, is_loopback
 from cstp_grpc.errors import CannotListen
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
     from cstp_grpc.mcp_server.http_transport import HttpOptions
+
+logger = logging.getLogger(__name__)
 
 MISSING_EXTRA: Final = "`cstp mcp` needs the MCP SDK, which is not installed: pip install 'cstp-grpc[mcp]'"
 DEFAULT_PORT: Final = 8150
@@ -84,6 +86,8 @@ def mcp_command(
     if not http:
         asyncio.run(serve_host(state.endpoint, timeout))
         return
+    if not is_loopback(host):
+        logger.warning("Others than this machine reach %s, and their tokens travel unencrypted: use a TLS proxy", host)
     from cstp_grpc.mcp_server.http_transport import HttpOptions
 
     try:

@@ -98,7 +98,7 @@ class CallerVerifier:
 
     def __init__(self, pool: ClientPool) -> None:
         self._pool = pool
-        # By digests, so that the memory of the process holds no more copies of tokens than it must.
+        # By digests, whose comparison tells nothing of a token by the time that it takes.
         self._known: TTLCache[bytes, AccessToken] = TTLCache(MAX_KNOWN_TOKENS, TOKEN_SECONDS)
 
     async def verify_token(self, token: str) -> AccessToken | None:

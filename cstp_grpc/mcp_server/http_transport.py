@@ -54,7 +54,7 @@ class HttpOptions:
     port: int = 0
     """0 for any free one."""
     allowed_hosts: Sequence[str] = ()
-    """Values of the header Host beside those of this machine; `name:*` for any port."""
+    """Values of the header Host beside `host` and the names of this machine; `name:*` for any port."""
     allowed_origins: Sequence[str] = ()
     """Values of the header Origin beside those of this machine; `https://name:*` for any port."""
     max_sessions: int = MAX_SESSIONS
@@ -64,9 +64,10 @@ class HttpOptions:
 
     def security_settings(self) -> TransportSecuritySettings:
         """Return the checks against other sites' scripts, which reach this machine through the browser of a user."""
+        own = f"[{self.host}]" if ":" in self.host else self.host
         return TransportSecuritySettings(
             enable_dns_rebinding_protection=True,
-            allowed_hosts=[*(f"{name}:*" for name in LOOPBACK_HOSTS), *self.allowed_hosts],
+            allowed_hosts=[*(f"{name}:*" for name in (*LOOPBACK_HOSTS, own)), *self.allowed_hosts],
             allowed_origins=[*(f"http://{name}:*" for name in LOOPBACK_HOSTS), *self.allowed_origins],
         )
 

@@ -93,6 +93,14 @@ def test_pages_of_other_sites_are_refused(mcp_url: str, headers: dict[str, str],
     assert post(mcp_url, **headers).status_code == status
 
 
+def test_the_names_by_which_others_call_it_are_let_in(cstp_server: App) -> None:
+    assert "10.0.0.5:*" in HttpOptions(host="10.0.0.5").security_settings().allowed_hosts
+    assert "[fd00::5]:*" in HttpOptions(host="fd00::5").security_settings().allowed_hosts
+    with serving_http(cstp_server.target, HttpOptions(allowed_hosts=["mcp.example"])) as url:
+        assert post(url, host="mcp.example").status_code == 200
+        assert post(url, host="other.example").status_code == 421
+
+
 def test_an_origin_that_is_allowed_is_let_in(cstp_server: App) -> None:
     with serving_http(cstp_server.target, HttpOptions(allowed_origins=["https://ide.example"])) as url:
         assert post(url, origin="https://ide.example").status_code == 200
