@@ -196,13 +196,16 @@ class Approval:
         return replace(self, status=ApprovalStatus.DENIED, decided_by=by, decided_at=at, comment=comment)
 
     def revoke(self, by: str, at: datetime, comment: str | None) -> Approval:
-        """Return the approval revoked; itself if it is. Raises PermissionDenied, and Conflict if it is not granted."""
+        """Return the approval revoked; itself if it is.
+
+        Raises PermissionDenied, and Conflict if it is neither granted nor denied.
+        """
         self._decidable_by(by)
         status = self.status_at(at)
         if status is ApprovalStatus.REVOKED:
             return self
-        if status is not ApprovalStatus.GRANTED:
-            raise self._wrong_status_error("is not granted", at)
+        if status not in (ApprovalStatus.GRANTED, ApprovalStatus.DENIED):
+            raise self._wrong_status_error("is neither granted nor denied", at)
         return replace(
             self, status=ApprovalStatus.REVOKED, decided_by=by, decided_at=at, comment=comment, is_current=False
         )

@@ -121,7 +121,7 @@ def deny_command(client: CstpClient, out: Output, approval_id: str, comment: str
 @comment_option
 @with_client
 def revoke_command(client: CstpClient, out: Output, approval_id: str, comment: str | None) -> None:
-    """Take back what was granted and is not used up.
+    """Take back what was granted and is not used up, or a denial.
 
     \b
     Example:

@@ -78,7 +78,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.ApprovalStatus.APPROVAL_STATUS_EXPIRED': 'Its time was over before anybody decided, or before it was used.',
     'cstp.v1.ApprovalStatus.APPROVAL_STATUS_GRANTED': 'The next check or announcement of the action is let through.',
     'cstp.v1.ApprovalStatus.APPROVAL_STATUS_PENDING': 'Nobody has denied it, and not everybody has granted it whose approval is needed.',
-    'cstp.v1.ApprovalStatus.APPROVAL_STATUS_REVOKED': 'It was granted, and taken back.',
+    'cstp.v1.ApprovalStatus.APPROVAL_STATUS_REVOKED': 'It was granted or denied, and that was taken back.',
     'cstp.v1.ApprovalStatus.APPROVAL_STATUS_UNSPECIFIED': 'Never sent.',
     'cstp.v1.ApprovalStatus.APPROVAL_STATUS_USED': 'It has let the action through. One that is reusable is granted still, and used in the verdicts that it lets through.',
     'cstp.v1.ApprovalSubject': 'What an agent is about to do, as it stated it.',

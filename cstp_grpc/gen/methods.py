@@ -124,10 +124,10 @@ class Cstp:
         comment: str | None = None,
         timeout: float | None = None,
     ) -> approvals_pb2.Approval:
-        """Takes back what was granted and is not used up.
+        """Takes back what was granted and is not used up, or a denial.
 
         The next check of the action asks anew. Revoking it again changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED
-        as for GrantApproval; CONFLICT where it is not granted.
+        as for GrantApproval; CONFLICT where it is neither granted nor denied.
 
         Args:
             id: Its identifier.

@@ -88,18 +88,27 @@ class UnknownInputReporter:
                 return True
         return not names
 
-    def find_violations(self, ignored: Sequence[IgnoredInput], is_informed: bool, *, is_allowed: bool) -> Unknowns:
-        """Return the violations and warnings for an action that guardrails allow, or do not."""
+    def find_violations(
+        self, ignored: Sequence[IgnoredInput], is_informed: bool, judged: Sequence[Violation] = ()
+    ) -> Unknowns:
+        """Return the violations and warnings for an action that violates these guardrails."""
         if is_informed and (not ignored or self._undeclared is None):
             return NOTHING_UNKNOWN
         found = []
         if ignored and self._undeclared is not None:
             found.append(undeclared_input_violation(ignored, self._undeclared))
-        # What is not allowed anyway is not taken to be harmless because nothing is said of it.
-        if not is_informed and is_allowed and self._unknown_action is not None:
+        if not is_informed and self._unknown_action is not None and not is_stopped_anyway(judged, self._unknown_action):
             found.append(self._unknown_action)
         violations = tuple(each for each in found if each.severity is Severity.BLOCK)
         return violations, tuple(each for each in found if each.severity is Severity.WARN)
+
+
+def is_stopped_anyway(judged: Sequence[Violation], unknown_action: Violation) -> bool:
+    """Return whether an action is not taken to be harmless, whatever it leaves unknown: it is not allowed anyway."""
+    # An approval that is missing is no block: a person would let through what is to be blocked.
+    if unknown_action.severity is Severity.BLOCK:
+        return any(each.severity is Severity.BLOCK for each in judged)
+    return bool(judged)
 
 
 Unknowns: TypeAlias = tuple[tuple[Violation, ...], tuple[Violation, ...]]
@@ -327,7 +336,7 @@ class GuardrailEvaluator:
     def _make_clear(self, key: tuple[int, int, tuple[str, ...], bool], reporter: UnknownInputReporter) -> Verdict:
         """Return the verdict on an action that no guardrail matches."""
         _, period, assumed, is_informed = key
-        violations, warnings = reporter.find_violations((), is_informed, is_allowed=True)
+        violations, warnings = reporter.find_violations((), is_informed)
         clear = Verdict(
             violations, warnings, self._counts[period], self._version, allowed=not violations, assumed=assumed
         )
@@ -355,7 +364,7 @@ class GuardrailEvaluator:
                 dryrun.append(violation)
             else:
                 (warnings if violation.severity is Severity.WARN else violations).append(violation)
-        unknown = reporter.find_violations(ignored, is_informed, is_allowed=not violations)
+        unknown = reporter.find_violations(ignored, is_informed, violations)
         return Verdict(
             (*violations, *unknown[0]),
             (*warnings, *unknown[1]),

@@ -258,3 +258,25 @@ def test_every_key_is_either_understood_or_listed(names: list[str], context: dic
     assert {each.name for each in ignored} == context.keys() - accepted
     assert resolved.keys() >= context.keys()
     assert declared.knows_all(context) == (context.keys() <= set(names) - clashing)
+
+
+@pytest.mark.parametrize(
+    ("severity", "reaction", "ids"),
+    [
+        ("approve", "block", ["asked", "unknown-action"]),
+        ("approve", "warn", ["asked"]),
+        ("approve", "allow", ["asked"]),
+        ("block", "block", ["asked"]),
+    ],
+)
+def test_an_approval_lets_nothing_through_that_is_unknown_and_blocked(
+    severity: str, reaction: str, ids: list[str]
+) -> None:
+    rules = [rule("asked", "action.description == 'x'", severity), rule("told", "context.told")]
+    policy = UnknownInputPolicy(unknown_action=Reaction(reaction))
+    verdict = GuardrailEvaluator(rule_set(rules, {"told": {"type": "bool", "default": False}}), policy).evaluate(
+        Action("x")
+    )
+    assert [each.guardrail_id for each in verdict.violations] == ids
+    assert verdict.approval_required == (ids == ["asked"] and severity == "approve")
+    assert verdict.warnings == ()

@@ -109,8 +109,9 @@ class ApprovalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeApproval(self, request, context):
-        """Takes back what was granted and is not used up. The next check of the action asks anew. Revoking it again changes
-        nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is not granted.
+        """Takes back what was granted and is not used up, or a denial. The next check of the action asks anew. Revoking it again
+        changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is neither granted nor
+        denied.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

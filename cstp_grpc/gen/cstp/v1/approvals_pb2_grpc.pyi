@@ -55,8 +55,9 @@ class ApprovalServiceStub:
     for GrantApproval; CONFLICT where it is not pending.
     """
     RevokeApproval: _grpc.UnaryUnaryMultiCallable[_approvals_pb2.RevokeApprovalRequest, _approvals_pb2.RevokeApprovalResponse]
-    """Takes back what was granted and is not used up. The next check of the action asks anew. Revoking it again changes
-    nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is not granted.
+    """Takes back what was granted and is not used up, or a denial. The next check of the action asks anew. Revoking it again
+    changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is neither granted nor
+    denied.
     """
     WatchApprovals: _grpc.UnaryStreamMultiCallable[_approvals_pb2.WatchApprovalsRequest, _approvals_pb2.WatchApprovalsResponse]
     """Answers each approval request that the caller may read whenever it has changed, until the caller ends the call; of
@@ -93,8 +94,9 @@ class ApprovalServiceAsyncStub(ApprovalServiceStub):
     for GrantApproval; CONFLICT where it is not pending.
     """
     RevokeApproval: _aio.UnaryUnaryMultiCallable[_approvals_pb2.RevokeApprovalRequest, _approvals_pb2.RevokeApprovalResponse]  # type: ignore[assignment]
-    """Takes back what was granted and is not used up. The next check of the action asks anew. Revoking it again changes
-    nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is not granted.
+    """Takes back what was granted and is not used up, or a denial. The next check of the action asks anew. Revoking it again
+    changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is neither granted nor
+    denied.
     """
     WatchApprovals: _aio.UnaryStreamMultiCallable[_approvals_pb2.WatchApprovalsRequest, _approvals_pb2.WatchApprovalsResponse]  # type: ignore[assignment]
     """Answers each approval request that the caller may read whenever it has changed, until the caller ends the call; of
@@ -158,8 +160,9 @@ class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _approvals_pb2.RevokeApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_approvals_pb2.RevokeApprovalResponse, _abc.Awaitable[_approvals_pb2.RevokeApprovalResponse]]:
-        """Takes back what was granted and is not used up. The next check of the action asks anew. Revoking it again changes
-        nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is not granted.
+        """Takes back what was granted and is not used up, or a denial. The next check of the action asks anew. Revoking it again
+        changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is neither granted nor
+        denied.
         """
 
     @_abc_1.abstractmethod

@@ -163,7 +163,7 @@ class _ApprovalStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Approv
     APPROVAL_STATUS_EXPIRED: _ApprovalStatus.ValueType  # 5
     """Its time was over before anybody decided, or before it was used."""
     APPROVAL_STATUS_REVOKED: _ApprovalStatus.ValueType  # 6
-    """It was granted, and taken back."""
+    """It was granted or denied, and that was taken back."""
 
 class ApprovalStatus(_ApprovalStatus, metaclass=_ApprovalStatusEnumTypeWrapper):
     """Where an approval request stands."""
@@ -181,7 +181,7 @@ APPROVAL_STATUS_USED: ApprovalStatus.ValueType  # 4
 APPROVAL_STATUS_EXPIRED: ApprovalStatus.ValueType  # 5
 """Its time was over before anybody decided, or before it was used."""
 APPROVAL_STATUS_REVOKED: ApprovalStatus.ValueType  # 6
-"""It was granted, and taken back."""
+"""It was granted or denied, and that was taken back."""
 Global___ApprovalStatus: _TypeAlias = ApprovalStatus  # noqa: Y015
 
 class _Visibility:

@@ -51,8 +51,9 @@ type ApprovalServiceClient interface {
 	// the action are answered with the comment. Denying it again changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as
 	// for GrantApproval; CONFLICT where it is not pending.
 	DenyApproval(ctx context.Context, in *DenyApprovalRequest, opts ...grpc.CallOption) (*DenyApprovalResponse, error)
-	// Takes back what was granted and is not used up. The next check of the action asks anew. Revoking it again changes
-	// nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is not granted.
+	// Takes back what was granted and is not used up, or a denial. The next check of the action asks anew. Revoking it again
+	// changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is neither granted nor
+	// denied.
 	RevokeApproval(ctx context.Context, in *RevokeApprovalRequest, opts ...grpc.CallOption) (*RevokeApprovalResponse, error)
 	// Answers each approval request that the caller may read whenever it has changed, until the caller ends the call; of
 	// changes in a row perhaps the last one alone. The first answer has a resume token alone and says where the watch
@@ -161,8 +162,9 @@ type ApprovalServiceServer interface {
 	// the action are answered with the comment. Denying it again changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as
 	// for GrantApproval; CONFLICT where it is not pending.
 	DenyApproval(context.Context, *DenyApprovalRequest) (*DenyApprovalResponse, error)
-	// Takes back what was granted and is not used up. The next check of the action asks anew. Revoking it again changes
-	// nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is not granted.
+	// Takes back what was granted and is not used up, or a denial. The next check of the action asks anew. Revoking it again
+	// changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is neither granted nor
+	// denied.
 	RevokeApproval(context.Context, *RevokeApprovalRequest) (*RevokeApprovalResponse, error)
 	// Answers each approval request that the caller may read whenever it has changed, until the caller ends the call; of
 	// changes in a row perhaps the last one alone. The first answer has a resume token alone and says where the watch

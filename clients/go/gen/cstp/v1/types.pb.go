@@ -280,7 +280,7 @@ const (
 	ApprovalStatus_APPROVAL_STATUS_USED ApprovalStatus = 4
 	// Its time was over before anybody decided, or before it was used.
 	ApprovalStatus_APPROVAL_STATUS_EXPIRED ApprovalStatus = 5
-	// It was granted, and taken back.
+	// It was granted or denied, and that was taken back.
 	ApprovalStatus_APPROVAL_STATUS_REVOKED ApprovalStatus = 6
 )
 
