@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, cached_property
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from cstp_grpc.guardrails.cel_cost import (
     MAX_STEPS,
     RELATED_FUNCTION,
     SHARED_STEPS,
+    CelNode,
     UnknownCost,
     ValueSize,
     estimate_cost,
@@ -132,14 +134,18 @@ class CelEvaluationError(Exception):
 class CelProgram:
     """A compiled expression that reads the given variables.
 
-    Raises RuleExpressionError if its cost cannot be estimated.
+    `tree` is its syntax tree if that was read and judged before. Raises RuleExpressionError if its cost cannot be
+    estimated.
     """
 
-    def __init__(self, program: cel.Expression, reads: Iterable[str]) -> None:
+    def __init__(self, program: cel.Expression, reads: Iterable[str], tree: CelNode | None = None) -> None:
         self._program = program
         self._reads = frozenset(reads)
+        if tree is not None:
+            self.tree = tree
+            return
         try:
-            self._tree = read_syntax_tree(program.serialize())
+            self.tree = read_syntax_tree(program.serialize())
             if self._steps_at(SMALL_SIZE) > MAX_STEPS:
                 raise RuleExpressionError(
                     f"may take more than {MAX_STEPS} steps even on inputs of {4 * SMALL_SIZE} characters"
@@ -158,7 +164,7 @@ class CelProgram:
 
     def estimate_steps(self, sizes: Mapping[str, ValueSize]) -> int:
         """Return the maximum number of steps for variables of these sizes."""
-        return estimate_cost(self._tree, sizes).steps
+        return estimate_cost(self.tree, sizes).steps
 
     def _steps_at(self, size: int) -> int:
         """Return the maximum number of steps if each variable has `size` values and characters.
@@ -281,9 +287,9 @@ class CelEnvironment:
         if expression.aligned != expression.text:
             self._compile(expression.aligned)
         program = self._compile(expression.text)
-        # Only to check its cost; what evaluates it is compiled with the whole rule set.
-        CelProgram(program, expression.values)
-        return expression, program.return_type()
+        # To check its cost; what evaluates it is compiled with the whole rule set, and has the same tree.
+        tree = CelProgram(program, expression.values).tree
+        return replace(expression, tree=tree), program.return_type()
 
     def parse_condition(self, source: str) -> RuleExpression:
         """Parse and check the expression of a rule, which is a bool. Raises RuleExpressionError."""
@@ -306,7 +312,7 @@ class CelEnvironment:
 
     def compile_one(self, expression: RuleExpression) -> CelProgram:
         """Compile an expression."""
-        return CelProgram(self._compile(expression.text), expression.values)
+        return CelProgram(self._compile(expression.text), expression.values, expression.tree)
 
     def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
         """Compile several expressions into one."""

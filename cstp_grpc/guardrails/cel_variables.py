@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from cstp_grpc.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, parse_history_seconds
 from cstp_grpc.unicode_text import normalize_text
+
+if TYPE_CHECKING:
+    from cstp_grpc.guardrails.cel_cost import CelNode
 
 VARIABLE_ROOTS = frozenset({"action", "agent", "context", "parameters", "stakes", "code"})
 PARAMETER_PREFIX = "parameters."
@@ -78,6 +81,8 @@ class RuleExpression:
     history: frozenset[HistoryQuery] = frozenset()
     rewritten: str = ""
     replaced: tuple[ReplacedPart, ...] = ()
+    tree: CelNode | None = field(default=None, compare=False, repr=False)
+    """Its syntax tree, once it was compiled; None before."""
 
     def cut(self, start: int, end: int) -> RuleExpression:
         """Return the part between two positions of the source, which must be an expression itself.

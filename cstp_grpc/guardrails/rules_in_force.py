@@ -59,14 +59,15 @@ class RulesInForce:
         return self.state.loaded
 
     def follow(self, follower: Callable[[LoadedRules], object]) -> None:
-        """Call a function with the rules whenever they are replaced, on the thread that replaces them."""
+        """Call a function with the rules before they replace others, on the thread that replaces them."""
         self._followers.append(follower)
 
     def replace(self, loaded: LoadedRules) -> None:
         """Judge by these rules from now on."""
-        self.state = RulesState(loaded)
+        # First those that judge, who may have to read what the rules ask for: rules that are listed do judge.
         for follower in self._followers:
             follower(loaded)
+        self.state = RulesState(loaded)
 
     def keep(self, failure: FailedLoad | None = None) -> None:
         """Judge by the same rules, because those of the files cannot be loaded, or are the same."""
