@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
@@ -99,6 +99,11 @@ class AskingGuardrail:
         """Return whether an agent with the permission may decide."""
         return not self.approvers or agent in self.approvers
 
+    def at(self, instant: datetime) -> AskingGuardrail:
+        """Return it as it counts at an instant: without a grant for a time that is over."""
+        is_over = self.reusable_until is not None and self.reusable_until <= instant
+        return replace(self, granted_by=None, granted_at=None, reusable_until=None) if is_over else self
+
     def ask_again(self, now: AskingGuardrail | None) -> AskingGuardrail:
         """Return the guardrail as it asks now, None if it does not; a grant of who may not decide any more is gone."""
         if now is None or now.approvers == self.approvers:
@@ -153,41 +158,47 @@ class Approval:
         now = {each.id: each for each in guardrails}
         known = tuple(each.ask_again(now.pop(each.id, None)) for each in self.guardrails)
         asked = (*known, *now.values())
-        if asked == self.guardrails:
-            return self
-        is_granted = all(each.granted_by is not None for each in asked)
-        return replace(self, guardrails=asked, status=self.status if is_granted else ApprovalStatus.PENDING)
+        if all(each.granted_by is not None for each in asked):
+            return replace(self, guardrails=asked)
+        return replace(self, guardrails=asked, status=ApprovalStatus.PENDING, reusable_until=None)
 
     def grant(
         self, by: str, at: datetime, comment: str | None, reusable_until: datetime | None, lifetime: timedelta
     ) -> Approval:
         """Return the approval granted for the guardrails that an agent may decide on; itself if it was by then.
 
-        It is granted as a whole once all guardrails are; from then on it is good for `lifetime`, or until the earliest
+        It is granted as a whole once all guardrails are; from then on it is good for `lifetime`, and until the earliest
         instant that was named. Raises PermissionDenied, and Conflict if it is neither pending nor granted.
         """
-        mine = self._decidable_by(by)
+        self._require_decidable_by(by)
         if self.status_at(at) not in UNDECIDED:
             raise self._wrong_status_error("is not pending", at)
-        if all(each.granted_by is not None for each in mine):
+        counted = [each.at(at) for each in self.guardrails]
+        mine = [each for each in counted if each.may_be_decided_by(by) and each.granted_by is None]
+        if not mine:
             return self
         granted = tuple(
-            replace(each, granted_by=by, granted_at=at, reusable_until=reusable_until)
-            if each in mine and each.granted_by is None
-            else each
-            for each in self.guardrails
+            replace(each, granted_by=by, granted_at=at, reusable_until=reusable_until) if each in mine else each
+            for each in counted
         )
         decided = replace(self, guardrails=granted, decided_by=by, decided_at=at, comment=comment)
         if any(each.granted_by is None for each in granted):
             return decided
         instants = [each.reusable_until for each in granted if each.reusable_until is not None]
-        # One that somebody granted for a single use is good for one use, whatever the others said.
-        until = min(instants) if len(instants) == len(granted) else None
-        return replace(decided, status=ApprovalStatus.GRANTED, reusable_until=until, expires_at=until or at + lifetime)
+        # One that somebody granted for a single use is good for one use, whatever the others said; but for all of them
+        # only as long as they said.
+        is_reusable = len(instants) == len(granted)
+        until = min(instants if is_reusable else [*instants, at + lifetime])
+        return replace(
+            decided,
+            status=ApprovalStatus.GRANTED,
+            reusable_until=until if is_reusable else None,
+            expires_at=until,
+        )
 
     def deny(self, by: str, at: datetime, comment: str | None) -> Approval:
         """Return the approval denied; itself if it is. Raises PermissionDenied, and Conflict if it is not pending."""
-        self._decidable_by(by)
+        self._require_decidable_by(by)
         status = self.status_at(at)
         if status is ApprovalStatus.DENIED:
             return self
@@ -200,7 +211,7 @@ class Approval:
 
         Raises PermissionDenied, and Conflict if it is neither granted nor denied.
         """
-        self._decidable_by(by)
+        self._require_decidable_by(by)
         status = self.status_at(at)
         if status is ApprovalStatus.REVOKED:
             return self
@@ -231,15 +242,14 @@ class Approval:
         """Return what a verdict says of it."""
         return VerdictApproval(self.id, self.digest, status, self.expires_at, self.comment)
 
-    def _decidable_by(self, agent: str) -> Collection[AskingGuardrail]:
-        """Return the guardrails on which an agent with the permission may decide. Raises PermissionDenied."""
-        if agent == self.agent:
+    def _require_decidable_by(self, agent: str) -> None:
+        """Raise PermissionDenied if an agent with the permission may decide on none of the guardrails."""
+        # Also what a peer asks for it: the same person may have a token there and one here, under one name.
+        if agent in (self.agent, self.on_behalf_of):
             raise PermissionDenied("nobody decides on a request of their own; ask another agent")
-        mine = [each for each in self.guardrails if each.may_be_decided_by(agent)]
-        if not mine:
+        if not any(each.may_be_decided_by(agent) for each in self.guardrails):
             approvers = sorted({approver for each in self.guardrails for approver in each.approvers})
             raise PermissionDenied(f"the guardrails that ask name their approvers: {', '.join(approvers)}")
-        return mine
 
     def _wrong_status_error(self, problem: str, at: datetime) -> Conflict:
         return Conflict(f"the approval {self.id} {problem}: it is {self.status_at(at).value}")

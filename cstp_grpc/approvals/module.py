@@ -9,8 +9,9 @@ from datetime import timedelta
 
 from cstp_grpc.approvals.feed import ApprovalFeed
 from cstp_grpc.approvals.model import ApprovalNotifier
+from cstp_grpc.approvals.recorder import ApprovalRecorder
 from cstp_grpc.approvals.requests import ApprovalRequester
-from cstp_grpc.approvals.review import ApprovalReviewer, NullApprovalNotifier
+from cstp_grpc.approvals.review import ApprovalReviewer
 from cstp_grpc.approvals.servicer import ApprovalService
 from cstp_grpc.approvals.sql_store import SqlApprovalStore
 from cstp_grpc.audit.model import AuditSink
@@ -59,17 +60,10 @@ def build_approvals_module(
     storage, run_blocking = shared.settings.storage, shared.pools[PoolName.OTHERS].run
     feed = ApprovalFeed(store, tokens, clock, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
     lifetime = timedelta(minutes=settings.expiry_minutes)
-    gate = ApprovalRequester(store, sink, writer, clock, lifetime, settings.max_pending_per_agent, feed.notify)
-    reviewer = ApprovalReviewer(
-        store,
-        sink,
-        writer,
-        clock,
-        notifier or NullApprovalNotifier(),
-        feed.notify,
-        lifetime=lifetime,
-        max_reuse=timedelta(minutes=settings.max_reuse_minutes),
-    )
+    recorder = ApprovalRecorder(store, sink, notifier, feed.notify)
+    gate = ApprovalRequester(store, recorder, writer, clock, lifetime, settings.max_pending_per_agent)
+    max_reuse = timedelta(minutes=settings.max_reuse_minutes)
+    reviewer = ApprovalReviewer(store, recorder, writer, clock, lifetime=lifetime, max_reuse=max_reuse)
     kept = timedelta(days=settings.keep_days)
     service = ApprovalService(reviewer, feed, run_blocking)
     module = Module(

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from cstp_grpc.approvals.audit_entries import approval_entry
-from cstp_grpc.approvals.model import Approval, ApprovalFilter, ApprovalNotifier, ApprovalStore
-from cstp_grpc.audit.model import AuditEvent, AuditSink
+from cstp_grpc.approvals.model import Approval, ApprovalFilter, ApprovalStore
+from cstp_grpc.approvals.recorder import ApprovalRecorder
+from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.caller import Caller
-from cstp_grpc.enums import ApprovalStatus, Permission
+from cstp_grpc.enums import Permission
 from cstp_grpc.errors import InvalidArgument, NotFound
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.storable_text import replace_unstorable
@@ -23,13 +23,6 @@ EXPIRY_BATCH = 100
 """Requests that one transaction ends or removes at most. Chosen: checks wait for it only briefly."""
 
 
-class NullApprovalNotifier:
-    """Tells nobody; for servers without callbacks."""
-
-    def queue_decision(self, unit_of_work: UnitOfWork, approval: Approval) -> None:
-        """Do nothing."""
-
-
 class ApprovalReviewer:
     """Lets callers read and decide; what is decided is on disk with its audit entry and notice before it is answered.
 
@@ -39,21 +32,17 @@ class ApprovalReviewer:
     def __init__(
         self,
         store: ApprovalStore,
-        sink: AuditSink,
+        recorder: ApprovalRecorder,
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],
-        notifier: ApprovalNotifier,
-        notify: Callable[[], None],
         *,
         lifetime: timedelta,
         max_reuse: timedelta,
     ) -> None:
         self._store = store
-        self._sink = sink
+        self._recorder = recorder
         self._writer = writer
         self._clock = clock
-        self._notifier = notifier
-        self._notify = notify
         self._lifetime = lifetime
         self._max_reuse = max_reuse
 
@@ -138,11 +127,7 @@ class ApprovalReviewer:
         at = self._clock()
         over = self._store.find_over(unit_of_work, at, EXPIRY_BATCH)
         for found in over:
-            ended = found.expire()
-            self._store.update(unit_of_work, ended, at)
-            if ended.status is ApprovalStatus.EXPIRED:
-                self._append(unit_of_work, ended, AuditEvent.APPROVAL_EXPIRED, at, ended.agent, "")
-                self._notifier.queue_decision(unit_of_work, ended)
+            self._recorder.end(unit_of_work, found, at)
         return len(over) == EXPIRY_BATCH
 
     def _decide(
@@ -157,21 +142,11 @@ class ApprovalReviewer:
             found = require_readable(self._store.load(unit_of_work, approval_id), approval_id, caller)
             at = self._clock()
             changed = change(found, at)
-            if changed is found:
-                return found
-            self._store.update(unit_of_work, changed, at)
-            self._append(unit_of_work, changed, event, at, caller.agent, caller.request_id)
-            if changed.status is not ApprovalStatus.PENDING:
-                self._notifier.queue_decision(unit_of_work, changed)
+            if changed is not found:
+                self._recorder.decide(unit_of_work, changed, event, at, caller.agent, caller.request_id)
             return changed
 
         return self._writer.run(job)
-
-    def _append(
-        self, unit_of_work: UnitOfWork, approval: Approval, event: AuditEvent, at: datetime, agent: str, request_id: str
-    ) -> None:
-        self._sink.append(unit_of_work, approval_entry(approval, event, at, agent, request_id))
-        unit_of_work.call_at_end(self._notify)
 
 
 def storable_comment(comment: str | None) -> str | None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from cstp_grpc.approvals.model import Approval
+from cstp_grpc.approvals.recorder import ApprovalRecorder
 from cstp_grpc.approvals.requests import ApprovalRequester
 from cstp_grpc.approvals.review import ApprovalReviewer
 from cstp_grpc.approvals.sql_store import SqlApprovalStore
@@ -52,18 +53,10 @@ class ApprovalKit:
         self.wakes = 0
         self.store = SqlApprovalStore(database)
         self.trail = SqlAuditTrail(database, writer)
-        self.requester = ApprovalRequester(
-            self.store, self.trail, writer, self.clock, LIFETIME, max_pending, self._note_wake
-        )
+        recorder = ApprovalRecorder(self.store, self.trail, self.notices, self._note_wake)
+        self.requester = ApprovalRequester(self.store, recorder, writer, self.clock, LIFETIME, max_pending)
         self.reviewer = ApprovalReviewer(
-            self.store,
-            self.trail,
-            writer,
-            self.clock,
-            self.notices,
-            self._note_wake,
-            lifetime=LIFETIME,
-            max_reuse=MAX_REUSE,
+            self.store, recorder, writer, self.clock, lifetime=LIFETIME, max_reuse=MAX_REUSE
         )
         self._checks = count(1)
 
@@ -71,11 +64,17 @@ class ApprovalKit:
         """Return the instant that the test has set."""
         return self.now
 
-    def check(self, action: Action = ACTION, *violations: Violation, url: str | None = None) -> Verdict:
+    def check(
+        self,
+        action: Action = ACTION,
+        *violations: Violation,
+        url: str | None = None,
+        on_behalf_of: str | None = None,
+    ) -> Verdict:
         """Return the verdict on an action for which guardrails ask, many rows unless others are given."""
         asked = violations or (MANY_ROWS,)
         verdict = Verdict(asked, (), len(asked), "rules@1+abc", allowed=False)
-        question = ApprovalQuestion(action, verdict, f"check-{next(self._checks)}", None, "c-1", url)
+        question = ApprovalQuestion(action, verdict, f"check-{next(self._checks)}", on_behalf_of, "c-1", url)
         return self.writer.run(self.requester.prepare(question))
 
     def request(self, action: Action = ACTION, *violations: Violation) -> str:

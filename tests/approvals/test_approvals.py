@@ -165,6 +165,50 @@ def test_the_earliest_instant_counts_of_several(kit: ApprovalKit) -> None:
     assert granted.reusable_until == granted.expires_at == NOON + SECOND
 
 
+def test_what_is_granted_once_ends_when_another_grant_of_it_does(kit: ApprovalKit) -> None:
+    shared = kit.request(ACTION, replace(MANY_ROWS, approvers=("carol",)), PRICES)
+    kit.reviewer.grant(shared, CAROL, None, NOON + SECOND)
+    assert kit.reviewer.grant(shared, BOB, None, None).expires_at == NOON + SECOND
+    kit.now += SECOND
+    assert not kit.check(ACTION, MANY_ROWS, PRICES).allowed
+
+
+def test_a_grant_for_a_time_that_is_over_is_asked_for_again(kit: ApprovalKit) -> None:
+    shared = kit.request(ACTION, replace(MANY_ROWS, approvers=("carol",)), PRICES)
+    kit.reviewer.grant(shared, CAROL, None, NOON + SECOND)
+    kit.now += SECOND
+    granted = kit.reviewer.grant(shared, BOB, None, None)
+    assert (granted.status, [each.granted_by for each in granted.guardrails]) == (ApprovalStatus.PENDING, [None, "bob"])
+    assert kit.reviewer.grant(shared, CAROL, None, None).status is ApprovalStatus.GRANTED
+    assert kit.check(ACTION, MANY_ROWS, PRICES).allowed
+
+
+def test_a_grant_still_counts_if_who_gave_it_may_still_decide(kit: ApprovalKit) -> None:
+    granted = kit.request(ACTION, MANY_ROWS)
+    kit.reviewer.grant(granted, BOB, None, None)
+    assert kit.check(ACTION, replace(MANY_ROWS, approvers=("bob",))).allowed
+    assert events(kit, granted)[1:] == [AuditEvent.APPROVAL_GRANTED, AuditEvent.APPROVAL_USED]
+
+
+def test_a_pending_request_waits_for_those_who_may_decide_now(kit: ApprovalKit) -> None:
+    pending = kit.request(ACTION, PRICES)
+    assert kit.request(ACTION, replace(PRICES, approvers=("carol",))) == pending
+    with pytest.raises(PermissionDenied, match="carol"):
+        kit.reviewer.grant(pending, BOB, None, None)
+    assert kit.reviewer.grant(pending, CAROL, None, None).status is ApprovalStatus.GRANTED
+
+
+def test_nobody_decides_on_what_a_peer_asks_for_them(kit: ApprovalKit) -> None:
+    asked = kit.check(replace(ACTION, agent="friend"), on_behalf_of="bob").approval
+    assert asked is not None
+    for decide in (kit.reviewer.deny, kit.reviewer.revoke):
+        with pytest.raises(PermissionDenied, match="their own"):
+            decide(asked.id, BOB, None)
+    with pytest.raises(PermissionDenied, match="their own"):
+        kit.reviewer.grant(asked.id, BOB, None, None)
+    assert kit.reviewer.grant(asked.id, CAROL, None, None).status is ApprovalStatus.GRANTED
+
+
 def test_an_approver_that_is_not_named_decides_nothing(kit: ApprovalKit) -> None:
     prices = kit.request(ACTION, PRICES)
     for decide in (kit.reviewer.deny, kit.reviewer.revoke):
@@ -181,6 +225,24 @@ def test_the_address_that_waits_last_is_told(kit: ApprovalKit) -> None:
     kit.check()
     kit.reviewer.grant(waiting.id, BOB, None, None)
     assert [each.callback_url for each in kit.notices.queued] == ["https://agents.example.com/b"]
+
+
+def test_the_address_that_waits_last_is_told_of_what_others_ask(kit: ApprovalKit) -> None:
+    granted = kit.request()
+    kit.reviewer.grant(granted, BOB, None, None)
+    assert not kit.check(ACTION, MANY_ROWS, PRICES, url="https://agents.example.com/b").allowed
+    kit.reviewer.grant(granted, BOB, None, None)
+    assert [each.callback_url for each in kit.notices.queued] == [None, "https://agents.example.com/b"]
+
+
+def test_a_check_tells_whoever_waits_that_the_request_before_has_expired(kit: ApprovalKit) -> None:
+    expired = kit.check(url="https://agents.example.com/a").approval
+    assert expired is not None
+    kit.now += LIFETIME
+    kit.check()
+    assert [(each.id, each.status) for each in kit.notices.queued] == [(expired.id, ApprovalStatus.EXPIRED)]
+    assert not kit.reviewer.end_expired()
+    assert len(kit.notices.queued) == 1
 
 
 def test_a_partial_grant_is_told_to_nobody(kit: ApprovalKit) -> None:

@@ -23,11 +23,12 @@ from tests.databases import POOL_SIZE, ServerWriter, write_journal
 
 AGENTS = st.sampled_from(["alice", "bob"])
 DESCRIPTIONS = st.sampled_from(["Update prices", "Delete orders"])
-ASKED = st.sampled_from([(MANY_ROWS,), (PRICES,), (MANY_ROWS, PRICES)])
+CAROLS_PRICES = replace(PRICES, approvers=("carol",))
+ASKED = st.sampled_from([(MANY_ROWS,), (PRICES,), (MANY_ROWS, PRICES), (MANY_ROWS, CAROLS_PRICES)])
 DECIDERS = st.sampled_from(["alice", "bob", "carol"])
 REUSE = st.none() | st.sampled_from([timedelta(minutes=20), timedelta(hours=3)])
 STEPS = st.sampled_from([timedelta(minutes=7), timedelta(minutes=31), LIFETIME])
-MAY_DECIDE = {"many-rows": {"alice", "bob", "carol"}, "prices": {"bob"}}
+EVERYBODY = frozenset({"alice", "bob", "carol"})
 
 
 @dataclass
@@ -36,10 +37,14 @@ class Expected:
 
     agent: str
     expires_at: datetime
-    asked: list[str]
-    grants: dict[str, datetime | None] = field(default_factory=dict)
+    asked: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The guardrails that ask, and who may decide."""
+    grants: dict[str, tuple[str, datetime | None]] = field(default_factory=dict)
+    """Who granted it for each, and until when."""
     status: ApprovalStatus = ApprovalStatus.PENDING
     uses: int = 0
+    uses_of_grant: int = 0
+    """Since it was granted last."""
     reusable_until: datetime | None = None
 
     def status_at(self, now: datetime) -> ApprovalStatus:
@@ -49,7 +54,29 @@ class Expected:
 
     def decidable(self, by: str) -> list[str]:
         """Return the guardrails that an agent may decide on."""
-        return [] if by == self.agent else [each for each in self.asked if by in MAY_DECIDE[each]]
+        return [] if by == self.agent else [each for each, able in self.asked.items() if by in able]
+
+    def ask(self, asked: tuple[Violation, ...]) -> None:
+        """Have guardrails ask, perhaps others or of others than before."""
+        self.asked |= {each.guardrail_id: frozenset(each.approvers) or EVERYBODY for each in asked}
+        self.grants = {name: grant for name, grant in self.grants.items() if grant[0] in self.asked[name]}
+        if self.grants.keys() != self.asked.keys():
+            self.status = ApprovalStatus.PENDING
+
+    def grant(self, by: str, now: datetime, until: datetime | None) -> None:
+        """Grant it for the guardrails on which an agent may decide, if it is not granted by then."""
+        counted = {name: grant for name, grant in self.grants.items() if grant[1] is None or now < grant[1]}
+        new = [each for each in self.decidable(by) if each not in counted]
+        if not new:
+            return
+        self.grants = counted | dict.fromkeys(new, (by, until))
+        if self.grants.keys() == self.asked.keys():
+            instants = [each for _, each in self.grants.values() if each is not None]
+            is_reusable = len(instants) == len(self.grants)
+            self.expires_at = min(instants if is_reusable else [*instants, now + LIFETIME])
+            self.reusable_until = self.expires_at if is_reusable else None
+            self.status = ApprovalStatus.GRANTED
+            self.uses_of_grant = 0
 
 
 class ApprovalMachine(RuleBasedStateMachine):
@@ -79,16 +106,15 @@ class ApprovalMachine(RuleBasedStateMachine):
         if known is None:
             self.latest[agent, description] = verdict.approval.id
             assert verdict.approval.id not in self.expected
-            self.expected[verdict.approval.id] = known = Expected(agent, self.kit.now + LIFETIME, [])
+            self.expected[verdict.approval.id] = known = Expected(agent, self.kit.now + LIFETIME)
         else:
             assert verdict.approval.id == self.latest[agent, description]
         if known.status is not ApprovalStatus.DENIED:
-            added = [each.guardrail_id for each in asked if each.guardrail_id not in known.asked]
-            known.asked += added
-            known.status = ApprovalStatus.PENDING if added else known.status
+            known.ask(asked)
         assert verdict.allowed == (known.status is ApprovalStatus.GRANTED)
         if verdict.allowed:
             known.uses += 1
+            known.uses_of_grant += 1
             known.status = ApprovalStatus.GRANTED if known.reusable_until else ApprovalStatus.USED
         assert verdict.approval_required == (not verdict.allowed and known.status is not ApprovalStatus.DENIED)
 
@@ -97,9 +123,8 @@ class ApprovalMachine(RuleBasedStateMachine):
     def grant(self, by: str, reuse: timedelta | None, data: st.DataObject) -> None:
         approval_id, known = self._draw(data)
         until = None if reuse is None else self.kit.now + reuse
-        mine = known.decidable(by)
         open_states = (ApprovalStatus.PENDING, ApprovalStatus.GRANTED)
-        if not mine:
+        if not known.decidable(by):
             with pytest.raises(PermissionDenied):
                 self.kit.reviewer.grant(approval_id, approver(by), None, until)
         elif known.status_at(self.kit.now) not in open_states:
@@ -107,13 +132,7 @@ class ApprovalMachine(RuleBasedStateMachine):
                 self.kit.reviewer.grant(approval_id, approver(by), None, until)
         else:
             self.kit.reviewer.grant(approval_id, approver(by), None, until)
-            new = [each for each in mine if each not in known.grants]
-            known.grants |= dict.fromkeys(new, until)
-            if new and known.grants.keys() >= set(known.asked):
-                instants = [each for each in known.grants.values() if each is not None]
-                known.reusable_until = min(instants) if len(instants) == len(known.grants) else None
-                known.expires_at = known.reusable_until or self.kit.now + LIFETIME
-                known.status = ApprovalStatus.GRANTED
+            known.grant(by, self.kit.now, until)
 
     @precondition(lambda self: self.expected)
     @rule(by=DECIDERS, revokes=st.booleans(), data=st.data())
@@ -147,7 +166,7 @@ class ApprovalMachine(RuleBasedStateMachine):
             stored = self.kit.read(approval_id)
             assert stored.status_at(self.kit.now) is known.status_at(self.kit.now)
             assert stored.uses == known.uses
-            assert known.uses <= 1 or known.reusable_until is not None
+            assert known.uses_of_grant <= 1 or known.reusable_until is not None
 
     @invariant()
     def each_use_is_on_record(self) -> None:
