@@ -244,8 +244,8 @@ class Approval:
 
     def _require_decidable_by(self, agent: str) -> None:
         """Raise PermissionDenied if an agent with the permission may decide on none of the guardrails."""
-        # Also what a peer asks for it: the same person may have a token there and one here, under one name.
-        if agent in (self.agent, self.on_behalf_of):
+        # Also what a peer asks for it, or `peer/agent`: the same person may have a token there and one here.
+        if agent == self.agent or f"/{self.on_behalf_of}".endswith(f"/{agent}"):
             raise PermissionDenied("nobody decides on a request of their own; ask another agent")
         if not any(each.may_be_decided_by(agent) for each in self.guardrails):
             approvers = sorted({approver for each in self.guardrails for approver in each.approvers})

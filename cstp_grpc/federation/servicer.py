@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import grpc
 
 from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditSink
-from cstp_grpc.caller import current_caller
+from cstp_grpc.caller import ANONYMOUS, current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY
 from cstp_grpc.decisions.read_policy import ReadPolicy
@@ -95,7 +96,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             answer = await self._local.AnnounceIntent(request, context)
             if plan is None:
                 return answer
-            forwarded = request_for_peers(request, plan)
+            forwarded = request_for_peers(request, plan, self._read_policy)
             # These name what only this agent's configuration knows.
             forwarded.ClearField("project")
             forwarded.ClearField("paths")
@@ -131,7 +132,9 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             if plan is None:
                 return await self._local.QueryDecisions(request, context)
             answer, peers = await plan.ask_peers_while(
-                "cstp.queryDecisions", request_for_peers(request, plan), self._local.QueryDecisions(request, context)
+                "cstp.queryDecisions",
+                request_for_peers(request, plan, self._read_policy),
+                self._local.QueryDecisions(request, context),
             )
         own = read_query_matches(answer, self._name, 1.0)
         found = merge_search_results(own, [peer.matches for peer in peers if peer.matches])
@@ -156,7 +159,9 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             if plan is None:
                 return await self._local.CheckGuardrails(request, context)
             answer, peers = await plan.ask_peers_while(
-                "cstp.checkGuardrails", request_for_peers(request, plan), self._local.CheckGuardrails(request, context)
+                "cstp.checkGuardrails",
+                request_for_peers(request, plan, self._read_policy),
+                self._local.CheckGuardrails(request, context),
             )
         verdict = self._merge_verdicts(answer, peers, plan)
         write_check(answer, verdict, peers)
@@ -229,7 +234,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         )
 
 
-def request_for_peers(request: RequestT, plan: FanOutPlan) -> RequestT:
+def request_for_peers(request: RequestT, plan: FanOutPlan, policy: ReadPolicy) -> RequestT:
     """Return the request for peers: with the name of the original caller, and without its callback URL."""
     forwarded = type(request)()
     forwarded.CopyFrom(request)
@@ -242,9 +247,29 @@ def request_for_peers(request: RequestT, plan: FanOutPlan) -> RequestT:
     else:
         # A peer knows no revision of this agent's journal.
         forwarded.ClearField("min_journal_revision")
-    name = request.agent.id or current_caller.get().agent
+    name = original_caller_name(current_caller.get().agent, request.agent.id, policy)
     forwarded.agent.CopyFrom(types_pb2.AgentInfo(id=name))
     return forwarded
+
+
+MAX_CALLER_NAME: Final = 200
+"""Maximum characters of the name of an agent in the contract."""
+
+
+def original_caller_name(caller: str, claimed: str, policy: ReadPolicy) -> str:
+    """Return for whom peers are asked: an agent by its token, and those for whom a peer asks as `peer/agent`."""
+    if caller == ANONYMOUS:
+        return claimed or caller
+    # What other agents claim is not passed on: a peer grants approvals for the one that is named, and the next caller
+    # here could claim the same name.
+    if caller not in policy.peers or not claimed:
+        return caller
+    name = f"{caller}/{claimed}"
+    if len(name) <= MAX_CALLER_NAME:
+        return name
+    # Different ones stay different.
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{name[: MAX_CALLER_NAME - len(digest) - 1]}…{digest}"
 
 
 def audited_peer(peer: PeerResponse) -> AuditedPeer:

@@ -545,7 +545,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.GrantApprovalRequest': 'The approval to grant.',
     'cstp.v1.GrantApprovalRequest.comment': 'What the agent and auditors are to know; 1 to 2000 characters.',
     'cstp.v1.GrantApprovalRequest.id': 'Its identifier.',
-    'cstp.v1.GrantApprovalRequest.reusable_until': 'Until when it lets the action through any number of times; once when absent. Where several people grant it, the earliest of what they say counts.',
+    'cstp.v1.GrantApprovalRequest.reusable_until': 'Until when it lets the action through any number of times; once when absent. Where several people grant it, it counts until the earliest of what they say, and once where any of them says nothing.',
     'cstp.v1.GrantApprovalResponse': 'The approval is granted as far as the caller may, on disk.',
     'cstp.v1.GrantApprovalResponse.approval': 'It; still pending where others must grant it too.',
     'cstp.v1.GraphLink': 'A link of a graph.',

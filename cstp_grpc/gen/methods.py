@@ -90,7 +90,7 @@ class Cstp:
             id: Its identifier.
             comment: What the agent and auditors are to know; 1 to 2000 characters.
             reusable_until: Until when it lets the action through any number of times; once when absent. Where several
-                people grant it, the earliest of what they say counts.
+                people grant it, it counts until the earliest of what they say, and once where any of them says nothing.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.grant_approval(id, comment=comment, reusable_until=reusable_until)

@@ -198,8 +198,9 @@ def test_a_pending_request_waits_for_those_who_may_decide_now(kit: ApprovalKit) 
     assert kit.reviewer.grant(pending, CAROL, None, None).status is ApprovalStatus.GRANTED
 
 
-def test_nobody_decides_on_what_a_peer_asks_for_them(kit: ApprovalKit) -> None:
-    asked = kit.check(replace(ACTION, agent="friend"), on_behalf_of="bob").approval
+@pytest.mark.parametrize("name", ["bob", "friend-of-friend/bob"])
+def test_nobody_decides_on_what_a_peer_asks_for_them(kit: ApprovalKit, name: str) -> None:
+    asked = kit.check(replace(ACTION, agent="friend"), on_behalf_of=name).approval
     assert asked is not None
     for decide in (kit.reviewer.deny, kit.reviewer.revoke):
         with pytest.raises(PermissionDenied, match="their own"):

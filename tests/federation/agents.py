@@ -33,12 +33,13 @@ def rulebook(*rules: dict[str, Any]) -> dict[str, Any]:
 def agent_settings(
     folder: Path, name: str, *rules: dict[str, Any], peers: Sequence[dict[str, Any]] = (), **federation: Any
 ) -> Settings:
-    """Return the settings of an agent: rules, peers, and whom it answers: alice, and peers by one token."""
+    """Return the settings of an agent: rules, peers, and whom it answers: alice, bob, and peers by one token."""
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / "rules.yaml"
     written.write_text(yaml.safe_dump(rulebook(*rules)), encoding="utf-8")
     tokens = [
         {"name": "alice", "token": TOKENS["alice"], "permissions": sorted(Permission)},
+        {"name": "bob", "token": TOKENS["bob"], "permissions": sorted(Permission)},
         {"name": "friend", "token": PEER_TOKEN, "permissions": ["query", "check", "announce"], "peer": True},
     ]
     return settings(

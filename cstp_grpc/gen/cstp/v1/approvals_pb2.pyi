@@ -405,8 +405,8 @@ class GrantApprovalRequest(_message.Message):
     """What the agent and auditors are to know; 1 to 2000 characters."""
     @_builtins.property
     def reusable_until(self) -> _timestamp_pb2.Timestamp:
-        """Until when it lets the action through any number of times; once when absent. Where several people grant it, the
-        earliest of what they say counts.
+        """Until when it lets the action through any number of times; once when absent. Where several people grant it, it counts
+        until the earliest of what they say, and once where any of them says nothing.
         """
 
     def __init__(

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class ApprovalServiceStub:
     """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-    the permission `approve` all of them. Nobody decides on a request of its own.
+    the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
     """
 
     def __init__(self, channel):
@@ -70,7 +70,7 @@ class ApprovalServiceStub:
 
 class ApprovalServiceServicer:
     """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-    the permission `approve` all of them. Nobody decides on a request of its own.
+    the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
     """
 
     def GetApproval(self, request, context):
@@ -171,7 +171,7 @@ def add_ApprovalServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ApprovalService:
     """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-    the permission `approve` all of them. Nobody decides on a request of its own.
+    the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
     """
 
     @staticmethod

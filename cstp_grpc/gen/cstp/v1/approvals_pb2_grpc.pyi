@@ -28,7 +28,7 @@ GRPC_VERSION: str
 
 class ApprovalServiceStub:
     """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-    the permission `approve` all of them. Nobody decides on a request of its own.
+    the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
     """
 
     @_typing.overload
@@ -70,7 +70,7 @@ class ApprovalServiceStub:
 @_typing.type_check_only
 class ApprovalServiceAsyncStub(ApprovalServiceStub):
     """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-    the permission `approve` all of them. Nobody decides on a request of its own.
+    the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -108,7 +108,7 @@ class ApprovalServiceAsyncStub(ApprovalServiceStub):
 
 class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
     """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-    the permission `approve` all of them. Nobody decides on a request of its own.
+    the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
     """
 
     @_abc_1.abstractmethod

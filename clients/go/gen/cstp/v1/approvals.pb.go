@@ -671,8 +671,8 @@ type GrantApprovalRequest struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// What the agent and auditors are to know; 1 to 2000 characters.
 	Comment *string `protobuf:"bytes,2,opt,name=comment,proto3,oneof" json:"comment,omitempty"`
-	// Until when it lets the action through any number of times; once when absent. Where several people grant it, the
-	// earliest of what they say counts.
+	// Until when it lets the action through any number of times; once when absent. Where several people grant it, it counts
+	// until the earliest of what they say, and once where any of them says nothing.
 	ReusableUntil *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=reusable_until,json=reusableUntil,proto3" json:"reusable_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

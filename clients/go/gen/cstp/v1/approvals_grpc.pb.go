@@ -34,7 +34,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-// the permission `approve` all of them. Nobody decides on a request of its own.
+// the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
 type ApprovalServiceClient interface {
 	// Returns an approval request with the whole action that it is about. Errors: NOT_FOUND for one that does not exist or
 	// is another agent's, unless the caller has the permission `approve`.
@@ -145,7 +145,7 @@ type ApprovalService_WatchApprovalsClient = grpc.ServerStreamingClient[WatchAppr
 // for forward compatibility.
 //
 // ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-// the permission `approve` all of them. Nobody decides on a request of its own.
+// the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
 type ApprovalServiceServer interface {
 	// Returns an approval request with the whole action that it is about. Errors: NOT_FOUND for one that does not exist or
 	// is another agent's, unless the caller has the permission `approve`.
