@@ -64,7 +64,7 @@ def mcp_command(
 ) -> None:
     """Serve the tools of CSTP to hosts of agents over the Model Context Protocol (MCP).
 
-    Over standard streams it ends with its input, over HTTP with Ctrl-C or SIGTERM.
+    It ends with Ctrl-C or SIGTERM, and over standard streams with its input.
 
     \b
     Examples:
@@ -84,6 +84,9 @@ def mcp_command(
     if http and state.endpoint.is_folder:
         raise click.UsageError("--http needs a server: its callers send tokens, which nobody checks without one.")
     if not http:
+        # Python's own handler would wait for the thread that reads standard input, which ends with the next line only.
+        # What was answered is on disk, so the process may end at any point.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(serve_host(state.endpoint, timeout))
         return
     if not is_loopback(host):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,24 @@ def test_a_data_folder_is_not_served_to_strangers() -> None:
     result = CliRunner().invoke(main, ["mcp", "--http", "--local"])
     assert result.exit_code == 2
     assert "needs a server" in result.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_ends_it_although_its_input_goes_on(cstp_server: App, number: signal.Signals) -> None:
+    parameters = stdio_parameters(cstp_server.target)
+    command = [parameters.command, *parameters.args]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=parameters.env, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(f"{json.dumps(INITIALIZE)}\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["id"] == INITIALIZE["id"]
+            process.send_signal(number)
+            assert process.wait(SECONDS) == -number
+        finally:
+            process.kill()
 
 
 def test_without_the_sdk_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
