@@ -140,6 +140,11 @@ class RuleSnapshot:
         """Whether any guardrail reads the related intents, which the action must have then."""
         return self.evaluator is not None and self.evaluator.reads_intents
 
+    @property
+    def reads_history(self) -> bool:
+        """Whether any guardrail asks about the past."""
+        return self.evaluator is not None and self.evaluator.longest_history > 0
+
     def judge(self, action: Action) -> Verdict:
         """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
         if self.evaluator is None:
@@ -203,7 +208,7 @@ class GuardrailChecker:
     @property
     def reads_history(self) -> bool:
         """Whether any guardrail asks about the past."""
-        return self._rules.evaluator is not None and self._rules.evaluator.longest_history > 0
+        return self._rules.reads_history
 
     def judge(self, action: Action) -> Verdict:
         """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
@@ -242,7 +247,8 @@ class GuardrailChecker:
         reader = caller if reader is None else reader
         outcome: Verdict | Exception
         try:
-            (action,) = await self.add_facts(rules, [action], caller, reader)
+            if rules.reads_intents or rules.reads_history:
+                (action,) = await self.add_facts(rules, [action], caller, reader)
             outcome = rules.judge(action)
         except Exception as error:  # noqa: BLE001 - it is raised once it is on record
             outcome = error
