@@ -18,6 +18,8 @@ from cstp_grpc.gen.cstp.v1 import guardrails_pb2, types_pb2
 from cstp_grpc.guardrails.model import Guardrail, RuleSet
 
 SEVERITY_STYLES = {"block": "red", "approve": "magenta", "warn": "yellow"}
+MAX_EXPRESSION = 120
+"""Characters of a part of a condition that are shown; lists of phrases are longer, and `--json` has all."""
 OUTCOME_STYLES = {"matched": "red", "unevaluable": "yellow", "not_matched": "green", "skipped": "dim"}
 
 
@@ -145,26 +147,42 @@ def print_rulebooks(console: Console, answer: guardrails_pb2.GetRulebookResponse
 
 
 def print_explanations(console: Console, answer: guardrails_pb2.ExplainGuardrailsResponse) -> None:
-    """Print the verdict on an action, and what became of each guardrail."""
+    """Print the verdict on an action, and what became of each guardrail.
+
+    Of several, those that do not match are told by what decides that alone.
+    """
     print_check_answer(console, answer.verdict)
     for item in answer.guardrails:
-        outcome = enum_word(guardrails_pb2.RuleOutcome, item.outcome)
-        headline = Text(f"\n{to_printable(item.id)} ").append(
-            outcome.replace("_", " "), style=OUTCOME_STYLES.get(outcome, "")
-        )
+        in_brief = item.outcome == guardrails_pb2.RULE_OUTCOME_NOT_MATCHED and len(answer.guardrails) > 1
+        console.print(explanation_headline(item), soft_wrap=True)
         if item.outcome == guardrails_pb2.RULE_OUTCOME_SKIPPED:
             # What it would have read does not matter then.
-            console.print(headline.append(f": {to_printable(item.reason)}"), soft_wrap=True)
             continue
-        headline.append(f"  {item.microseconds:.0f} us" if item.microseconds else "", style="dim")
-        console.print(headline, soft_wrap=True)
         for part in item.parts:
-            value = part.error if part.HasField("error") else part.value
-            style = "bold" if part.decisive else "dim"
-            line = f"  {'*' if part.decisive else ' '} {' '.join(part.expression.split())}  =  {value}"
-            console.print(Text(to_printable(line), style=style), soft_wrap=True)
-        for found in item.inputs:
+            if part.decisive or not in_brief:
+                style = "bold" if part.decisive else "dim"
+                console.print(Text(to_printable(describe_part(part)), style=style), soft_wrap=True)
+        for found in item.inputs if not in_brief else ():
             console.print(Text(f"    {to_printable(describe_input(found))}", style="dim"), soft_wrap=True)
+
+
+def explanation_headline(item: guardrails_pb2.GuardrailExplanation) -> Text:
+    """Return what became of a guardrail, on one line."""
+    outcome = enum_word(guardrails_pb2.RuleOutcome, item.outcome)
+    style = OUTCOME_STYLES.get(outcome, "")
+    headline = Text(f"\n{to_printable(item.id)} ").append(outcome.replace("_", " "), style=style)
+    if item.outcome == guardrails_pb2.RULE_OUTCOME_SKIPPED:
+        return headline.append(f": {to_printable(item.reason)}")
+    return headline.append(f"  {item.microseconds:.0f} us" if item.microseconds else "", style="dim")
+
+
+def describe_part(part: guardrails_pb2.ExplainedPart) -> str:
+    """Return a part of a condition with its value, on one line, marked with a star if it decides."""
+    expression = " ".join(part.expression.split())
+    if len(expression) > MAX_EXPRESSION:
+        expression = f"{expression[: MAX_EXPRESSION - 1]}…"
+    value = part.error if part.HasField("error") else part.value
+    return f"  {'*' if part.decisive else ' '} {expression}  =  {value}"
 
 
 def describe_input(item: guardrails_pb2.ExplainedInput) -> str:

@@ -121,6 +121,17 @@ def test_an_action_is_explained_by_a_server_and_by_files_alike(server: Server, i
     assert len(server.json("audit")["entries"]) == 0
 
 
+def test_of_many_rules_those_that_do_not_match_are_explained_in_brief(invoke: Invoke, home: Path) -> None:
+    (home / "action.json").write_text(json.dumps({"description": "Force-push the branch"}))
+    path = default_rulebook_path().with_name("agent-safety.yaml")
+    shown = invoke("guardrails", "explain", "action.json", "--rules", path).stdout
+    brief = shown.partition("force-push-blocked ")[2].partition("\n\n")[0]
+    assert [line.strip() for line in brief.splitlines()[1:]] == ["* context.forcePush  =  false"]
+    assert '* action.mentions([ "force push", "force pushing"' in shown
+    assert "…  =  true" in shown
+    assert all(len(line) < 200 for line in shown.splitlines())
+
+
 def test_an_action_is_explained_as_of_another_agent(invoke: Invoke, rulebook: Path, home: Path) -> None:
     (home / "action.json").write_text(json.dumps({"description": "do it", "context": {"risky": True}}))
     rulebook.write_text((RULEBOOK % "nothing-risky").replace("    message", "    scope: {agents: [ci]}\n    message"))
