@@ -395,11 +395,18 @@ class TaskRunner:
             record_announcement(task, awaited.request)
         else:
             task.ClearField("metadata")
-        begun = await self._mark_working(task, stored.version, metadata)
-        # Otherwise its owner has refined or canceled it, or another bridge goes on with it.
-        if begun.version == stored.version + 1 and begun.task.status.state == TaskState.TASK_STATE_WORKING:
-            pending = PendingTask(task, awaited.request, awaited.media_types, version=stored.version)
-            self._spawn(self._finish(pending, begun, metadata))
+        working = with_state(task, TaskState.TASK_STATE_WORKING)
+        try:
+            begun = await retry_upstream(
+                lambda: self._store.save(working, stored.version, metadata, self.seconds), self.seconds
+            )
+        except TaskVersionConflict:
+            # Its owner has refined or canceled it, or another bridge goes on with it. If that was an attempt of ours
+            # whose response was lost, the task fails once its time is over; sent twice, the request would use the
+            # approval and request another one.
+            return
+        pending = PendingTask(task, awaited.request, awaited.media_types, version=stored.version)
+        self._spawn(self._finish(pending, begun, metadata))
 
     async def _run_submitted(self, pending: PendingTask, kept: StoredTask, metadata: Metadata) -> Task:
         """Run a task that is stored as submitted, unless it was canceled or its time is over."""

@@ -104,3 +104,19 @@ async def test_a_bridge_that_was_started_later_goes_on_with_a_task(tmp_path: Pat
                 return await state_of_task(second, task.id) == TaskState.TASK_STATE_COMPLETED
 
             await until(is_completed, "the task goes on")
+
+
+def test_of_bridges_that_wait_for_one_task_a_single_one_goes_on(tmp_path: Path) -> None:
+    with serving(tmp_path, cstp={"guardrails": {"config_path": str(RULEBOOK)}}) as product:
+        first, second = (product.binding(BINDINGS[0], number) for number in range(2))
+        actions = [{"description": f"Update prices {number}", "context": ROWS} for number in range(8)]
+        tasks = [first.send(calling("cstp.checkGuardrails", action=action)).task for action in actions]
+        for task in tasks:
+            assert second.get(task["id"]).state == "auth-required"
+        for task in tasks:
+            decide(product.core, "grant", awaited(task)["id"])
+        wait_until(lambda: {second.get(task["id"]).state for task in tasks} == {"completed"}, "the tasks go on")
+        # A second try would have requested an approval once more.
+        page = product.core.call("cstp.listApprovals", {}).result
+        assert page is not None
+        assert [each["status"] for each in page["approvals"]] == ["used"] * len(tasks)
