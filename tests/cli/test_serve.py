@@ -168,7 +168,7 @@ def test_a_second_server_on_the_same_folder_is_refused(developer: Process, invok
     agents = Path("var/agents.yaml").read_text()
     result = invoke("serve", "--dev", env=ENVIRONMENT)
     assert result.exit_code == 1
-    assert "var: is in use by another cstp process" in result.stderr
+    assert "var: is in use by the cstp process" in result.stderr
     assert Path("var/agents.yaml").read_text() == agents
 
 
