@@ -128,8 +128,8 @@ class CitedDecisions(Protocol):
 class CallbackOutbox:
     """Queues notifications for announcing agents that gave an allowed callback URL.
 
-    `window` is how long the failure of a cited decision is reported. `wake` is called within the transaction when
-    something is queued, which is safe because the reader of the queue has to wait for the same writer.
+    `window` is how long the failure of a cited decision is reported. `wake` is called at the end of a transaction that
+    queues something: the dispatcher looks with a snapshot, which waits for no writer, and would find nothing before.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class CallbackOutbox:
     def _add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
         self._store.add(unit_of_work, notifications)
         if notifications:
-            self._wake()
+            unit_of_work.call_at_end(self._wake)
 
 
 def has_failed(entry: JournalEntry | None) -> bool:

@@ -98,8 +98,8 @@ keeps for receivers that do not answer.
 class PushNotifications:
     """Manages push configurations, and queues notifications when tasks change.
 
-    `wake` is called within the transaction when something is queued, which is safe because the reader of the queue has
-    to wait for the same writer.
+    `wake` is called at the end of a transaction that queues something: the dispatcher looks with a snapshot, which
+    waits for no writer, and would find nothing before.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class PushNotifications:
             lapsed = task.version + 1
             notifications += [new_notification(agent, task.id, each.id, lapsed, settles_at) for each in configs]
         self._store.put(unit_of_work, notifications)
-        self._wake()
+        unit_of_work.call_at_end(self._wake)
 
     def _drop_over_limit(
         self, unit_of_work: UnitOfWork, agent: str, notifications: list[TaskNotification], now: datetime

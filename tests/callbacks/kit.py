@@ -65,10 +65,15 @@ class Kit:
         self.trail = Trail()
         self.agents = {"alice", "bob"}
         self.woken = threading.Event()
+        self.due_when_woken: list[datetime | None] = []
         self.callbacks = CallbackOutbox(
-            self.store, self.decisions, self.allowed, writer, self.clock, WINDOW, self.woken.set
+            self.store, self.decisions, self.allowed, writer, self.clock, WINDOW, self._wake
         )
         self.journal = self.journal_with(self.callbacks)
+
+    def _wake(self) -> None:
+        self.due_when_woken.append(self.due())
+        self.woken.set()
 
     def journal_with(self, citations: CitationNotifier) -> Journal:
         return Journal(

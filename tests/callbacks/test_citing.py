@@ -39,6 +39,15 @@ def test_all_are_told_to_whom_a_decision_was_cited_that_failed(kit: Kit) -> None
     assert kit.woken.is_set()
 
 
+def test_who_is_woken_finds_what_was_queued(kit: Kit) -> None:
+    decision = kit.decision()
+    kit.cite(decision)
+    kit.review(decision)
+    kit.late()
+    assert len(kit.due_when_woken) == 2
+    assert None not in kit.due_when_woken
+
+
 @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.PARTIAL, Outcome.ABANDONED])
 def test_nobody_is_told_of_another_outcome(kit: Kit, outcome: Outcome) -> None:
     decision = kit.decision()

@@ -62,9 +62,14 @@ class PushKit:
         self.trail = Trail()
         self.agents = {"ada", "bob"}
         self.woken = threading.Event()
+        self.due_when_woken: list[int] = []
         self.addresses = PushUrlPolicy(UrlAllowList([]), lambda _: True, loopback=False)
-        push = PushNotifications(self.store, self.tasks, self.addresses, writer, self.trail, self.woken.set)
+        push = PushNotifications(self.store, self.tasks, self.addresses, writer, self.trail, self._wake)
         self.keeper = TaskRepository(self.tasks, writer, self.clock, KEPT, push)
+
+    def _wake(self) -> None:
+        self.due_when_woken.append(self.due())
+        self.woken.set()
 
     def save(
         self,

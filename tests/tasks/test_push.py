@@ -288,6 +288,13 @@ def test_a_change_that_is_refused_tells_nothing(pushing: PushKit) -> None:
     assert [body[1] for body in pushing.told] == [1]
 
 
+def test_who_is_woken_finds_what_was_queued(pushing: PushKit) -> None:
+    pushing.save(COMPLETED)
+    pushing.create(config(id="p-1"))
+    pushing.create(config(id="p-2"))
+    assert pushing.due_when_woken == [1, 2]
+
+
 def test_tasks_without_configurations_tell_nobody(pushing: PushKit) -> None:
     pushing.save()
     pushing.save(COMPLETED, version=1)
