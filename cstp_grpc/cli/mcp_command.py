@@ -84,9 +84,6 @@ def mcp_command(
     if http and state.endpoint.is_folder:
         raise click.UsageError("--http needs a server: its callers send tokens, which nobody checks without one.")
     if not http:
-        # Python's own handler would wait for the thread that reads standard input, which ends with the next line only.
-        # What was answered is on disk, so the process may end at any point.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(serve_host(state.endpoint, timeout))
         return
     if not is_loopback(host):
@@ -104,6 +101,9 @@ async def serve_host(endpoint: Endpoint, timeout: float | None) -> None:
     from cstp_grpc.mcp_server.stdio_transport import serve_stdio
 
     async with endpoint.connect_async(timeout) as client:
+        # Python's own handler would wait for the thread that reads standard input, which ends with the next line only.
+        # What was answered is on disk, so the process may end at any point.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         await serve_stdio(client)
 
 

@@ -11,7 +11,10 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
 from cstp_grpc.client import CstpClient
+from cstp_grpc.contract.json_codec import from_json, to_json
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from cstp_grpc.mcp_server.tool_errors import ERROR_META_KEY
+from cstp_grpc.mcp_server.tool_texts import MAX_SECTION_CHARACTERS, render_announcement
 from cstp_grpc.server.app import App
 from tests.harness import TOKENS
 from tests.mcp_server.hosts import MODES, Host, text_of
@@ -165,3 +168,15 @@ def test_the_command_serves_the_same_over_standard_streams(cstp_server: App, mod
     assert version == ("2025-11-25" if mode == "legacy" else mode)
     assert names[0] == "look_before_acting"
     assert text_of(result).startswith("BLOCKED.")
+
+
+def test_each_section_about_the_code_is_shown_however_long_another_is() -> None:
+    contracts = [{"file": "AGENTS.md", "text": f"- Contract {number} " + "x" * 80, "line": 1} for number in range(19)]
+    context = {"contracts": contracts, "checks": [{"file": "AGENTS.md", "text": "- [ ] Run the tests", "line": 9}]}
+    long = {"contracts": [{"file": "AGENTS.md", "text": "y" * 50_000, "line": 1}]}
+    for each in (context, {**context, **long, "covered": True}):
+        content = {"guardrailStatus": {"allowed": True}, "codeContext": each}
+        text = render_announcement(to_json(from_json(content, cstp_pb2.AnnounceIntentResponse)))
+        assert "- [ ] Run the tests [AGENTS.md:9]" in text
+        assert len(text) < 2 * MAX_SECTION_CHARACTERS
+    assert "call code_context for all of it" in text
