@@ -5,11 +5,9 @@ Otherwise a command that needs one light module of a package would wait for all 
 
 from __future__ import annotations
 
-import gc
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 
@@ -38,21 +36,4 @@ class LazyModule:
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the module."""
-        return getattr(self._load(), name)
-
-    def _load(self) -> ModuleType:
-        return importlib.import_module(self._name)
-
-
-class LargeLazyModule(LazyModule):
-    """The same for a module that imports hundreds of others, during which no garbage is collected."""
-
-    def _load(self) -> ModuleType:
-        if self._name in sys.modules or not gc.isenabled():
-            return super()._load()
-        # Modules are not garbage. Measured: looking for garbage among them takes a seventh of the time of importing.
-        gc.disable()
-        try:
-            return super()._load()
-        finally:
-            gc.enable()
+        return getattr(importlib.import_module(self._name), name)

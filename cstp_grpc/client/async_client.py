@@ -45,13 +45,13 @@ from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.errors import CstpError, InternalError, InvalidArgument
 from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
-from cstp_grpc.lazy_imports import LargeLazyModule
+from cstp_grpc.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from cstp_grpc.local import async_local_transport
 else:
     # The server's modules are loaded only by those who use a data folder themselves.
-    async_local_transport = LargeLazyModule("cstp_grpc.local.async_local_transport")
+    async_local_transport = LazyModule("cstp_grpc.local.async_local_transport")
 
 T = TypeVar("T")
 

@@ -34,13 +34,13 @@ from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
-from cstp_grpc.lazy_imports import LargeLazyModule
+from cstp_grpc.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from cstp_grpc.local import local_transport
 else:
     # The server's modules are loaded only by those who use a data folder themselves.
-    local_transport = LargeLazyModule("cstp_grpc.local.local_transport")
+    local_transport = LazyModule("cstp_grpc.local.local_transport")
 
 T = TypeVar("T")
 R = TypeVar("R")
