@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cstp_grpc.guardrails.evaluator import ALLOW_UNKNOWN
 from cstp_grpc.guardrails.model import Action
 from cstp_grpc.guardrails.rulebook import read_rulebooks
 from cstp_grpc.guardrails.rulebook_reload import RulebookReloader, RuleLoader
 from cstp_grpc.guardrails.rules_in_force import RulesInForce
+from tests.example_counts import examples
 from tests.guardrails.rulebooks import content, rule, write
 from tests.waiting import wait_until
 
@@ -172,3 +176,40 @@ def test_rules_that_have_expired_are_named_when_they_are_loaded(
         write(path, content([rule("old", "true", expires="2026-01-01"), rule("new", "true")]))
         wait_until(lambda: len(rules.current.rule_set.guardrails) == 2, "both are loaded")
         assert "the guardrail old expired at 2026-01-02" in caplog.text
+
+
+NAMES = ("a.yaml", "b.yaml", "c.yml")
+edits = st.tuples(st.sampled_from(NAMES), st.sampled_from(["one", "two", "broken", "removed"]))
+
+
+@settings(deadline=None, max_examples=examples(50))
+@given(st.lists(edits, min_size=1, max_size=8))
+def test_after_any_edits_the_last_valid_set_is_in_force(steps: Sequence[tuple[str, str]]) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        contents = {"a.yaml": "one"}
+        write(folder / "a.yaml", book("a.yaml-one", name="a"))
+        with following(folder) as (rules, reloader):
+            expected = ["a.yaml-one"]
+            for file, content in steps:
+                contents[file] = content
+                apply_edit(folder / file, content)
+                before = rules.state
+                reloader.request_reload()
+                wait_until(lambda: rules.state is not before, "the files were read")  # noqa: B023
+                there = {file: content for file, content in sorted(contents.items()) if content != "removed"}
+                is_valid = bool(there) and "broken" not in there.values()
+                if is_valid:
+                    expected = [f"{file}-{content}" for file, content in there.items()]
+                assert ids(rules) == expected
+                assert rules.is_up_to_date() == is_valid
+
+
+def apply_edit(path: Path, content: str) -> None:
+    """Write a rulebook with a rule named by its file and content, an invalid one, or none."""
+    if content == "removed":
+        path.unlink(missing_ok=True)
+    elif content == "broken":
+        write(path, "nonsense")
+    else:
+        write(path, book(f"{path.name}-{content}", name=path.stem))
