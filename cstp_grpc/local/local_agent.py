@@ -27,11 +27,12 @@ from cstp_grpc.errors import MethodNotFound, QueryFailed
 from cstp_grpc.local.local_call import LocalCallContext, LocalCallFailed, LocalStream, timeout_error
 from cstp_grpc.local.local_settings import reduce_to_local, tenant_of_agent
 from cstp_grpc.server.app import build_modules, open_shared_parts, read_inputs, utc_now
-from cstp_grpc.server.call_handlers import CallHandlers, PathDetails, serialize_message
+from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, PathDetails, serialize_message
 from cstp_grpc.server.deployment import LOCAL_PROCESS
 from cstp_grpc.server.execution import EventLoopThread
 from cstp_grpc.server.interceptors.admission import InboundCall, refuse_expired
 from cstp_grpc.server.interceptors.call_limits import OpenStreams
+from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.change_watch import DatabaseVersion
 from cstp_grpc.storage.database import Database, translate_read_errors
 from cstp_grpc.storage.locks import DataDirLock
@@ -104,25 +105,9 @@ class LocalAgent:
         # Held to hand work to the event loop, which takes none once it is closed.
         self._lock = threading.Lock()
         self._closed = False
-        local = reduce_to_local(settings)
-        self._max_bytes = local.grpc.max_message_bytes
+        self._max_bytes = settings.grpc.max_message_bytes
         with ExitStack() as opened:
-            inputs = read_inputs(opened, local, clock, LOCAL_PROCESS)
-            opened.enter_context(DataDirLock(local.data_dir, shared=True, patience=LOCK_PATIENCE))
-            shared = open_shared_parts(opened, local, clock, LOCAL_PROCESS)
-            version = DatabaseVersion(shared.database)
-            opened.callback(version.close)
-            foreign_commits: list[Callable[[], object]] = []
-            # Before the rooms read anything, so that what is committed meanwhile is noticed by the first call.
-            check = ForeignCommitCheck(shared.database, version, foreign_commits)
-            modules = build_modules(shared, inputs, is_public)
-            foreign_commits += [listener for module in modules for listener in module.on_foreign_commit]
-            for part in (part for module in modules for part in module.background):
-                # None is started: there is no time in which they could work. Stopping stores what they hold, such as
-                # the counts of refused calls.
-                opened.callback(part.stop)
-            identity = LocalIdentity(agent, tenant_of_agent(settings, agent))
-            policy = replace(inputs.policy, admission=[refuse_expired, identity, check])
+            shared, modules, policy = open_rooms(opened, settings, agent, clock)
             servicers = [servicer for module in modules for servicer in module.servicers]
             self._handlers = CallHandlers(servicers, policy, shared.pools, OpenStreams())
             # Before the database is closed, which running work uses.
@@ -204,3 +189,29 @@ class LocalAgent:
         if handler is None:
             raise MethodNotFound(f"{method.name} needs a server: without one it is not served")
         return handler
+
+
+def open_rooms(
+    opened: ExitStack, settings: Settings, agent: str, clock: Callable[[], datetime]
+) -> tuple[SharedParts, Sequence[Module], CallPolicy]:
+    """Open the folder and build the modules on it, and the policy of calls by an agent; `opened` closes them.
+
+    Raises as LocalAgent does.
+    """
+    local = reduce_to_local(settings)
+    inputs = read_inputs(opened, local, clock, LOCAL_PROCESS)
+    opened.enter_context(DataDirLock(local.data_dir, shared=True, patience=LOCK_PATIENCE))
+    shared = open_shared_parts(opened, local, clock, LOCAL_PROCESS)
+    version = DatabaseVersion(shared.database)
+    opened.callback(version.close)
+    foreign_commits: list[Callable[[], object]] = []
+    # Before the rooms read anything, so that what is committed meanwhile is noticed by the first call.
+    check = ForeignCommitCheck(shared.database, version, foreign_commits)
+    modules = build_modules(shared, inputs, is_public)
+    foreign_commits += [listener for module in modules for listener in module.on_foreign_commit]
+    for part in (part for module in modules for part in module.background):
+        # None is started: there is no time in which they could work. Stopping stores what they hold, such as the counts
+        # of refused calls.
+        opened.callback(part.stop)
+    identity = LocalIdentity(agent, tenant_of_agent(settings, agent))
+    return shared, modules, replace(inputs.policy, admission=[refuse_expired, identity, check])
