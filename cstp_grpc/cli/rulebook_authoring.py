@@ -227,9 +227,8 @@ def convert_command(out: Output, file: Path, output: Path | None, skip_absent: b
       cstp guardrails convert cornerstone.yaml --output guardrails/cornerstone.yaml
     """
     try:
-        conversion = rulebook_conversion.convert_rulebook(
-            str(file), rulebook_files.read_rulebook_file(file).content, skips_absent=skip_absent
-        )
+        content = rulebook_files.read_rulebook_file(file, accepts_pipe=True).content
+        conversion = rulebook_conversion.convert_rulebook(str(file), content, skips_absent=skip_absent)
     except rulebook.RulebookError as error:
         print_problems(out, error)
         click.get_current_context().exit(EXIT_INVALID)

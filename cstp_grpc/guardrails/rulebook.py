@@ -62,21 +62,26 @@ def load_rule_set(
     Raises RulebookError.
     """
     if files is None:
-        files, unreadable = read_rulebooks(path)
+        files, unreadable = read_rulebooks(path, accepts_pipe=True)
     if not files and not unreadable:
         raise RulebookError([RulebookProblem(str(path), 1, "rulebook", "the folder holds no *.yaml or *.yml")])
     return RuleSet(tuple(RulebookLoader(path, files, unreadable).load()))
 
 
-def read_rulebooks(path: Path) -> tuple[Sequence[RulebookFile], Sequence[RulebookProblem]]:
-    """Read a rulebook or a folder of them, with what they extend; return the files, and problems with the others."""
+def read_rulebooks(
+    path: Path, *, accepts_pipe: bool = False
+) -> tuple[Sequence[RulebookFile], Sequence[RulebookProblem]]:
+    """Read a rulebook or a folder of them, with what they extend; return the files, and problems with the others.
+
+    `path` may be a pipe if `accepts_pipe`, which is for those who read it once.
+    """
     problems: list[RulebookProblem] = []
 
     def report(file: Path, error: OSError) -> None:
         problems.append(RulebookProblem(str(file), 1, "rulebook", f"cannot be read: {error.strerror}"))
 
     try:
-        return collect_rulebook_files(path, report), problems
+        return collect_rulebook_files(path, report, accepts_pipe=accepts_pipe), problems
     except OSError as error:
         report(path, error)
         return (), problems

@@ -90,8 +90,10 @@ def raise_unreadable(path: Path, error: OSError) -> None:  # noqa: ARG001 - the 
     raise error
 
 
-def collect_rulebook_files(path: Path, report: ReportUnreadable = raise_unreadable) -> Sequence[RulebookFile]:
-    """Read a rulebook or a folder of them, with the files that they extend.
+def collect_rulebook_files(
+    path: Path, report: ReportUnreadable = raise_unreadable, *, accepts_pipe: bool = False
+) -> Sequence[RulebookFile]:
+    """Read a rulebook or a folder of them, with the files that they extend; `path` may be a pipe if `accepts_pipe`.
 
     What is missing or cannot be parsed is left out, for the loader to report. Raises OSError if the folder cannot be
     read, or a file and `report` raises it.
@@ -99,11 +101,12 @@ def collect_rulebook_files(path: Path, report: ReportUnreadable = raise_unreadab
     files: dict[Path, RulebookFile] = {}
     # The files of the folder come first: whatever they extend, none of them is left out.
     pending = deque(normalize_path(file) for file in list_rulebook_files(path))
+    pipe = normalize_path(path) if accepts_pipe else None
     most = len(pending) + MAX_EXTENDED
     while pending and len(files) < most:
         name = pending.popleft()
         try:
-            files[name] = read_rulebook_file(name)
+            files[name] = read_rulebook_file(name, accepts_pipe=name == pipe)
         except OSError as error:
             report(name, error)
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,13 +35,19 @@ def list_rulebook_files(path: Path) -> list[Path]:
     return [file for file in sorted(path.iterdir()) if file.suffix.lower() in RULEBOOK_SUFFIXES and file.name[0] != "."]
 
 
-def read_rulebook_file(path: Path) -> RulebookFile:
-    """Read a file. Raises OSError."""
-    with path.open("rb") as stream:
+def read_rulebook_file(path: Path, *, accepts_pipe: bool = False) -> RulebookFile:
+    """Read a file; `accepts_pipe` says that it may be a pipe, as shells make of a command. Raises OSError."""
+    opener = None if accepts_pipe else open_regular_file
+    with open(path, "rb", opener=opener) as stream:
         # One byte more than allowed, by which the parser knows that the file is too large.
         return RulebookFile(path, stream.read(MAX_RULEBOOK_BYTES + 1))
 
 
-def read_rulebook_files(path: Path) -> Sequence[RulebookFile]:
-    """Read a rulebook or a folder of them. Raises OSError."""
-    return [read_rulebook_file(file) for file in list_rulebook_files(path)]
+def open_regular_file(path: str, flags: int) -> int:
+    """Open a file and return its descriptor. Raises OSError if it is a pipe or a device."""
+    # Without O_NONBLOCK, which files ignore, opening a pipe waits until something writes to it, perhaps for ever.
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "Not a regular file")

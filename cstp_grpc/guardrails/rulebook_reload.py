@@ -32,6 +32,8 @@ LOOK_SECONDS: Final = 0.25
 """Seconds between two looks at the files. Chosen: a change is in force within a second, although files must look the
 same twice, for which 0.5 s is needed at the most, and 500 rules take 0.3 s to load."""
 
+UNFORESEEN: Final = "cannot be loaded; the log says why"
+
 FileStamp: TypeAlias = tuple[int, int, int, int, int] | None
 """Device, inode, size, and times of modification and change of a file, None if there is none."""
 
@@ -123,15 +125,14 @@ class RulebookReloader:
         try:
             with frequent_switches():
                 loaded = self._loader.load(files, unreadable)
+            self._rules.replace(loaded)
         except RulebookError as error:
             self._report_failure(error)
         except Exception:
             # Visible to all who look, though nobody foresaw it; the thread logs it with its traceback.
-            unforeseen = RulebookProblem(str(self._loader.path), 1, "rulebook", "cannot be loaded; the log says why")
-            self._report_failure(RulebookError([unforeseen]))
+            self._report_failure(RulebookError([RulebookProblem(str(self._loader.path), 1, "rulebook", UNFORESEEN)]))
             raise
         else:
-            self._rules.replace(loaded)
             logger.info("the rules %s are in force instead of %s", loaded.listing.version, former.listing.version)
         return before
 

@@ -63,7 +63,7 @@ class RulesInForce:
         self._followers.append(follower)
 
     def replace(self, loaded: LoadedRules) -> None:
-        """Judge by these rules from now on."""
+        """Judge by these rules from now on. Raises what a follower raises, and then stays as it was."""
         # First those that judge, who may have to read what the rules ask for: rules that are listed do judge.
         for follower in self._followers:
             follower(loaded)
@@ -81,6 +81,8 @@ class RulesInForce:
 def to_relative_problem(problem: RulebookProblem, path: Path) -> RulebookProblem:
     """Return a problem without the folder of the rulebooks at `path`, and without that of the packaged ones."""
     file, reason = problem.file, problem.reason
+    # A problem with the folder as a whole has its name.
+    file = path.name if file == str(path) else file
     for folder in (rulebook_root(path), default_rulebook_path().parent):
         # Reasons name other files, too.
         prefix = f"{folder}{os.sep}"

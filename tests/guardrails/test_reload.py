@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from cstp_grpc.guardrails.evaluator import ALLOW_UNKNOWN
 from cstp_grpc.guardrails.model import Action
 from cstp_grpc.guardrails.rulebook import read_rulebooks
-from cstp_grpc.guardrails.rulebook_reload import RulebookReloader, RuleLoader
-from cstp_grpc.guardrails.rules_in_force import RulesInForce
+from cstp_grpc.guardrails.rulebook_reload import UNFORESEEN, RulebookReloader, RuleLoader
+from cstp_grpc.guardrails.rules_in_force import LoadedRules, RulesInForce
 from tests.example_counts import examples
 from tests.guardrails.rulebooks import content, rule, write
 from tests.waiting import wait_until
@@ -119,6 +119,11 @@ def test_files_are_added_to_a_folder_and_removed_from_it(tmp_path: Path) -> None
         (folder / "c.yaml").unlink()
         wait_until(rules.is_up_to_date, "the folder is as it was")
 
+        (folder / "a.yml").rename(tmp_path / "a.yml")
+        assert wait_for_failure(rules) == ["rules:1: rulebook: the folder holds no *.yaml or *.yml"]
+        (tmp_path / "a.yml").rename(folder / "a.yml")
+        wait_until(rules.is_up_to_date, "the folder is as it was")
+
         shutil.rmtree(folder)
         wait_for_failure(rules)
         assert ids(rules) == ["zero"]
@@ -213,3 +218,46 @@ def apply_edit(path: Path, content: str) -> None:
         write(path, "nonsense")
     else:
         write(path, book(f"{path.name}-{content}", name=path.stem))
+
+
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_a_pipe_in_the_place_of_a_rulebook_holds_nothing_up(tmp_path: Path, in_folder: bool) -> None:
+    path = write(tmp_path / "rules.yaml", book("one"))
+    with following(tmp_path if in_folder else path) as (rules, _):
+        path.unlink()
+        os.mkfifo(path)
+        assert wait_for_failure(rules) == ["rules.yaml:1: rulebook: cannot be read: Not a regular file"]
+        assert ids(rules) == ["one"]
+        path.unlink()
+        write(path, book("two"))
+        wait_for_rules(rules, "two")
+
+
+def test_a_version_is_named_once_everything_judges_by_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "rules.yaml", book("one"))
+    with following(path) as (rules, _):
+        named: list[list[str]] = []
+        rules.follow(lambda _: named.append(ids(rules)))
+        write(path, book("two"))
+        wait_for_rules(rules, "two")
+        assert named == [["one"]]
+
+
+def test_an_unexpected_error_keeps_the_rules_and_is_not_hidden(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "rules.yaml", book("one"))
+    broken = [OSError("the disk is full of secrets")]
+
+    def follow(_: LoadedRules) -> None:
+        if broken:
+            raise broken.pop()
+
+    with following(path) as (rules, reloader):
+        rules.follow(follow)
+        write(path, book("two"))
+        assert wait_for_failure(rules) == [f"rules.yaml:1: rulebook: {UNFORESEEN}"]
+        assert ids(rules) == ["one"]
+        wait_until(lambda: "full of secrets" in caplog.text, "the reason is logged")
+        reloader.request_reload()
+        wait_for_rules(rules, "two")
