@@ -154,6 +154,10 @@ MAX_STEPS = 20_000_000
 SHARED_STEPS = MAX_STEPS // 50
 """Maximum number of steps of a rule in a batch. As a batch has at most 50 rules (BATCH_GUARDRAILS), it stays within
 MAX_STEPS; it frees no memory before its end."""
+MAX_TOTAL_STEPS = 5 * MAX_STEPS
+"""Maximum number of steps of all rules together that are too heavy for a batch. Chosen: about a second."""
+MAX_TEXT_STEPS = SHARED_STEPS
+"""Maximum number of steps of an expression in a message or suggestion: a thousand rules may fire at once."""
 
 # The factors below are upper bounds of what the engine takes for an operation, in steps of 10 ns. They are rounded up,
 # since an estimate that is too high only makes a rule be evaluated alone, and one that is too low blocks the server.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from cstp_grpc.guardrails.cel_cost import MAX_STEPS, SHARED_STEPS, measure_size, measure_sizes
+from cstp_grpc.guardrails.cel_cost import MAX_STEPS, MAX_TOTAL_STEPS, SHARED_STEPS, measure_size, measure_sizes
 from cstp_grpc.guardrails.cel_engine import (
     LARGEST_SIZE,
     STAKES_ORDER,
@@ -344,7 +344,7 @@ class EvaluationPlan:
             else:
                 size += measure_size(value).total
         # The cheap bound first: almost all actions are smaller than what every rule takes in a batch.
-        apart = dict(self._find_heavy_rules(values, size)) if size > self.light_size else {}
+        apart = self._find_heavy_rules(values, size) if size > self.light_size else {}
         for rule in self.demanding:
             for name in rule.required:
                 if action.context.get(name.removeprefix(CONTEXT_PREFIX)) is None:
@@ -352,20 +352,27 @@ class EvaluationPlan:
                     break
         return apart
 
-    def _find_heavy_rules(
-        self, values: Mapping[str, object], size: int
-    ) -> Iterator[tuple[str, CelEvaluationError | None]]:
+    def _find_heavy_rules(self, values: Mapping[str, object], size: int) -> dict[str, CelEvaluationError | None]:
+        """Return the guardrails that take too many steps for a batch."""
         # The exact sizes: the bound that led here takes each variable to be as large as all of them together.
         sizes = measure_sizes(values)
+        found: dict[str, CelEvaluationError | None] = {}
+        total = 0
         for batch in self.batches:
             for rule in batch.rules:
                 steps = rule.program.estimate_steps(sizes) if size > rule.program.light_size else 0
                 # Fail closed: a caller must not get past a guardrail by sending more than it can take.
                 if steps > MAX_STEPS:
                     text = f"it may take more than {MAX_STEPS} steps on what it reads"
-                    yield rule.guardrail.id, CelEvaluationError(text)
+                    found[rule.guardrail.id] = CelEvaluationError(text)
                 elif steps > SHARED_STEPS:
-                    yield rule.guardrail.id, None
+                    found[rule.guardrail.id] = None
+                    total += steps
+        if total <= MAX_TOTAL_STEPS:
+            return found
+        # All of them, so that the order of the rules decides nothing.
+        text = f"with the other guardrails it may take more than {MAX_TOTAL_STEPS} steps on what they read"
+        return {identifier: error or CelEvaluationError(text) for identifier, error in found.items()}
 
 
 def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDeclaration]) -> EvaluationPlan:

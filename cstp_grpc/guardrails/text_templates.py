@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from cstp_grpc.guardrails.cel_cost import ValueSize
+from cstp_grpc.guardrails.cel_cost import MAX_TEXT_STEPS, ValueSize
 from cstp_grpc.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError, CelProgram
 from cstp_grpc.guardrails.cel_variables import RuleExpressionError, tokenize_expression
 from cstp_grpc.guardrails.model import TextTemplate
@@ -74,7 +74,7 @@ class CompiledTemplate:
     def render(self, bound: CelActivation, sizes: Mapping[str, ValueSize], explain: ExplainError) -> str:
         """Return the text with values in the place of expressions, or with the reason why they have none."""
         try:
-            values = [program.evaluate_within(bound, sizes) for program in self.programs]
+            values = [program.evaluate_within(bound, sizes, MAX_TEXT_STEPS) for program in self.programs]
         except CelEvaluationError as error:
             # Whoever is judged may not read expressions, and could make them fail.
             return f"{self.template.outline} ({explain(error)})"

@@ -443,3 +443,34 @@ def test_every_function_that_is_documented_can_be_used(when: str) -> None:
     verdict = judge(when, LARGE, {"text": "a", "items": ["a", "b"]})
 
     assert [v.code for v in verdict.violations] == [None]
+
+
+HEAVY = "context.items.map(item, item + item).size() == 0"
+"""An expression that takes 4.3 million steps on MANY."""
+MANY = {"items": ["a" * 20] * 1_000}
+
+
+@pytest.mark.parametrize(("count", "errors"), [(23, 0), (24, 24)])
+def test_rules_that_are_too_much_together_are_errors_and_light_ones_are_as_they_are(count: int, errors: int) -> None:
+    heavy = [rule(f"heavy-{number}", HEAVY) for number in range(count)]
+    rules = [rule("before", "context.items.size() == 1000"), *heavy, rule("after", "context.items.size() == 1")]
+
+    verdict = GuardrailEvaluator(rule_set(rules, LARGE)).evaluate(Action("do it", context=MANY))
+
+    first, *others = verdict.violations
+    assert (first.guardrail_id, first.code) == ("before", None)
+    assert [each.code for each in others] == [EVALUATION_ERROR] * errors
+    assert all("with the other guardrails it may take more than 100000000 steps" in each.message for each in others)
+
+
+def test_a_text_whose_expression_takes_too_long_is_written_without_its_value() -> None:
+    message = "${context.items.map(item, item + item).size()} items"
+    evaluator = GuardrailEvaluator(rule_set([rule("r", "true", message=message)], LARGE))
+
+    few, many = (
+        evaluator.evaluate(Action("do it", context={"items": ["a" * 20] * count})).violations[0].message
+        for count in (100, 1_000)
+    )
+
+    assert few == "100 items"
+    assert many == "${…} items (it may take more than 400000 steps on what it reads)"
