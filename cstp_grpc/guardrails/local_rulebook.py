@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import UnionType
 from typing import Final
 
 from cstp_grpc.enums import Enforcement, Reaction, Stakes
@@ -39,6 +40,20 @@ MAX_CHARACTERS: Final[Mapping[str, int]] = {
     "announced_context": 20_000,
 }
 """As for the fields of the contract, so that an action is judged here only if a server would judge it."""
+
+
+FIELD_TYPES: Final[Sequence[tuple[str, UnionType | type, str]]] = (
+    ("description", str, "a text"),
+    ("category", str | None, "a text"),
+    ("project", str | None, "a text"),
+    ("announced_context", str, "a text"),
+    ("agent", str, "a text"),
+    ("permissions", Set, "a set of texts"),
+    ("confidence", int | float | None, "a number"),
+    ("context", Mapping, "a map"),
+    ("now", datetime | None, "an instant"),
+)
+"""The types of an action's fields that programs without a type checker might mistake, and how they are called."""
 
 
 class Rulebook:
@@ -136,6 +151,21 @@ def reads_variable(rule: Guardrail, name: str) -> bool:
 
 def find_action_problems(action: Action) -> Iterator[FieldViolation]:
     """Yield why a server would refuse an action, but for the size of its context, which is checked where it is read."""
+    wrong_types = list(find_wrong_types(action))
+    yield from wrong_types or find_wrong_values(action)
+
+
+def find_wrong_types(action: Action) -> Iterator[FieldViolation]:
+    """Yield the fields that are not of their type; a server gets them from a message, which has types."""
+    for name, kind, word in FIELD_TYPES:
+        value = getattr(action, name)
+        # Bools are numbers for Python, and True would be full confidence.
+        if not isinstance(value, kind) or (name == "confidence" and isinstance(value, bool)):
+            yield FieldViolation(f"action.{name}", f"must be {word}")
+
+
+def find_wrong_values(action: Action) -> Iterator[FieldViolation]:
+    """Yield why a server would refuse an action whose fields are of their types."""
     if not action.description.strip():
         yield FieldViolation("action.description", "must not be empty or blank")
     for name, text in (("category", action.category), ("project", action.project)):

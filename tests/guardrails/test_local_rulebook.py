@@ -133,6 +133,13 @@ def test_disabled_rules_need_no_agent(tmp_path: Path) -> None:
         (Action("do it", confidence=float("nan")), "confidence"),
         (Action("do it", now=datetime(2026, 1, 1)), "now"),
         (Action("do it", context={1: True}), "context"),  # type: ignore[dict-item]
+        (Action(None), "description"),  # type: ignore[arg-type]
+        (Action("do it", category=5), "category"),  # type: ignore[arg-type]
+        (Action("do it", confidence=True), "confidence"),
+        (Action("do it", confidence="0.9"), "confidence"),  # type: ignore[arg-type]
+        (Action("do it", context=None), "context"),  # type: ignore[arg-type]
+        (Action("do it", agent=5), "agent"),  # type: ignore[arg-type]
+        (Action("do it", permissions="admin"), "permissions"),  # type: ignore[arg-type]
     ],
 )
 def test_an_action_that_a_server_would_refuse_is_refused(action: Action, field: str) -> None:
