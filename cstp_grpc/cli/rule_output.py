@@ -38,7 +38,7 @@ def print_rule_set(console: Console, rules: RuleSet) -> None:
             severity = Text(rule.severity, style=SEVERITY_STYLES[rule.severity])
             table.add_row(severity, entry_text(f"{rule.id}: {rule.name}", details))
     console.print(table)
-    console.print(f"{len(rules.guardrails)} guardrails, version {rules.version}", soft_wrap=True)
+    console.print(f"{count_noun(len(rules.guardrails), 'guardrail')}, version {rules.version}", soft_wrap=True)
 
 
 def rule_notes(rule: Guardrail) -> Iterator[str]:
@@ -84,6 +84,7 @@ def print_guardrails(console: Console, answer: guardrails_pb2.ListGuardrailsResp
     for rule in answer.guardrails:
         details = [
             rule.rulebook,
+            *match_notes(rule),
             *server_rule_notes(rule),
             *([f"approved by {' or '.join(rule.approvers)}"] if rule.approvers else []),
             *([f"reads {', '.join(rule.inputs)}"] if rule.inputs else []),
@@ -93,7 +94,17 @@ def print_guardrails(console: Console, answer: guardrails_pb2.ListGuardrailsResp
             entry.append(f"\n{to_printable(rule.expression.strip())}")
         table.add_row(severity_text(rule.severity), entry)
     console.print(table)
-    console.print(f"{len(answer.guardrails)} guardrails, version {answer.rule_set_version}", soft_wrap=True)
+    console.print(
+        f"{count_noun(len(answer.guardrails), 'guardrail')}, version {answer.rule_set_version}", soft_wrap=True
+    )
+
+
+def match_notes(rule: guardrails_pb2.Guardrail) -> Iterator[str]:
+    """Yield for which actions a guardrail is; a rule may have no other condition."""
+    if rule.categories:
+        yield f"category {' or '.join(rule.categories)}"
+    if rule.stakes:
+        yield f"stakes {' or '.join(enum_word(types_pb2.Stakes, stakes) for stakes in rule.stakes)}"
 
 
 def server_rule_notes(rule: guardrails_pb2.Guardrail) -> Iterator[str]:

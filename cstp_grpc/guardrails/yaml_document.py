@@ -129,14 +129,14 @@ class YamlFields:
         self.line = node.line
         self.where = where
         self._report = report
-        self._entries = {
-            key: item for key, item in mapping_entries(node, where, report).items() if item.value is not None
-        }
-        known = (*required, *optional)
-        for key in self._entries.keys() - set(known):
+        entries = mapping_entries(node, where, report)
+        self._entries = {key: item for key, item in entries.items() if item.value is not None}
+        known = tuple(dict.fromkeys((*required, *optional)))
+        # Also without a value: whoever writes a key expects that it says something.
+        for key in entries.keys() - set(known):
             close = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean `{close[0]}`?" if close else f"known are {', '.join(known)}"
-            self.report_problem(f"unknown key `{key}`; {hint}", key)
+            report(entries[key].line, where, f"unknown key `{key}`; {hint}")
         # Anything else is reported by mapping_entries already, and every key would be missing.
         if isinstance(node.value, dict):
             for key in required:

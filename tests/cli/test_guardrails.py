@@ -84,14 +84,17 @@ def test_files_are_not_asked_of_a_server(server: Server, rulebook: Path) -> None
 
 
 def test_the_rulebooks_of_a_server_and_what_is_wrong_with_them(tmp_path: Path, invoke: Invoke, rulebook: Path) -> None:
+    matching = (RULEBOOK % "").replace("when:", "match: {category: database, stakes: [critical, high]}\n    when:")
+    rulebook.write_text(matching)
     with running(settings(tmp_path / "data", cstp={"guardrails": {"config_path": rulebook}})) as app:
         server = Server(app, invoke)
         shown = server.ok("guardrails", "rulebook", agent="reader")
         assert "mine.yaml" in shown
+        assert "category database, stakes critical or high" in server.ok("guardrails", "list", agent="reader")
         assert "1 guardrail" in shown
-        rulebook.write_text((RULEBOOK % "").replace("severity: block", "severity: blok"))
+        rulebook.write_text(matching.replace("severity: block", "severity: blok"))
         wait_until(lambda: server("guardrails", "rulebook").exit_code == 3, "the mistake is shown")
-        assert "mine.yaml:9: nothing-risky: `severity` must be one of" in server("guardrails", "rulebook").stdout
+        assert "mine.yaml:10: nothing-risky: `severity` must be one of" in server("guardrails", "rulebook").stdout
 
 
 ACTION = {"description": "Deploy it", "context": {"affects_production": True, "code_review_completed": "yes"}}

@@ -67,6 +67,11 @@ def test_a_rulebook_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("severity: block", "severity: blok", "must be one of block, warn, approve, not blok"),
         ("severity: block", "action: block", "unknown key `action`"),
         ("    when:", "    wehn:", "unknown key `wehn`; did you mean `when`?"),
+        (
+            "    severity: block",
+            "    sevrity:\n    severity: block",
+            "rules.yaml:11: no-production-without-review: unknown",
+        ),
         ("    message: Production changes require completed code review\n", "", "`message` is missing"),
         (
             "severity: block",
