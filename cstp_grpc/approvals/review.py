@@ -115,12 +115,8 @@ class ApprovalReviewer:
         Raises Unavailable.
         """
         before = self._clock() - kept
-
-        def job(unit_of_work: UnitOfWork) -> int:
-            self._store.hold(unit_of_work)
-            return self._store.remove_ended(unit_of_work, before, EXPIRY_BATCH)
-
-        return self._writer.run(job) == EXPIRY_BATCH
+        removed = self._writer.run(lambda unit_of_work: self._store.remove_ended(unit_of_work, before, EXPIRY_BATCH))
+        return removed == EXPIRY_BATCH
 
     def _end_batch(self, unit_of_work: UnitOfWork) -> bool:
         self._store.hold(unit_of_work)
