@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, cached_property
@@ -36,6 +36,8 @@ from cstp_grpc.guardrails.cel_variables import (
     parse_window_seconds,
     presence_variable,
     scan_expression,
+    starts_operand,
+    tokenize_expression,
 )
 from cstp_grpc.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.guardrails.input_values import InputType
@@ -287,6 +289,8 @@ class CelEnvironment:
         if expression.aligned != expression.text:
             self._compile(expression.aligned)
         program = self._compile(expression.text)
+        for literal in find_time_literals(expression.text):
+            self._check_time_literal(literal)
         # To check its cost; what evaluates it is compiled with the whole rule set, and has the same tree.
         tree = CelProgram(program, expression.values).tree
         return replace(expression, tree=tree), program.return_type()
@@ -333,6 +337,15 @@ class CelEnvironment:
         except RuntimeError as error:
             raise RuleExpressionError(explain_compile_error(str(error))) from None
 
+    def _check_time_literal(self, literal: str) -> None:
+        """Check that a call such as `duration("24h")` has a value. Raises RuleExpressionError."""
+        # A rule with one that has none would load, and then be an error whenever it is evaluated.
+        try:
+            check_no_error(self._compile(literal).eval(self.bind({})))
+        except (RuntimeError, CelEvaluationError):
+            hint = TIME_HINTS[literal.partition("(")[0].strip()]
+            raise RuleExpressionError(f"reads {literal}, which has no value; {hint}") from None
+
     def _check_name(self, name: str) -> None:
         if name in (INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE) or name in HISTORY_SCOPES:
             return
@@ -352,6 +365,22 @@ class CelEnvironment:
         if root == "context":
             raise RuleExpressionError(f"{name} is not declared in inputs{hint}")
         raise RuleExpressionError(f"there is no {name}{hint or list_names(names)}")
+
+
+TIME_HINTS: Mapping[str, str] = {
+    "duration": 'the units are h, m, s and ms, so that a week is duration("168h")',
+    "timestamp": 'write an instant such as timestamp("2026-03-01T12:00:00Z")',
+}
+"""How the functions are called whose argument is a text of some form."""
+
+
+def find_time_literals(text: str) -> Iterator[str]:
+    """Yield the calls of `duration` and `timestamp` with a literal text, as they are written."""
+    tokens = tokenize_expression(text)
+    for place, token in enumerate(tokens[:-3]):
+        kinds = [each.kind if each.kind == "string" else each.text for each in tokens[place + 1 : place + 4]]
+        if token.text in TIME_HINTS and kinds == ["(", "string", ")"] and starts_operand(tokens, place):
+            yield text[token.start : tokens[place + 3].start + 1]
 
 
 def list_names(names: Collection[str]) -> str:

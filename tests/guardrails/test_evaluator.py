@@ -474,3 +474,20 @@ def test_a_text_whose_expression_takes_too_long_is_written_without_its_value() -
 
     assert few == "100 items"
     assert many == "${…} items (it may take more than 400000 steps on what it reads)"
+
+
+@pytest.mark.parametrize(
+    ("when", "reason"),
+    [
+        ('context.pause > duration("7d")', 'reads duration("7d"), which has no value; the units are h, m, s and ms'),
+        ("context.pause > duration( 'soon' )", "reads duration( 'soon' ), which has no value"),
+        ('now > timestamp("2026-03-01")', 'reads timestamp("2026-03-01"), which has no value; write an instant'),
+        ('context.pause > duration("168h") && now > timestamp("2026-03-01T00:00:00Z")', ""),
+        ('history.failures(agent, duration("7d")) > 3', ""),
+        ("context.name == 'duration(\"7d\")'", ""),
+    ],
+)
+def test_a_time_without_a_value_is_refused_when_it_is_loaded(when: str, reason: str) -> None:
+    inputs = {**STRING, "pause": {"type": "duration"}}
+    problems = parse_rulebook("book.yaml", content([rule("r", when)], inputs).encode()).problems
+    assert [reason in each.reason for each in problems] == [True] * bool(reason)
