@@ -29,7 +29,7 @@ from cstp_grpc.guardrails.evaluation_plan import (
     input_names_of,
     make_plan,
 )
-from cstp_grpc.guardrails.history import HISTORY_SCOPES, HistoryQuery
+from cstp_grpc.guardrails.history import HISTORY_SCOPES, HistoryQuery, describe_history
 from cstp_grpc.guardrails.input_names import InputNames
 from cstp_grpc.guardrails.input_values import InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import (
@@ -412,7 +412,12 @@ class GuardrailEvaluator:
 
     def explain_error(self, error: CelEvaluationError, action: Action) -> str:
         """Return why an expression cannot be evaluated."""
-        return error.message if error.variable is None else f"{error.variable} {self._fault(error.variable, action)}"
+        if error.variable is None:
+            return error.message
+        # The variable of answers about the past is ours; rules name what they have in common with the action.
+        scopes = HISTORY_SCOPES.get(error.variable)
+        read = error.variable if scopes is None else describe_history(scopes)
+        return f"{read} {self._fault(error.variable, action)}"
 
     def _error_violation(self, guardrail: Guardrail, error: CelEvaluationError, action: Action) -> Violation:
         reason = self.explain_error(error, action)

@@ -61,6 +61,11 @@ def history_variable(scopes: Collection[HistoryScope]) -> str:
     return f"history.{'_'.join(scopes) or 'all'}"
 
 
+def describe_history(scopes: Collection[HistoryScope]) -> str:
+    """Return in words of what outcomes a rule asks."""
+    return f"history of this {' and '.join(scopes)}" if scopes else "history"
+
+
 HISTORY_SCOPES: Mapping[str, tuple[HistoryScope, ...]] = {
     history_variable(scopes): scopes
     for count in range(len(HistoryScope) + 1)

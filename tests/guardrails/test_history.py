@@ -196,14 +196,14 @@ def test_what_cannot_be_read_blocks() -> None:
         (violation,) = evaluator.evaluate(Action("deploy", category="deployment", history=history)).violations
         assert violation.code == EVALUATION_ERROR
         assert violation.suggestion == "Try again later, or ask a person"
-        assert violation.message == f"Cannot be evaluated: history.category {reason}"
+        assert violation.message == f"Cannot be evaluated: history of this category {reason}"
 
 
 @pytest.mark.parametrize("category", [None, "", " "])
 def test_an_action_without_a_category_is_no_way_around_a_breaker(category: str | None) -> None:
     (violation,) = judge_history(BREAKER, [], Action("deploy", agent="ci", category=category)).violations
     assert violation.code == EVALUATION_ERROR
-    assert violation.message == "Cannot be evaluated: history.category needs action.category, which is missing"
+    assert violation.message == "Cannot be evaluated: history of this category needs action.category, which is missing"
     assert violation.suggestion == "Provide action.category"
     assert judge_history('has(action.category) && history.failures(category, "1h") > 0', [], Action("deploy")).allowed
     assert judge_history('history.failures("1h") > 0', [], Action("deploy")).allowed
