@@ -297,7 +297,8 @@ class Announcer:
         if rules.reads_intents:
             facts = await self._read_intent_facts(announcement, caller, reader)
         action = action_from_announcement(announcement, acting, code, facts)
-        (action,) = await rules.add_histories([action], reader)
+        if rules.reads_history:
+            (action,) = await rules.add_histories([action], reader)
         verdict = rules.judge(action)
         similar = await self._find_similar(announcement, reader)
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
