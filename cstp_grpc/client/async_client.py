@@ -314,7 +314,7 @@ async def split_batches(items: Iterable[Any] | AsyncIterable[Any], size: int) ->
 
 
 def open_async_transport(
-    target: str, token: str | None, root_certificates: bytes | None, agent: str | None, config: Path | None
+    target: str, token: str | None, root_certificates: bytes | None, agent: str | None, config: str | Path | None
 ) -> AsyncTransport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
     check_identity(target, token, agent)
@@ -343,7 +343,7 @@ class AsyncCstpClient(AsyncCstp):
         clock: Callable[[], float] = time.monotonic,
         root_certificates: bytes | None = None,
         agent: str | None = None,
-        config: Path | None = None,
+        config: str | Path | None = None,
     ) -> None:
         self._transport = open_async_transport(target, token, root_certificates, agent, config)
         self._calls = AsyncTransportCallExecutor(self._transport, AsyncRetrier(retries, sleep, random, clock), timeout)

@@ -144,7 +144,7 @@ class CstpClient(Cstp):
         clock: Callable[[], float] = time.monotonic,
         root_certificates: bytes | None = None,
         agent: str | None = None,
-        config: Path | None = None,
+        config: str | Path | None = None,
     ) -> None:
         self._transport = open_transport(target, token, root_certificates, agent, config)
         self._calls = TransportCallExecutor(self._transport, Retrier(retries, sleep, random, clock), timeout)
@@ -195,7 +195,7 @@ class CstpClient(Cstp):
 
 
 def open_transport(
-    target: str, token: str | None, root_certificates: bytes | None, agent: str | None, config: Path | None
+    target: str, token: str | None, root_certificates: bytes | None, agent: str | None, config: str | Path | None
 ) -> Transport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
     check_identity(target, token, agent)

@@ -95,6 +95,6 @@ async def await_future(running: Future[T]) -> T:
         raise
 
 
-def open_async_local_transport(target: str, agent: str | None, config: Path | None) -> AsyncLocalTransport:
+def open_async_local_transport(target: str, agent: str | None, config: str | Path | None) -> AsyncLocalTransport:
     """Return the asynchronous transport for a target `local:PATH`. Raises ConfigError and InvalidArgument."""
     return AsyncLocalTransport(choose_local_folder(target, agent, config))

@@ -28,7 +28,7 @@ RESERVED_NAMES: Final = frozenset({INTENT_LAYER_AGENT, LIAISON_SUPERVISOR})
 """The names under which the software itself acts."""
 
 
-def read_local_settings(target: str, config: Path | None) -> Settings:
+def read_local_settings(target: str, config: str | Path | None) -> Settings:
     """Return the settings for a target, `local:PATH`; without a path, the configured data folder is used.
 
     They are read as `cstp serve` reads them: `config` or else the file that CSTP_CONFIG names, and the environment.
@@ -37,7 +37,7 @@ def read_local_settings(target: str, config: Path | None) -> Settings:
     folder = folder_of_target(target)
     # With a folder of its own, the journal is the file in that, whatever database is configured.
     overrides: dict[str, Any] = {} if folder is None else {"data_dir": folder, "storage": {"url": None}}
-    return load_settings(config or command_environment().config, **overrides)
+    return load_settings(Path(config) if config else command_environment().config, **overrides)
 
 
 def reduce_to_local(settings: Settings) -> Settings:

@@ -132,12 +132,12 @@ class LocalStreamReader:
         self._agent.cancel_stream(self._stream)
 
 
-def open_local_transport(target: str, agent: str | None, config: Path | None) -> LocalTransport:
+def open_local_transport(target: str, agent: str | None, config: str | Path | None) -> LocalTransport:
     """Return the transport for a target `local:PATH`. Raises ConfigError and InvalidArgument."""
     return LocalTransport(choose_local_folder(target, agent, config))
 
 
-def choose_local_folder(target: str, agent: str | None, config: Path | None) -> LocalFolder:
+def choose_local_folder(target: str, agent: str | None, config: str | Path | None) -> LocalFolder:
     """Return the data folder of a target, to be opened as an agent. Raises ConfigError and InvalidArgument."""
     settings = read_local_settings(target, config)
     return LocalFolder(settings, choose_local_agent(settings, agent))

@@ -109,8 +109,9 @@ class Rules(GuardrailChecker):
     def take_snapshot(self) -> RuleSnapshot:
         return cast("RuleSnapshot", self)
 
-    async def add_histories(self, actions: Sequence[Action], reader: str) -> Sequence[Action]:
-        return actions
+    @property
+    def reads_history(self) -> bool:
+        return False
 
     def judge(self, action: Action) -> Verdict:
         self.judged.append(action)

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -217,6 +217,16 @@ def test_a_configuration_gives_the_rules_and_the_agent(
         CstpClient(f"local:{folder}")
     with CstpClient(f"local:{folder}", agent="dave") as client:
         assert client.record_decision("Use a queue").agent == "dave"
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_configuration_file_is_named_by_a_text_or_a_path(
+    kind: Callable[[Path], str | Path], folder: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "cstp.yaml"
+    config.write_text("auth: {tokens: [{name: erin, token: erin-secret-token}]}")
+    with CstpClient(f"local:{folder}", config=kind(config)) as client:
+        assert client.record_decision("Use a queue").agent == "erin"
 
 
 def test_arguments_that_do_not_fit_the_target_are_refused(folder: Path) -> None:
