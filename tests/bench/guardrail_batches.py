@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cstp_grpc.guardrails.evaluator import ALLOW_UNKNOWN
+from cstp_grpc.guardrails.model import Action
 from cstp_grpc.guardrails.rulebook import read_rulebooks
 from cstp_grpc.guardrails.rulebook_reload import RuleLoader
 from tests.bench.clients import calling, cstp_method, noop_method
-from tests.bench.guardrail_rules import ACTION, mixed_rules, write_rules
+from tests.bench.guardrail_rules import mixed_rules, varied_actions, write_rules
 from tests.bench.load import Series
 from tests.bench.parts import durable_transaction
 from tests.bench.processes import server
@@ -25,7 +26,7 @@ ACTIONS = 100
 def measure_batches(run: Run, size: int) -> None:
     """Measure an action of a batch by so many rules, beside its share of the call and of one durable write."""
     path = write_rules(run.folder / f"batch-{size}.yaml", mixed_rules(size))
-    params = {"actions": [batch_action()] * ACTIONS}
+    params = {"actions": list(map(action_to_json, varied_actions(ACTIONS)))}
     with ExitStack() as opened:
         served = opened.enter_context(server(run.folder / f"batch-{size}", "--rules", str(path)))
         method = cstp_method(served.grpc, "cstp.batchCheckGuardrails", lambda: params)
@@ -45,14 +46,14 @@ def measure_batches(run: Run, size: int) -> None:
     run.add(f"batch-{size}", "us", Better.LOWER, above)
 
 
-def batch_action() -> dict[str, Any]:
-    """Return the measured action as JSON."""
+def action_to_json(action: Action) -> dict[str, Any]:
+    """Return an action as a request has it."""
     return {
-        "description": ACTION.description,
-        "category": ACTION.category,
-        "stakes": ACTION.stakes.value,
-        "confidence": ACTION.confidence,
-        "context": dict(ACTION.context),
+        "description": action.description,
+        "category": action.category,
+        "stakes": action.stakes.value,
+        "confidence": action.confidence,
+        "context": dict(action.context),
     }
 
 

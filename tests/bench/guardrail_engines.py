@@ -7,6 +7,7 @@ left out, with the reason.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,13 +15,15 @@ from typing import Any
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from tests.bench.guardrail_batches import measure_batches, measure_reload
-from tests.bench.guardrail_rules import ACTION, PortableRule, mixed_rules, portable_rules, write_rules
+from tests.bench.guardrail_rules import ACTION, PortableRule, mixed_rules, portable_rules, varied_actions, write_rules
 from tests.bench.load import OneByOne, Sample, Series
 from tests.bench.parts import without_request
 from tests.bench.results import Better
 from tests.bench.run import Run, ratios
 
 SIZES = (5, 50, 500)
+ACTIONS = 300
+"""Different actions, which take turns."""
 COMPARED = 50
 """The number of rules with which engines are compared."""
 
@@ -29,7 +32,7 @@ Evaluate = Callable[[], Sequence[str]]
 
 
 def measure_engines(run: Run) -> None:
-    """Measure evaluations of one action, one after another in this process."""
+    """Measure evaluations one after another in this process; other engines judge one and the same action."""
     mixed = {size: Series(f"a realistic mix, {size} rules", 1, engine_with(run, size)) for size in SIZES}
     run.measure(list(mixed.values()))
     for size, series in mixed.items():
@@ -47,10 +50,11 @@ def microseconds(sample: Sample) -> float:
 
 
 def engine_with(run: Run, size: int) -> OneByOne:
-    """Return evaluations by our engine."""
+    """Return evaluations of varied actions by our engine."""
     path = write_rules(run.folder / f"mixed-{size}.yaml", mixed_rules(size))
     evaluator = GuardrailEvaluator(load_rule_set(path))
-    return repeating(lambda: evaluator.evaluate(ACTION))
+    actions = itertools.cycle(varied_actions(ACTIONS))
+    return repeating(lambda: evaluator.evaluate(next(actions)))
 
 
 def compare_engines(run: Run) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +96,35 @@ ACTION = Action(
     agent="ci",
 )
 """An action that passes all rules, as nearly all do."""
+
+
+def varied_actions(count: int) -> list[Action]:
+    """Return different actions as agents ask about them: most state some of the inputs, few what no rule allows."""
+    generator = random.Random(1)
+    return [varied_action(generator, number) for number in range(count)]
+
+
+def varied_action(generator: random.Random, number: int) -> Action:
+    """Return one of the actions."""
+    facts = {
+        "affectsProduction": generator.random() < 0.3,
+        "destroysData": generator.random() < 0.02,
+        "rows": generator.randrange(1_020),
+        "recipients": generator.randrange(105),
+        "amount": generator.choice([0] * 9 + [generator.randrange(100)]),
+        "rolloutPercent": generator.randrange(52),
+        "environment": generator.choice(["staging", "production"]),
+    }
+    given = {key: value for key, value in facts.items() if generator.random() < 0.6}
+    precautions = {key: generator.random() < 0.98 for key in ("codeReviewCompleted", "ciPassing", "backupVerified")}
+    return replace(
+        ACTION,
+        description=f"{generator.choice(['Deploy', 'Change', 'Remove', 'Announce'])} part {number} of the shop",
+        category=generator.choice(CATEGORIES),
+        stakes=generator.choices(list(Stakes), (50, 45, 4, 1))[0],
+        confidence=round(generator.uniform(0.4, 1), 2),
+        context=given | precautions,
+    )
 
 
 def portable_rules(count: int) -> list[PortableRule]:
