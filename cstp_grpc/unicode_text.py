@@ -1,4 +1,4 @@
-"""Normalize texts of callers in bounded time."""
+"""Normalize texts of callers in bounded time, and put them on one line."""
 
 from __future__ import annotations
 
@@ -22,3 +22,10 @@ def drop_marks(match: re.Match[str]) -> str:
     # One by one: some characters are no marks, but become two of them.
     decomposed = "".join(unicodedata.normalize("NFKD", character) for character in match[0])
     return "".join(character for character in decomposed if not unicodedata.combining(character))
+
+
+def to_single_line(text: str) -> str:
+    """Return a text without line breaks, control characters and direction marks."""
+    # str.isprintable is false for control characters, line separators and direction marks (categories Other and
+    # Separator), but for the space.
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from cstp_grpc import errors
 from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
 from cstp_grpc.gen import error_reasons as generated
+from cstp_grpc.unicode_text import to_single_line
 
 if TYPE_CHECKING:
     from google.rpc import status_pb2
@@ -319,10 +320,3 @@ def append_reason(what: str, why: str) -> str:
         .decode(errors="ignore")
     )
     return f"{what}: {words}" if words else what
-
-
-def to_single_line(text: str) -> str:
-    """Return a text without line breaks, control characters and direction marks."""
-    # str.isprintable is false for control characters, line separators and direction marks (categories Other and
-    # Separator), but for the space.
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())

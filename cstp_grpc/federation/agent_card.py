@@ -13,9 +13,10 @@ from cstp_grpc.client.grpc_transport import bearer_header, grpc_address, target_
 from cstp_grpc.client.http_client import HttpClient, HttpProtocolError, HttpResponse, ResponseTooLarge
 from cstp_grpc.client.jsonrpc_transport import jsonrpc_url
 from cstp_grpc.client.tls import tls_context
-from cstp_grpc.contract.rpc_errors import MAX_REASON_CHARACTERS, error_class_for_http_status, to_single_line
+from cstp_grpc.contract.rpc_errors import MAX_REASON_CHARACTERS, error_class_for_http_status
 from cstp_grpc.errors import DeadlineExceeded, InternalError, InvalidArgument, ServerUnreachable
 from cstp_grpc.federation.response_validation import MAX_PEER_RESPONSE_BYTES
+from cstp_grpc.unicode_text import to_single_line
 
 if TYPE_CHECKING:
     from cstp_grpc.card_keys import PublicKey

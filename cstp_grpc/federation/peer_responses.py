@@ -11,7 +11,7 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.contract import proto_values
-from cstp_grpc.contract.rpc_errors import append_reason, to_single_line
+from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.enums import ApprovalStatus, PeerStatus, Severity
 from cstp_grpc.errors import DeadlineExceeded, InternalError, PermissionDenied, Unavailable
 from cstp_grpc.federation.fan_out import PeerReply
@@ -43,6 +43,7 @@ from cstp_grpc.federation.response_validation import (
 )
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
 from cstp_grpc.guardrails.model import IgnoredInput, MissingInput, Verdict, VerdictApproval, Violation
+from cstp_grpc.unicode_text import to_single_line
 
 
 def read_verdict(

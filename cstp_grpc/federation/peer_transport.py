@@ -32,7 +32,6 @@ from cstp_grpc.contract.rpc_errors import (
     error_class_for_http_status,
     error_from_rpc,
     read_error_details,
-    to_single_line,
 )
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, ServerUnreachable
@@ -45,6 +44,7 @@ from cstp_grpc.federation.agent_card import (
     read_card,
 )
 from cstp_grpc.federation.response_validation import MAX_PEER_RESPONSE_BYTES
+from cstp_grpc.unicode_text import to_single_line
 
 if TYPE_CHECKING:
     from cstp_grpc.card_keys import PublicKey

@@ -21,11 +21,12 @@ from cstp_grpc.client.http_client import HttpClient
 from cstp_grpc.client.jsonrpc_transport import ENDPOINT_PATH, jsonrpc_url, send_http_request
 from cstp_grpc.client.tls import channel_credentials, raise_config_errors, read_ca_file, tls_context
 from cstp_grpc.config import LiaisonSettings, PillarSettings
-from cstp_grpc.contract.rpc_errors import append_reason, to_single_line
+from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.enums import DEFAULT_TENANT
 from cstp_grpc.errors import CstpError, InvalidArgument, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryReceipt, DeliveryRejected, DeliveryRequest, decision_json
 from cstp_grpc.liaison.model import Share, liaison_agent
+from cstp_grpc.unicode_text import to_single_line
 
 if TYPE_CHECKING:
     from cstp_grpc.client.a2a_client import A2aClient

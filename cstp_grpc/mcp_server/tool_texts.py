@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cstp_grpc.contract.rpc_errors import to_single_line
+from cstp_grpc.unicode_text import to_single_line
 
 JsonObject = Mapping[str, Any]
 
