@@ -24,7 +24,7 @@ NOT_RUN = {
     ("docs/a2a.md", "AgentCard card = "): "needs the SDK for Java, from the network",
     ("docs/a2a.md", "public PayloadAndHeaders"): "needs the SDK for Java, from the network",
     ("docs/architecture.md", "agent --JSON-RPC, A2A--> bridge/"): "a drawing",
-    ("docs/architecture.md", "cli > local > server, "): "a list of layers",
+    ("docs/architecture.md", "cli > hooks > local > server, "): "a list of layers",
     ("docs/concepts.md", "agent                bridge "): "a drawing",
     ("docs/benchmarks.md", "make bench"): "takes ten minutes: its parts are tried by tests/bench",
     ("docs/calibration.md", "41 decisions with "): "a plot: compared by tests/cli/test_calibration.py",
@@ -34,6 +34,7 @@ NOT_RUN = {
         ("docs/importing.md", title): "imported by tests/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")
     },
+    ("docs/hooks.md", "```cstp-learning"): "the form of a block: read by tests/hooks/test_learning_blocks.py",
     ("docs/guardrails.md", ""): "walked, and looked at afterwards, by tests/test_guardrails_guide.py",
     (
         "docs/intent-layer.md",

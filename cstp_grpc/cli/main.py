@@ -40,6 +40,18 @@ COMMANDS: Final = {
         "mcp_command:mcp_command",
         "Serve the tools of CSTP to hosts of agents over the Model Context Protocol (MCP).",
     ),
+    "hook": ListedCommand(
+        "hook_command:hook_command",
+        "Answer a hook of a coding agent: judge a tool call, add what governs a file, file what was learned.",
+    ),
+    "install": ListedCommand(
+        "hook_installation:install_command",
+        "Put `cstp hook` into the settings of a coding agent, after showing the difference.",
+    ),
+    "uninstall": ListedCommand(
+        "hook_installation:uninstall_command",
+        "Take `cstp hook` out of the settings of a coding agent, after showing the difference.",
+    ),
     "demo": ListedCommand(
         "demo:demo_command",
         "Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import pytest
@@ -39,13 +39,14 @@ METADATA = {"importlib.metadata"}
 
 
 def modules_loaded(
-    folder: Path, arguments: Sequence[object], exit_code: int = 0, **environment: str
+    folder: Path, arguments: Sequence[object], exit_code: int = 0, stdin: IO[str] | None = None, **environment: str
 ) -> tuple[set[str], str]:
     """Return the modules that a command has loaded when it ends, and what it printed."""
     listing = folder / "modules.txt"
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(listing), *map(str, arguments)],
         env={**os.environ, **environment},
+        stdin=stdin,
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,256 @@
+"""The command that coding agents run as their hook.
+
+It runs before each tool call, so it loads little: over HTTP neither gRPC nor Protobuf nor settings.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+
+from cstp_grpc.caller import DEVELOPER
+from cstp_grpc.cli.command_decorators import (
+    FILE,
+    Command,
+    config_option,
+    current_state,
+    server_options,
+    stack_options,
+)
+from cstp_grpc.config.environment import command_environment, inherited_environment
+from cstp_grpc.errors import ConfigError, CstpError
+from cstp_grpc.hooks import claude_code
+from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy, HookSettings, answer_event, answer_failure
+from cstp_grpc.hooks.model import HookAnswer, HookEvent, HookMoment
+from cstp_grpc.hooks.server_calls import BridgeCalls, ClientCalls, JsonObject, ServerCalls
+from cstp_grpc.hooks.tool_rules import DEFAULT_TOOLS, ToolRules
+
+if TYPE_CHECKING:
+    from cstp_grpc.cli.command_decorators import CommandState
+    from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
+
+HOSTS: Final = ("claude-code",)
+"""The agents whose hooks are answered."""
+MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
+"""Maximum size of a payload. Chosen: above the largest file that agents write, whose content is part of it."""
+DEFAULT_SECONDS: Final = 8.0
+"""Seconds for an answer. Chosen: what people bear when a server is away; the agent waits longer."""
+
+
+def hook_options(command: Command) -> Command:
+    """Add the options that say how events are answered."""
+    return stack_options(
+        click.option("--project", metavar="NAME", help="The project, as the server has it; its only one when absent."),
+        click.option(
+            "--on-failure",
+            type=click.Choice([policy.value for policy in FailurePolicy]),
+            default=FailurePolicy.ASK.value,
+            show_default=True,
+            help="What becomes of a tool call that cannot be judged.",
+        ),
+        click.option(
+            "--approvals",
+            type=click.Choice([policy.value for policy in ApprovalPolicy]),
+            default=ApprovalPolicy.ASK.value,
+            show_default=True,
+            help="Who approves: whoever sits before the agent, or (deny) people on the server only.",
+        ),
+        click.option("--tools", "tools_file", type=FILE, help="The table of tools; the packaged one when absent."),
+    )(command)
+
+
+class HookCommand(click.Command):
+    """A command whose wrong options are an answer, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options; if they are wrong, answer the event and exit."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if given[:1] != [*HOSTS] or sys.stdin.isatty():
+                raise
+            # The exit code of wrong usage, 2, would keep Claude Code from ending a turn, again and again.
+            # Which option has the word is not known here: the stricter policy is never wrong.
+            policy = FailurePolicy.DENY if FailurePolicy.DENY.value in given else FailurePolicy.ASK
+            answer_wrong_usage(error.format_message(), policy)
+            ctx.exit()
+
+
+@click.command(cls=HookCommand)
+@click.argument("host", type=click.Choice(HOSTS))
+@hook_options
+@server_options
+@config_option
+def hook_command(
+    host: str,
+    project: str | None,
+    on_failure: str,
+    approvals: str,
+    tools_file: Path | None,
+    choice: ServerChoice,
+    timeout: float | None,
+) -> None:
+    """Answer a hook of a coding agent: judge a tool call, add what governs a file, file what was learned.
+
+    It reads the event from standard input and writes the answer to standard output, as HOST has them. `cstp install`
+    puts it into the settings of HOST.
+
+    \b
+    Example:
+      cstp hook claude-code < event.json
+    """
+    del host  # There is one.
+    policy = FailurePolicy(on_failure)
+    seconds = DEFAULT_SECONDS if timeout is None else timeout
+    event = HookEvent(HookMoment.BEFORE_TOOL)
+    try:
+        with time_limit(seconds), ExitStack() as opened:
+            event = read_hook_event()
+            settings = HookSettings(read_tool_rules(tools_file), project, policy, ApprovalPolicy(approvals))
+            answer = answer_event(event, ChosenServer(choice, seconds, current_state(), opened), settings)
+    # A hook that fails lets the tool call through, or stops the session: each failure is an answer. An event that
+    # cannot be read may be a tool call, and is answered as one.
+    except Exception as error:  # noqa: BLE001
+        answer = answer_failure(event.moment, explain_failure(error), policy)
+    write_hook_answer(event, answer)
+
+
+def answer_wrong_usage(why: str, policy: FailurePolicy) -> None:
+    """Answer the event on standard input, though the command's options are wrong."""
+    event = HookEvent(HookMoment.BEFORE_TOOL)
+    try:
+        event = read_hook_event()
+    except ValueError as error:
+        why = f"{why} {error}"
+    write_hook_answer(event, answer_failure(event.moment, why, policy))
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the block after some seconds, whatever it waits for; in the main thread only."""
+
+    def expire(_: int, __: FrameType | None) -> NoReturn:
+        raise TimeoutError(f"it took more than {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def read_hook_event() -> HookEvent:
+    """Return the event on standard input. Raises ValueError."""
+    data = sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1)
+    if len(data) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"the event has more than {MAX_PAYLOAD_BYTES} bytes")
+    try:
+        payload = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("the event on standard input is not JSON") from error
+    if not isinstance(payload, dict):
+        raise ValueError("the event on standard input is not a JSON object")  # noqa: TRY004 - the input is wrong
+    variable = claude_code.PROJECT_FOLDER_VARIABLE
+    event = claude_code.read_event(payload, inherited_environment([variable]).get(variable))
+    return replace(event, folder=str(find_work_tree(Path(event.folder))))
+
+
+def find_work_tree(folder: Path) -> Path:
+    """Return the root of the git work tree around a folder, or the folder if there is none."""
+    # Not by git: starting it takes longer than all the rest.
+    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
+
+
+def read_tool_rules(path: Path | None) -> ToolRules:
+    """Return the table of tools of a file, or the packaged one. Raises ConfigError."""
+    if path is None:
+        return ToolRules.parse(DEFAULT_TOOLS)
+    from cstp_grpc.config.yaml_file import parse_yaml
+
+    return ToolRules.parse(parse_yaml(path), f"{path}: ")
+
+
+def explain_failure(error: Exception) -> str:
+    """Return why an event could not be dealt with; a failure that is a fault of ours is also printed."""
+    match error:
+        case CstpError() | click.ClickException():
+            return error.message
+        case ConfigError() | ValueError() | OSError():
+            return str(error)
+        case _:
+            import traceback
+
+            traceback.print_exception(error, file=sys.stderr)
+            return f"{type(error).__name__}: {error}"
+
+
+def write_hook_answer(event: HookEvent, answer: HookAnswer) -> None:
+    """Print an answer on standard output."""
+    # In ASCII: the encoding of standard output may have few letters.
+    click.echo(json.dumps(claude_code.write_answer(event.moment, answer)))
+
+
+class ChosenServer:
+    """Calls the server that the options choose, which is connected to by the first call."""
+
+    def __init__(self, choice: ServerChoice, seconds: float, state: CommandState, opened: ExitStack) -> None:
+        self._choice = choice
+        self._seconds = seconds
+        self._state = state
+        self._opened = opened
+
+    def call(self, method: str, params: JsonObject) -> JsonObject:
+        """Return the result. Raises ServerCallFailed, CstpError, ConfigError and click.UsageError."""
+        return self._calls.call(method, params)
+
+    @functools.cached_property
+    def _calls(self) -> ServerCalls:
+        """The way to the server."""
+        endpoint = choose_quickest(self._choice, self._state)
+        if is_bridge(endpoint):
+            return BridgeCalls(endpoint.url, endpoint.token, seconds=self._seconds, ca_file=endpoint.ca_file)
+        from cstp_grpc.config.environment import silence_grpc
+
+        silence_grpc()
+        return ClientCalls(self._opened.enter_context(endpoint.connect(self._seconds)))
+
+
+def choose_quickest(choice: ServerChoice, state: CommandState) -> Endpoint:
+    """Return the server to call; for this machine's own one its bridge, if it is described, which is quicker to begin.
+
+    Raises ConfigError and click.UsageError.
+    """
+    from cstp_grpc.cli.server_choice import AGENTS_FILE, choose_server, endpoint_of_entry, read_agents
+
+    endpoint = choose_server(choice, command_environment(), state)
+    described = state.data_dir() / AGENTS_FILE if endpoint.local and not endpoint.is_folder else None
+    if described is None or not described.exists():
+        return endpoint
+    agents = read_agents(described)
+    bridge = agents.find(f"{DEVELOPER}-http")
+    if bridge is None:
+        return endpoint
+    found = endpoint_of_entry(bridge, agents.defaults, described)
+    return replace(found, token=endpoint.token, identified_by=endpoint.identified_by, local=True)
+
+
+def is_bridge(endpoint: Endpoint) -> bool:
+    """Return whether a server is called over HTTP."""
+    return endpoint.url.startswith(("http://", "https://"))

@@ -1,0 +1,224 @@
+"""The answers to the events of a session: asks a server, and fails closed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from cstp_grpc.hooks import hook_texts
+from cstp_grpc.hooks.learning_blocks import StatedLearning, read_learnings
+from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
+from cstp_grpc.hooks.server_calls import JsonObject, ServerCallFailed, ServerCalls
+from cstp_grpc.hooks.tool_rules import ANNOUNCE, NOTHING, ToolQuestion, ToolRules, path_in_project
+
+MAX_DESCRIPTION_CHARACTERS: Final = 8000
+"""Maximum length of the description of an action, as the contract has it."""
+APPROVE: Final = "approve"
+"""The severity of a violation that a person may approve."""
+INVALID_ARGUMENT: Final = "INVALID_ARGUMENT"
+"""The reason of a call that is wrong in itself."""
+CORRELATION_ID: Final = re.compile(r"[!-~]{1,128}")
+"""A correlation id, as the contract has it."""
+SIMILAR_DECISIONS: Final = 3
+"""How many similar decisions a prompt is answered with. Chosen: what a model still reads before it starts."""
+
+
+class FailurePolicy(StrEnum):
+    """What becomes of a tool call that could not be judged."""
+
+    ASK = "ask"
+    DENY = "deny"
+    ALLOW = "allow"
+    """The agent goes on as without the hook, and its user is told."""
+
+
+class ApprovalPolicy(StrEnum):
+    """What becomes of a tool call that a guardrail lets a person approve."""
+
+    ASK = "ask"
+    """Whoever sits before the agent decides."""
+    DENY = "deny"
+    """Not before it is granted on the server, by somebody whom the guardrail accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """How events are answered."""
+
+    rules: ToolRules
+    project: str | None = None
+    """The project as the server is configured with it; None for its only one."""
+    on_failure: FailurePolicy = FailurePolicy.ASK
+    approvals: ApprovalPolicy = ApprovalPolicy.ASK
+
+
+def answer_event(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Return the answer to an event. Raises nothing for a server that fails: that is an answer, too."""
+    try:
+        match event.moment:
+            case HookMoment.SESSION_STARTED:
+                return start_session(calls, settings)
+            case HookMoment.PROMPT_SUBMITTED:
+                return answer_prompt(event, calls)
+            case HookMoment.BEFORE_TOOL:
+                return judge_tool_call(event, calls, settings)
+            case HookMoment.AFTER_TOOL:
+                return close_tool_call(event, calls, settings)
+            case HookMoment.TURN_ENDED:
+                return file_learnings(event, calls, settings)
+            case _:
+                return HookAnswer()
+    except ServerCallFailed as error:
+        return answer_failure(event.moment, error.message, settings.on_failure)
+    except (KeyError, TypeError, AttributeError) as error:
+        # Another version of the server, or something else at its address.
+        why = f"the server's answer does not fit the contract ({type(error).__name__}: {error})"
+        return answer_failure(event.moment, why, settings.on_failure)
+
+
+def answer_failure(moment: HookMoment, why: str, policy: FailurePolicy) -> HookAnswer:
+    """Return the answer to an event that could not be dealt with."""
+    said = hook_texts.describe_failure(why)
+    if moment is not HookMoment.BEFORE_TOOL or policy is FailurePolicy.ALLOW:
+        return HookAnswer(notice=said)
+    return HookAnswer(HookDecision.ASK if policy is FailurePolicy.ASK else HookDecision.DENY, said)
+
+
+def start_session(calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Tell the model what judges it and how it files what it learns."""
+    rules = calls.call("cstp.listGuardrails", {})["guardrails"]
+    return HookAnswer(context=hook_texts.introduce_session(rules, files_learnings=settings.project is not None))
+
+
+def answer_prompt(event: HookEvent, calls: ServerCalls) -> HookAnswer:
+    """Tell the model which past decisions resemble what the user asks for."""
+    if not event.prompt.strip():
+        return HookAnswer()
+    # Cut, for it is only searched with.
+    query = {"query": event.prompt.strip()[:MAX_DESCRIPTION_CHARACTERS], "limit": SIMILAR_DECISIONS}
+    return HookAnswer(context=hook_texts.describe_precedents(calls.call("cstp.queryDecisions", query)["decisions"]))
+
+
+def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Have a tool call judged before it is made. Raises ServerCallFailed and KeyError."""
+    question = settings.rules.question_about(event.tool, event.arguments, event.folder)
+    if question.ask == NOTHING:
+        return HookAnswer()
+    # Not cut: what the guardrails do not read, they cannot forbid.
+    if len(question.description) > MAX_DESCRIPTION_CHARACTERS:
+        length = len(question.description)
+        why = f"the call has {length} characters, of which guardrails read {MAX_DESCRIPTION_CHARACTERS}"
+        return answer_failure(event.moment, why, settings.on_failure)
+    if question.ask == ANNOUNCE:
+        response = announce_tool_call(event, question, calls, settings)
+        verdict = response.get("guardrailStatus")
+        if verdict is None:
+            raise ServerCallFailed("the server gave no verdict")
+        context = hook_texts.describe_announcement(response)
+    else:
+        verdict = calls.call("cstp.checkGuardrails", check_params(event, question, settings))
+        context = hook_texts.describe_warnings(verdict)
+    return answer_verdict(verdict, context, settings.approvals)
+
+
+def answer_verdict(verdict: JsonObject, context: str, approvals: ApprovalPolicy) -> HookAnswer:
+    """Return the answer that a verdict demands. Raises KeyError for what is none."""
+    # Fail closed: violations block even where `allowed` were true, and so does what is no list of them.
+    if verdict["allowed"] is True and verdict["violations"] == []:
+        return HookAnswer(context=context)
+    approvable = verdict["approvalRequired"] is True and all(
+        each["severity"] == APPROVE for each in verdict["violations"]
+    )
+    if approvable and approvals is ApprovalPolicy.ASK:
+        return HookAnswer(HookDecision.ASK, hook_texts.describe_needed_approval(verdict), context)
+    return HookAnswer(HookDecision.DENY, hook_texts.describe_denial(verdict))
+
+
+def announce_tool_call(
+    event: HookEvent, question: ToolQuestion, calls: ServerCalls, settings: HookSettings
+) -> JsonObject:
+    """Return the response to the announcement of a tool call. Raises ServerCallFailed."""
+    params: dict[str, Any] = {"intent": describe_call(event, question), "metadata": question.inputs}
+    if CORRELATION_ID.fullmatch(event.call_id):
+        params["correlationId"] = event.call_id
+    params |= stated_facts(question)
+    code = {"paths": list(question.paths)} if question.paths else {}
+    if settings.project is not None:
+        return calls.call("cstp.announceIntent", {**params, **code, "project": settings.project})
+    try:
+        return calls.call("cstp.announceIntent", {**params, **code})
+    except ServerCallFailed as error:
+        # A server without projects, or with several, cannot tell what governs the paths; it can judge the words.
+        if not code or error.fields != ("project",):
+            raise
+        return calls.call("cstp.announceIntent", params)
+
+
+def check_params(event: HookEvent, question: ToolQuestion, settings: HookSettings) -> JsonObject:
+    """Return the parameters of a check."""
+    action = {"description": describe_call(event, question), "context": question.inputs, **stated_facts(question)}
+    if settings.project is not None:
+        action["project"] = settings.project
+    return {"action": action}
+
+
+def describe_call(event: HookEvent, question: ToolQuestion) -> str:
+    """Return the words for a tool call, which are never blank."""
+    return question.description or f"Call {event.tool or 'a tool without a name'}"
+
+
+def stated_facts(question: ToolQuestion) -> Mapping[str, str]:
+    """Return the category and the stakes of a question, as far as it has them."""
+    facts = {"category": question.category, "stakes": question.stakes}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def close_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Close the intent of a tool call that was announced. Raises ServerCallFailed."""
+    question = settings.rules.question_about(event.tool, event.arguments, event.folder)
+    if question.ask != ANNOUNCE or not CORRELATION_ID.fullmatch(event.call_id):
+        return HookAnswer()
+    outcome = "failure" if event.failed else "success"
+    try:
+        calls.call("cstp.closeIntent", {"correlationId": event.call_id, "outcome": outcome})
+    except ServerCallFailed as error:
+        # Not announced, for the server could not be asked then, of which the user has been told.
+        if error.reason != "NOT_FOUND":
+            raise
+    return HookAnswer()
+
+
+def file_learnings(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """File the learnings that the agent states at the end of its turn, and keep it going to mend wrong ones."""
+    learnings = list(read_learnings(event.last_message))
+    if learnings and settings.project is None:
+        return HookAnswer(notice=hook_texts.NEEDS_PROJECT)
+    filed: list[str] = []
+    mistakes: list[str] = []
+    failures: list[str] = []
+    for learning in learnings:
+        if learning.problem:
+            mistakes.append(learning.problem)
+            continue
+        try:
+            filed.append(file_learning(learning, event, calls, settings.project or ""))
+        except ServerCallFailed as error:
+            # What the agent cannot mend is told to its user.
+            (mistakes if error.reason == INVALID_ARGUMENT else failures).append(error.message)
+    told = [hook_texts.describe_filed(filed), *map(hook_texts.describe_failure, failures)]
+    reason = hook_texts.describe_unfiled(mistakes) if mistakes else ""
+    # Once: an agent that cannot mend it must still come to an end.
+    if not mistakes or event.continued:
+        return HookAnswer(notice="\n".join(filter(None, [*told, reason])))
+    return HookAnswer(reason=reason, notice="\n".join(filter(None, told)), keep_going=True)
+
+
+def file_learning(learning: StatedLearning, event: HookEvent, calls: ServerCalls, project: str) -> str:
+    """File one learning and return its id. Raises ServerCallFailed."""
+    path = path_in_project(learning.path, event.folder) or learning.path
+    stated = {"type": learning.type, "path": path, "title": learning.title, "detail": learning.detail}
+    filed: str = calls.call("intentLayer.reportLearning", {"project": project, **stated})["learning"]["id"]
+    return filed

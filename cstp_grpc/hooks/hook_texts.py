@@ -1,0 +1,108 @@
+"""The texts of answers, for models and for the users of agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from cstp_grpc.hooks.learning_blocks import FORM
+from cstp_grpc.hooks.server_calls import JsonObject
+from cstp_grpc.mcp_server.tool_texts import (
+    OTHERS_NOTE,
+    describe_approval,
+    describe_decision,
+    describe_related,
+    describe_violation,
+    join_sections,
+    quote_text,
+    render_guarded_code,
+    render_items,
+    render_verdict,
+)
+
+MAX_CONTEXT_CHARACTERS: Final = 9000
+"""Maximum length of what a model is told at once. Chosen: Claude Code puts more than 10 000 into a file."""
+CUT: Final = "\n… (cut)"
+MAX_PRECEDENTS: Final = 3
+"""How many similar decisions an announced call is answered with. Chosen: calls come often."""
+
+UNKNOWN_ACTION: Final = "UNKNOWN_ACTION"
+"""The code of the warning that an action states none of the inputs that guardrails read."""
+
+NEEDS_PROJECT: Final = "CSTP filed no learnings: the hook is run without --project."
+
+INTRODUCTION: Final = (
+    "CSTP judges the tool calls of this session by the organisation's guardrails. If a call is denied, do what the"
+    " reason suggests or choose another way; do not reach the same by another tool. What must hold for a file comes"
+    " with its first edit."
+)
+
+
+def introduce_session(rules: Sequence[JsonObject], *, files_learnings: bool) -> str:
+    """Return what a model is told when its session starts; `rules` are Guardrail messages."""
+    acting = [each for each in rules if each.get("enforcement", "enforce") == "enforce"]
+    lines = (f"{quote_text(each['name'])} [{each['id']}, {each['severity']}]" for each in acting)
+    how = (
+        f"If you learned something that others would like to know, end your last message with such a block:\n{FORM}"
+        if files_learnings
+        else "If you learned something that others would like to know, file it with `cstp learn report`."
+    )
+    return cut_context(join_sections([INTRODUCTION, render_items("Guardrails in force", lines), how]))
+
+
+def describe_precedents(decisions: Sequence[JsonObject]) -> str:
+    """Return similar decisions for a model; empty without any."""
+    lines = map(describe_decision, decisions)
+    return cut_context(render_items("Past decisions that resemble this", lines, note=OTHERS_NOTE, most=MAX_PRECEDENTS))
+
+
+def describe_announcement(response: JsonObject) -> str:
+    """Return what an AnnounceIntentResponse tells a model beside the verdict; empty if it tells nothing."""
+    related = map(describe_related, response["relatedIntents"])
+    sections = [
+        describe_warnings(response["guardrailStatus"]),
+        render_guarded_code(response.get("codeContext")),
+        describe_precedents(response["similarDecisions"][:MAX_PRECEDENTS]),
+        render_items("What other agents are doing", related, note=OTHERS_NOTE),
+    ]
+    return cut_context(join_sections(sections))
+
+
+def describe_warnings(verdict: JsonObject) -> str:
+    """Return the warnings of a verdict for a model; empty without any."""
+    # That nothing is stated would be said of most tool calls: the table of tools states what there is.
+    told = (describe_violation(each) for each in verdict["warnings"] if each.get("code") != UNKNOWN_ACTION)
+    return cut_context(render_items("Warnings", told))
+
+
+def describe_denial(verdict: JsonObject) -> str:
+    """Return why a call is denied and what to do, for a model."""
+    return cut_context(f"CSTP: {render_verdict(verdict)}")
+
+
+def describe_needed_approval(verdict: JsonObject) -> str:
+    """Return what a user is asked to approve."""
+    asked = render_items("What asks for it", map(describe_violation, verdict["violations"]))
+    headline = "CSTP: the guardrails let a person decide on this."
+    return cut_context(join_sections([headline, asked, describe_approval(verdict.get("approval"))]))
+
+
+def describe_failure(why: str) -> str:
+    """Return that an event could not be dealt with, and why."""
+    return f"CSTP could not be asked: {quote_text(why)}"
+
+
+def describe_filed(ids: Sequence[str]) -> str:
+    """Return which learnings were filed; empty without any."""
+    return f"CSTP filed for review: {', '.join(map(quote_text, ids))}" if ids else ""
+
+
+def describe_unfiled(problems: Iterable[str]) -> str:
+    """Return why learnings were not filed, and what they look like."""
+    listed = render_items("CSTP did not file what you learned", map(quote_text, problems))
+    return f"{listed}\n\nState only what was not filed again, in this form:\n{FORM}"
+
+
+def cut_context(text: str) -> str:
+    """Return a text with at most MAX_CONTEXT_CHARACTERS."""
+    return text if len(text) <= MAX_CONTEXT_CHARACTERS else text[: MAX_CONTEXT_CHARACTERS - len(CUT)] + CUT

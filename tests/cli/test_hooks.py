@@ -1,0 +1,257 @@
+"""The hook of coding agents as a command, and putting it into their settings."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cstp_grpc.cli.hook_command import MAX_PAYLOAD_BYTES
+from cstp_grpc.cli.main import main
+from tests.cli.conftest import Invoke
+from tests.cli.test_loading import modules_loaded
+from tests.client.scripted import HttpReply, HttpServer, http_server
+from tests.hooks.payloads import encode, payload
+
+ALLOWED = {"allowed": True, "violations": [], "warnings": [], "approvalRequired": False}
+LOCAL = Path(".claude/settings.local.json")
+UNUSED = "http://127.0.0.1:1"
+
+
+@pytest.fixture
+def bridge() -> Iterator[HttpServer]:
+    """A bridge whose server allows everything."""
+    with http_server(HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": ALLOWED})) as server:
+        yield server
+
+
+def run_hook(text: str | bytes, *options: str) -> Any:
+    """Return what the hook answers to a text on standard input."""
+    done = CliRunner().invoke(main, ["hook", "claude-code", *options], input=text)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def asked(answer: Any) -> str:
+    """Return why the user is asked."""
+    assert answer["hookSpecificOutput"]["hookEventName"] == "PreToolUse"
+    assert answer["hookSpecificOutput"]["permissionDecision"] == "ask"
+    reason: str = answer["hookSpecificOutput"]["permissionDecisionReason"]
+    return reason
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        (b"\xff\xfe{}", "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ('{"hook_event_name": "PreToolUse"}', "names no tool"),
+        ('{"hook_event_name": 7}', "hook_event_name of the payload is no text"),
+        (b" " * (MAX_PAYLOAD_BYTES + 1), "has more than"),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_an_event_that_cannot_be_read_is_asked_about(text: str | bytes, why: str) -> None:
+    assert why in asked(run_hook(text, "--agent", UNUSED))
+
+
+def test_what_becomes_of_a_failure_is_an_option() -> None:
+    denied = run_hook("{", "--on-failure", "deny")["hookSpecificOutput"]
+    assert denied["permissionDecision"] == "deny"
+    told = run_hook("{", "--on-failure", "allow")
+    assert list(told) == ["systemMessage"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--agent", UNUSED], "no server answers at"),
+        (["--agent", "nobody"], "There is no agent 'nobody'"),
+        (["--agent", UNUSED, "--as", "x"], "--as is for --local"),
+        (["--config", "missing.yaml"], "missing.yaml"),
+        (["--agent", UNUSED, "--tools", "tools.yaml"], "tools.0.tool: must be given"),
+        (["--agent", "grpc://127.0.0.1:1", "--timeout", "2"], "CSTP could not be asked"),
+    ],
+    ids=str,
+)
+def test_a_server_that_is_not_found_is_asked_about(options: list[str], why: str) -> None:
+    Path("tools.yaml").write_text("tools: [{ask: check}]\n")
+    assert why in asked(run_hook(encode(payload("bash")), *options))
+
+
+@pytest.mark.parametrize("options", [["--approvals", "maybe"], ["--unknown"], ["--timeout", "0"], ["more"]], ids=str)
+def test_wrong_options_are_asked_about_and_do_not_keep_a_turn_from_ending(options: list[str]) -> None:
+    assert options[-1] in asked(run_hook(encode(payload("bash")), *options))
+    assert list(run_hook(encode(payload("stop")), *options)) == ["systemMessage"]
+    assert "is not JSON" in asked(run_hook("{", *options))
+    denied = run_hook(encode(payload("bash")), "--on-failure", "deny", *options)
+    assert denied["hookSpecificOutput"]["permissionDecision"] == "deny"
+
+
+def test_another_agent_is_wrong_usage(invoke: Invoke) -> None:
+    assert invoke("hook", "nobody", input="").exit_code == 2
+
+
+def test_a_fault_of_the_hook_itself_is_asked_about_and_printed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr("cstp_grpc.cli.hook_command.answer_event", fail)
+    done = CliRunner().invoke(main, ["hook", "claude-code"], input=encode(payload("bash")))
+    assert "RuntimeError: unforeseen" in asked(json.loads(done.stdout))
+    assert "Traceback" in done.stderr
+
+
+def test_whatever_takes_too_long_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(*_: Any) -> None:
+        while True:
+            signal.pause()
+
+    monkeypatch.setattr("cstp_grpc.cli.hook_command.answer_event", wait)
+    assert "it took more than 0.05 s" in asked(run_hook(encode(payload("bash")), "--timeout", "0.05"))
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_the_bridge_of_this_machines_own_server_is_called(bridge: HttpServer) -> None:
+    write_described(bridge.url)
+    assert run_hook(encode(payload("bash"))) == {}
+    ((path, headers, _),) = bridge.requests
+    assert (path, headers["authorization"]) == ("/cstp", "Bearer secret")
+
+
+def test_a_table_of_tools_replaces_the_packaged_one(bridge: HttpServer) -> None:
+    Path("tools.yaml").write_text("tools: [{tool: Bash, description: 'Run {command}', stakes: high}]\n")
+    assert run_hook(encode(payload("bash")), "--agent", bridge.url, "--tools", "tools.yaml") == {}
+    ((_, _, request),) = bridge.requests
+    assert request["params"]["action"] == {"description": "Run npm test", "context": {}, "stakes": "high"}
+
+
+def test_a_hook_over_http_loads_neither_grpc_nor_protobuf(bridge: HttpServer, tmp_path: Path) -> None:
+    event = tmp_path / "event.json"
+    event.write_text(encode(payload("edit")))
+    with ExitStack() as opened:
+        standard_input = opened.enter_context(event.open())
+        modules, _ = modules_loaded(tmp_path, ["hook", "claude-code", "--agent", bridge.url], stdin=standard_input)
+    assert not modules & {"grpc", "google", "httpx", "httpcore", "aiohttp", "pydantic", "rich", "yaml", "asyncio"}
+    assert not {name for name in modules if name.startswith(("cstp_grpc.contract", "cstp_grpc.gen", "cstp_grpc.local"))}
+
+
+def write_described(url: str) -> None:
+    """Write the agents file of a developer's server with a bridge."""
+    agents = [
+        {"name": "developer", "url": "grpc://127.0.0.1:1", "token": "secret"},
+        {"name": "developer-http", "url": url, "token": "secret"},
+    ]
+    Path("var").mkdir()
+    Path("var/agents.yaml").write_text(json.dumps({"agents": agents}))
+
+
+def hook_words(path: Path = LOCAL) -> list[str]:
+    """Return the command of the hook in settings, in its words behind the program."""
+    command = json.loads(path.read_text())["hooks"]["PreToolUse"][-1]["hooks"][0]["command"]
+    words = shlex.split(command)
+    return words[words.index("hook") :]
+
+
+def test_installing_shows_what_it_writes_and_asks(invoke: Invoke) -> None:
+    refused = invoke("install", "claude-code", "--agent", UNUSED, input="n\n")
+    assert refused.exit_code == 1
+    assert '+    "PreToolUse": [' in refused.stdout
+    assert not LOCAL.exists()
+    written: Result = invoke("install", "claude-code", "--agent", UNUSED, input="y\n")
+    assert written.exit_code == 0, written.output
+    assert hook_words() == ["hook", "claude-code", "--agent", UNUSED]
+    assert set(json.loads(LOCAL.read_text())["hooks"]) == {
+        "SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop"
+    }  # fmt: skip
+
+
+def test_installing_twice_changes_nothing_and_uninstalling_leaves_the_rest(invoke: Invoke) -> None:
+    LOCAL.parent.mkdir()
+    before = '{ "model":"opus",\r\n\t"hooks":{"Stop":[{"hooks":[{"type":"command","command":"./done.sh"}]}]} }'
+    LOCAL.write_bytes(before.encode())
+    LOCAL.chmod(0o640)
+    assert invoke("install", "claude-code", "--yes", "--local").exit_code == 0
+    installed = LOCAL.read_bytes()
+    again = invoke("install", "claude-code", "--yes", "--local")
+    assert "nothing to change" in again.stdout
+    assert LOCAL.read_bytes() == installed
+    assert invoke("install", "claude-code", "--yes", "--local", "--on-failure", "deny").exit_code == 0
+    assert hook_words() == ["hook", "claude-code", "--on-failure", "deny", "--local"]
+    assert invoke("uninstall", "claude-code", "--yes").exit_code == 0
+    assert LOCAL.read_bytes() == before.encode()
+    assert LOCAL.stat().st_mode & 0o777 == 0o640
+    assert "nothing to change" in invoke("uninstall", "claude-code", "--yes").stdout
+
+
+def test_this_machines_own_server_is_named_by_its_agents_file(invoke: Invoke, home: Path, bridge: HttpServer) -> None:
+    write_described(bridge.url)
+    assert invoke("install", "claude-code", "--yes", "--project", "shop").exit_code == 0
+    described = str(home / "var" / "agents.yaml")
+    words = ["hook", "claude-code", "--project", "shop", "--agents-file", described, "--agent", "developer-http"]
+    assert hook_words() == words
+    assert "secret" not in LOCAL.read_text()
+
+
+@pytest.mark.parametrize(
+    ("scope", "path"), [("user", "~/.claude/settings.json"), ("project", ".claude/settings.json"), ("local", LOCAL)]
+)
+def test_each_scope_has_its_file(scope: str, path: str, invoke: Invoke) -> None:
+    assert invoke("install", "claude-code", "--yes", "--scope", scope, "--agent", UNUSED).exit_code == 0
+    settings = Path(path).expanduser()
+    assert hook_words(settings) == ["hook", "claude-code", "--agent", UNUSED]
+    command = json.loads(settings.read_text())["hooks"]["Stop"][0]["hooks"][0]["command"]
+    assert command.startswith("cstp ") == (scope == "project")
+    assert invoke("uninstall", "claude-code", "--yes", "--scope", scope).exit_code == 0
+    assert json.loads(settings.read_text()) == {}
+
+
+def test_a_table_of_tools_is_checked_and_has_the_hook_run_for_all(invoke: Invoke, home: Path) -> None:
+    Path("tools.yaml").write_text("tools: {}\n")
+    refused = invoke("install", "claude-code", "--yes", "--agent", UNUSED, "--tools", "tools.yaml")
+    assert (refused.exit_code, LOCAL.exists()) == (1, False)
+    assert "tools.yaml: tools: must be a list" in refused.stderr
+    Path("tools.yaml").write_text("tools: []\n")
+    assert invoke("install", "claude-code", "--yes", "--agent", UNUSED, "--tools", "tools.yaml").exit_code == 0
+    assert hook_words() == ["hook", "claude-code", "--tools", str(home / "tools.yaml"), "--agent", UNUSED]
+    assert json.loads(LOCAL.read_text())["hooks"]["PreToolUse"][0]["matcher"] == "*"
+
+
+def test_a_token_is_not_written_into_settings(invoke: Invoke) -> None:
+    refused = invoke("install", "claude-code", "--yes", "--agent", UNUSED, "--token", "secret")
+    assert refused.exit_code == 2
+    assert not LOCAL.exists()
+
+
+@pytest.mark.parametrize("content", [b"{} // mine", b"\xff", b"[]"])
+def test_settings_that_are_not_understood_stay_as_they_are(content: bytes, invoke: Invoke) -> None:
+    LOCAL.parent.mkdir()
+    LOCAL.write_bytes(content)
+    for command in ("install", "uninstall"):
+        refused = invoke(command, "claude-code", "--yes", *(["--agent", UNUSED] if command == "install" else []))
+        assert refused.exit_code == 1
+        assert str(LOCAL) in refused.stderr
+    assert LOCAL.read_bytes() == content
+
+
+def test_settings_that_change_meanwhile_are_not_overwritten(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    LOCAL.parent.mkdir()
+
+    def change(*_: Any, **__: Any) -> bool:
+        LOCAL.write_text('{"model": "opus"}')
+        return True
+
+    monkeypatch.setattr("click.confirm", change)
+    refused = invoke("install", "claude-code", "--agent", UNUSED)
+    assert (refused.exit_code, LOCAL.read_text()) == (1, '{"model": "opus"}')
+    assert "was changed meanwhile" in refused.stderr
