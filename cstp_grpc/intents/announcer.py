@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
@@ -16,7 +14,7 @@ from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.relevance import Favoured
 from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
 from cstp_grpc.decisions.store import NO_BACKGROUND, BackgroundReader, DecisionBackground
-from cstp_grpc.enums import INTENT_LAYER_AGENT, Permission, Stakes, Visibility
+from cstp_grpc.enums import INTENT_LAYER_AGENT, Permission
 from cstp_grpc.errors import InvalidArgument, error_reason
 from cstp_grpc.guardrails.checker import (
     ApprovalGate,
@@ -30,6 +28,7 @@ from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
 from cstp_grpc.guardrails.input_values import check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, UNREAD_INTENTS, Action, IntentFacts, Verdict
 from cstp_grpc.intents.model import (
+    Announcement,
     CodeContext,
     CodeContextReader,
     Intent,
@@ -56,55 +55,10 @@ RECORDED_DECISIONS = DecisionFilter(without_agent=INTENT_LAYER_AGENT)
 """The decisions that agents recorded."""
 NODE_DECISIONS = DecisionFilter(agent=INTENT_LAYER_AGENT)
 """The decisions that nodes of projects contain."""
-HASHED_JSON = json.JSONEncoder(sort_keys=True)
-"""Encodes the content that is hashed. It must not change: stored intents are compared by these hashes."""
-
 
 SEARCHED_DECISIONS = (RECORDED_DECISIONS, NODE_DECISIONS)
 """What is searched for an announcement. Nodes of projects come last: they have no outcome, and must not displace
 decisions that have one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """An agent's statement of what it is about to do; guardrails read `metadata` as their context.
-
-    `paths` are the files and folders of `project` that it is about.
-    """
-
-    intent: str
-    correlation_id: str
-    context: str | None = None
-    category: str | None = None
-    stakes: Stakes = Stakes.MEDIUM
-    confidence: float | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    claimed_id: str | None = None
-    claimed_url: str | None = None
-    project: str | None = None
-    paths: tuple[str, ...] = ()
-    min_journal_revision: str | None = None
-    """The token of a revision that the search for similar decisions must know; no part of the content."""
-    visibility: Visibility = Visibility.PRIVATE
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other agents are told of the intent."""
-        return self.visibility is Visibility.SHARED
-
-    @property
-    def searched_text(self) -> str:
-        """The text that is compared with decisions and with other intents."""
-        return f"{self.intent}\n{self.context}" if self.context else self.intent
-
-    def content_hash(self) -> str:
-        """Return a SHA-256 over the content of an announcement; claimed identities are not part of it."""
-        content = [self.intent, self.context, self.category, self.stakes, self.confidence, self.metadata]
-        # Announcements about no code have the hash that they had before they could be about any.
-        about = [self.project, self.paths] if self.project is not None or self.paths else []
-        # Likewise private ones.
-        audience = [self.visibility] if self.is_shared else []
-        return hashlib.sha256(HASHED_JSON.encode(content + about + audience).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

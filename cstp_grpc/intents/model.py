@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -16,6 +18,51 @@ from cstp_grpc.errors import InvalidArgument, NotFound
 from cstp_grpc.guardrails.model import NO_CODE, CodeFacts
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
+
+HASHED_JSON = json.JSONEncoder(sort_keys=True)
+"""Encodes the content that is hashed. It must not change: stored intents are compared by these hashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An agent's statement of what it is about to do; guardrails read `metadata` as their context.
+
+    `paths` are the files and folders of `project` that it is about.
+    """
+
+    intent: str
+    correlation_id: str
+    context: str | None = None
+    category: str | None = None
+    stakes: Stakes = Stakes.MEDIUM
+    confidence: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    claimed_id: str | None = None
+    claimed_url: str | None = None
+    project: str | None = None
+    paths: tuple[str, ...] = ()
+    min_journal_revision: str | None = None
+    """The token of a revision that the search for similar decisions must know; no part of the content."""
+    visibility: Visibility = Visibility.PRIVATE
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other agents are told of the intent."""
+        return self.visibility is Visibility.SHARED
+
+    @property
+    def searched_text(self) -> str:
+        """The text that is compared with decisions and with other intents."""
+        return f"{self.intent}\n{self.context}" if self.context else self.intent
+
+    def content_hash(self) -> str:
+        """Return a SHA-256 over the content of an announcement; claimed identities are not part of it."""
+        content = [self.intent, self.context, self.category, self.stakes, self.confidence, self.metadata]
+        # Announcements about no code have the hash that they had before they could be about any.
+        about = [self.project, self.paths] if self.project is not None or self.paths else []
+        # Likewise private ones.
+        audience = [self.visibility] if self.is_shared else []
+        return hashlib.sha256(HASHED_JSON.encode(content + about + audience).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

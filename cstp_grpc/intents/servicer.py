@@ -22,12 +22,13 @@ from cstp_grpc.enums import Stakes, Visibility
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, intents_pb2, intents_pb2_grpc, types_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.messages import check_message, claimed_agent_name, guardrail_status_message, parse_action
-from cstp_grpc.intents.announcer import Announcement, Announcer
+from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
 from cstp_grpc.intents.messages import MatchMessages, decision_summary, similar_decision_message
 from cstp_grpc.intents.model import (
     PRIVATE_INTENTS,
+    Announcement,
     CodeContext,
     CodeNote,
     Intent,

@@ -20,8 +20,8 @@ from cstp_grpc.enums import DecisionStatus, Stakes, Visibility
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
 from cstp_grpc.guardrails.checker import GuardrailChecker, RuleSnapshot
 from cstp_grpc.guardrails.model import NO_CODE, Action, CodeFacts, Verdict
-from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
-from cstp_grpc.intents.model import CodeContext, Intent, IntentFilter
+from cstp_grpc.intents.announcer import Announcer, Feedback
+from cstp_grpc.intents.model import Announcement, CodeContext, Intent, IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database

@@ -23,9 +23,9 @@ from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, QueryFailed
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action, RuleSet
-from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
+from cstp_grpc.intents.announcer import Announcer, Feedback
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
-from cstp_grpc.intents.model import Intent, IntentFilter, NoProjects, SharedIntent
+from cstp_grpc.intents.model import Announcement, Intent, IntentFilter, NoProjects, SharedIntent
 from cstp_grpc.intents.related_intents import IntentSubject, RecentIntents, RelatedIntents, paths_overlap
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.intents.suggestions import SuggestionBars
