@@ -31,6 +31,9 @@ class Search(DecisionSearch):
         self.callers: dict[str, str] = {}
         self.recalled: list[Match] = []
 
+    def may_recall(self, parameters: SearchParameters) -> bool:
+        return parameters.text == "known"
+
     def recall(self, parameters: SearchParameters) -> list[Match] | None:
         return self.recalled if parameters.text == "known" else None
 
@@ -70,6 +73,7 @@ class Pool:
     def __init__(self) -> None:
         self.open = threading.Event()
         self.begun = 0
+        self.turns = 0
         self.refuses = False
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -84,6 +88,7 @@ class Pool:
         return await asyncio.to_thread(wait_and_run)
 
     async def run_short(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self.turns += 1
         return function(*args, **kwargs)
 
 
@@ -158,10 +163,10 @@ def test_callers_learn_that_the_pool_is_closed() -> None:
     assert [str(error) for error in asyncio.run(ask_all())] == ["it is closed"] * 3
 
 
-def test_what_is_known_is_recalled_without_a_search() -> None:
+def test_what_is_known_is_recalled_in_turn_without_a_search() -> None:
     search, pool = Search(), Pool()
     assert asyncio.run(ask(SearchScheduler(search, pool), "known")) is search.recalled
-    assert (search.callers, search.batches, pool.begun) == ({}, [], 0)
+    assert (search.callers, search.batches, pool.begun, pool.turns) == ({}, [], 0, 1)
 
 
 @pytest.mark.parametrize(("text", "begun"), [("short", 0), ("new", 1)])

@@ -71,8 +71,8 @@ class Memory(DecisionSearch):
     def require_revision(self, token: str) -> None:
         raise AssertionError("no announcement here requires a revision")
 
-    def recall(self, parameters: SearchParameters) -> list[Match] | None:
-        return None
+    def may_recall(self, parameters: SearchParameters) -> bool:
+        return False
 
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
         return True

@@ -177,6 +177,10 @@ class DecisionSearch:
             self._results.keep(parameters, state, chosen)
         return self._put_in_order(chosen, parameters)
 
+    def may_recall(self, parameters: SearchParameters) -> bool:
+        """Return whether results of a search are kept, of whatever state, and the state is fast to read."""
+        return self._reads_are_short and self._results.contains(parameters)
+
     def recall(self, parameters: SearchParameters) -> list[Match] | None:
         """Return the matches that `find_precedents` found before, if nothing has changed since; None otherwise.
 

@@ -104,9 +104,11 @@ class SearchScheduler:
 
     async def _run(self, parameters: SearchParameters, search: Callable[..., Matches]) -> Matches:
         text = parameters.text
-        recalled = self._search.recall(parameters)
-        if recalled is not None:
-            return recalled
+        if self._search.may_recall(parameters):
+            # In turn, although it is short: a check would wait behind all that arrive before it.
+            recalled = await self._pool.run_short(self._search.recall, parameters)
+            if recalled is not None:
+                return recalled
         if self._search.is_short(text, parameters.preferences, parameters.limit):
             # Not on the loop if series make it long, which only the search itself finds out.
             with suppress(MoreResultsNeeded):
