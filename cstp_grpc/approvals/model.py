@@ -39,7 +39,7 @@ class ApprovalSubject:
 
     @classmethod
     def of(cls, action: Action, *, keeps_content: bool) -> ApprovalSubject:
-        """Return what an action states."""
+        """Return the subject of an action; without content, what no contents are part of."""
         subject = cls(action.stakes, action.category, action.confidence)
         if not keeps_content:
             return subject
@@ -239,7 +239,7 @@ class Approval:
         return replace(self, status=status, is_current=False)
 
     def stated_as(self, status: ApprovalStatus) -> VerdictApproval:
-        """Return what a verdict says of it."""
+        """Return the summary of it that a verdict has."""
         return VerdictApproval(self.id, self.digest, status, self.expires_at, self.comment)
 
     def _require_decidable_by(self, agent: str) -> None:

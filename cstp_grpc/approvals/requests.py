@@ -52,7 +52,7 @@ class ApprovalRequester:
         self._max_pending = max_pending
 
     def prepare(self, question: ApprovalQuestion) -> Callable[[UnitOfWork], Verdict]:
-        """Return what settles a question within the transaction that records the verdict; see `ApprovalGate`."""
+        """Return a function that settles a question within the transaction of the verdict; see `ApprovalGate`."""
         # Hashed here: a context may be large, and transactions of all callers wait for each other.
         digest = digest_of_action(question.action, question.on_behalf_of)
         return lambda unit_of_work: self._settle(unit_of_work, question, digest)

@@ -19,13 +19,13 @@ NO_CONTENT = "(contents are not kept)"
 
 
 def status_text(approval: approvals_pb2.Approval) -> Text:
-    """Return where a request stands, in its colour."""
+    """Return the status of a request, in its colour."""
     word = enum_word(types_pb2.ApprovalStatus, approval.status)
     return Text(word, style=STATUS_STYLES.get(word, "dim"))
 
 
 def description_of(approval: approvals_pb2.Approval) -> str:
-    """Return what the agent is about to do."""
+    """Return the description of the action that approval is asked for."""
     return approval.subject.description if approval.HasField("subject") else NO_CONTENT
 
 

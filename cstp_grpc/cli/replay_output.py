@@ -82,7 +82,7 @@ def print_guardrails(console: Console, summary: ReplaySummary) -> None:
 
 
 def effect_text(name: str, counts: GuardrailCounts) -> str:
-    """Return what a guardrail does if it fires."""
+    """Return the severity of a guardrail and whether it is a dry run."""
     if counts.severity is None:
         return "of a setting" if name in (UNDECLARED_INPUT_ID, UNKNOWN_ACTION_ID) else "not in these rules"
     dryrun = ", dry run" if counts.enforcement is Enforcement.DRYRUN else ""

@@ -178,7 +178,7 @@ def print_explanations(console: Console, answer: guardrails_pb2.ExplainGuardrail
 
 
 def explanation_headline(item: guardrails_pb2.GuardrailExplanation) -> Text:
-    """Return what became of a guardrail, on one line."""
+    """Return the outcome of a guardrail, on one line."""
     outcome = enum_word(guardrails_pb2.RuleOutcome, item.outcome)
     style = OUTCOME_STYLES.get(outcome, "")
     headline = Text(f"\n{to_printable(item.id)} ").append(outcome.replace("_", " "), style=style)
@@ -197,7 +197,7 @@ def describe_part(part: guardrails_pb2.ExplainedPart) -> str:
 
 
 def describe_input(item: guardrails_pb2.ExplainedInput) -> str:
-    """Return where the value of an input comes from, on one line."""
+    """Return the value of an input and its origin, on one line."""
     origin = enum_word(guardrails_pb2.InputOrigin, item.origin)
     value = f" {item.value}" if item.HasField("value") else ""
     alias = f" as {item.given_as}" if item.HasField("given_as") else ""

@@ -39,10 +39,14 @@ def parse_start(text: str) -> datetime:
 
     try:
         return datetime.now(UTC) - abs(to_duration(text))
-    except InputValueError:
-        pass
     except OverflowError as error:
         raise click.BadParameter(f"{text!r} is too long ago") from error
+    except InputValueError:
+        return parse_start_date(text)
+
+
+def parse_start_date(text: str) -> datetime:
+    """Parse a date that may have been meant as a length of time. Raises click.BadParameter."""
     try:
         return parse_instant(text)
     except click.BadParameter as error:
@@ -105,7 +109,7 @@ def replay_command(
 
 
 def configured_policy() -> UnknownInputPolicy:
-    """Return what the configuration says of unknown inputs. Raises ConfigError."""
+    """Return the configured policy about unknown inputs. Raises ConfigError."""
     from cstp_grpc.guardrails.evaluator import UnknownInputPolicy
 
     configured = current_state().settings().cstp.guardrails

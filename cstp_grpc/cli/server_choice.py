@@ -301,7 +301,7 @@ def choose_server(
 def choose_endpoint(
     choice: ServerChoice, environment: CommandEnvironment, configuration: ConfigurationSource
 ) -> Endpoint:
-    """Return what the options, the environment or the files name; see `choose_server`."""
+    """Return the endpoint that the options, the environment or the files name; see `choose_server`."""
     named_file = choice.agents_file or environment.agents_file
     if choice.agent and is_folder_target(choice.agent):
         # Without the environment's token, which is for a server.

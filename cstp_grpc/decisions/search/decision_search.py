@@ -179,14 +179,14 @@ class DecisionSearch:
 
     def may_recall(self, parameters: SearchParameters) -> bool:
         """Return whether results of a search are kept, of whatever state, and the state is fast to read."""
-        return self._reads_are_short and self._results.contains(parameters)
+        return self._reads_are_short and self._is_loaded and self._results.contains(parameters)
 
     def recall(self, parameters: SearchParameters) -> list[Match] | None:
         """Return the matches that `find_precedents` found before, if nothing has changed since; None otherwise.
 
         Fast enough for the event loop. Raises QueryFailed.
         """
-        if not self._reads_are_short or not self._is_loaded or not self._results.contains(parameters):
+        if not self.may_recall(parameters):
             return None
         chosen = self._results.find(parameters, self._read_state())
         return None if chosen is None else self._put_in_order(chosen, parameters)
