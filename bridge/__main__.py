@@ -13,18 +13,19 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvloop
 
 from bridge.app import ListenAddresses, run_bridge
-from bridge.http_listener import raise_descriptor_limit
-from bridge.upstream import SECURE_SCHEME, Upstream
+from bridge.upstream import SECURE_SCHEME, Upstream, require_encrypted_target
 from cstp_grpc import config
 from cstp_grpc.child_process import TaskChannel, freeze_loaded_objects
-from cstp_grpc.config import ConfigError, Settings, dial_host, join_host_port
+from cstp_grpc.config import ConfigError, Settings, describe_plain_listeners, dial_host, join_host_port
 from cstp_grpc.errors import CannotListen
+from cstp_grpc.extras import MissingExtra
+from cstp_grpc.http_listener import raise_descriptor_limit
 from cstp_grpc.version import VERSION
 
 logger = logging.getLogger("bridge")
@@ -44,6 +45,8 @@ class BridgeTask:
     """The ports of `http` and, unless it is left out, `a2a` that several bridges listen on; None for those of the
     settings.
     """
+    bridge_key: str | None = None
+    """What the server recognizes the bridge by; None for the one of the settings."""
 
     @classmethod
     def parse(cls, text: bytes) -> BridgeTask:
@@ -61,7 +64,13 @@ def main() -> int:
     if arguments.task_fd is None:
         files = ((arguments.a2a_port_file, "grpc"), (arguments.port_file, "http"))
         task = BridgeTask(target=arguments.grpc_target)
-        return run_bridge_process(arguments.config, task, functools.partial(write_port_files, files), print_error)
+        return run_bridge_process(
+            arguments.config,
+            task,
+            functools.partial(write_port_files, files),
+            print_error,
+            require_safe_settings=not arguments.insecure,
+        )
     channel = TaskChannel(arguments.task_fd)
     preload_modules(arguments.config)
     received = channel.receive()
@@ -72,6 +81,7 @@ def main() -> int:
         BridgeTask.parse(received),
         lambda addresses: channel.report(http=addresses.http, a2a=addresses.grpc),
         lambda error: channel.report(error=error),
+        require_safe_settings=False,
     )
 
 
@@ -84,22 +94,35 @@ def preload_modules(config_file: Path | None) -> None:
 
 
 def run_bridge_process(
-    config_file: Path | None, task: BridgeTask, ready: AddressReporter, fail: Callable[[str], object]
+    config_file: Path | None,
+    task: BridgeTask,
+    ready: AddressReporter,
+    fail: Callable[[str], object],
+    *,
+    require_safe_settings: bool = True,
 ) -> int:
-    """Serve until a stop signal and return the exit code; `fail` receives the reason if the bridge cannot run."""
+    """Serve until a stop signal and return the exit code; `fail` receives the reason if the bridge cannot run.
+
+    `require_safe_settings` is for who starts it alone: a parent process has looked at the settings already, and has its
+    server on this machine.
+    """
     try:
         settings = config.load_settings(config_file)
-        logging.basicConfig(
-            level=settings.logging.level.upper(),
-            stream=sys.stderr,
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        )
+        config.log_events_to_stderr(settings.logging)
+        if require_safe_settings:
+            check_listeners(settings)
         if task.shared_ports:
             settings = with_ports(settings, task.shared_ports)
-        upstream = resolve_upstream(settings, task.target, task.announced)
+        upstream = replace(
+            resolve_upstream(settings, task.target, task.announced),
+            bridge_key=task_key(settings, task),
+            client_certificate=settings.server.grpc_client_certificate,
+        )
+        if require_safe_settings and not settings.serve.insecure:
+            require_encrypted_target(upstream.target)
         raise_descriptor_limit(settings.server.max_connections)
         uvloop.run(serve_until_stopped(settings, upstream, ready, reuse_ports=task.shared_ports is not None))
-    except ConfigError as error:
+    except (ConfigError, MissingExtra) as error:
         fail(str(error))
         return 1
     except CannotListen as error:
@@ -109,6 +132,18 @@ def run_bridge_process(
         fail(f"The bridge cannot write its port file: {error}")
         return 1
     return 0
+
+
+def check_listeners(settings: Settings) -> None:
+    """Raise ConfigError if others than this machine would reach the bridge without TLS, unless that is meant."""
+    if problems := "\n".join(describe_plain_listeners(settings, ("server", "a2a"))):
+        raise ConfigError(problems)
+
+
+def task_key(settings: Settings, task: BridgeTask) -> str | None:
+    """Return the key of a bridge, that of its task or of the settings; None if there is none."""
+    configured = settings.auth.bridge_key
+    return task.bridge_key or (None if configured is None else configured.get_secret_value())
 
 
 def print_error(message: str) -> None:
@@ -130,6 +165,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--grpc-target", metavar="TARGET", help="the gRPC server, [grpcs://]HOST:PORT; overrides the settings"
     )
+    parser.add_argument("--insecure", action="store_true", help="listen and call without TLS beyond this machine, too")
     parser.add_argument(
         "--task-fd", type=int, metavar="FD", help="a socket to read the task from, and to tell a parent how that went"
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import grpc
 from aiohttp import hdrs, web
-from aiohttp.http import HttpProcessingError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from bridge.call_origin import CALL_ORIGINS, CallOriginReporter
 from bridge.event_streams import (
     APPROVALS_PATH,
     DECISIONS_PATH,
@@ -26,7 +26,6 @@ from bridge.event_streams import (
     IntentEvents,
     LiaisonEvents,
 )
-from bridge.http_listener import HttpListener, limit_connections, set_server_header
 from bridge.http_request import AccessCheck, BodyReader, validate_public_url
 from bridge.http_response import Cors
 from bridge.jsonrpc import JsonRpcEndpoint
@@ -35,6 +34,13 @@ from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import ServerSettings, Settings, dial_host, join_host_port
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import CannotListen
+from cstp_grpc.http_listener import (
+    HttpListener,
+    limit_connections,
+    quiet_logger,
+    set_server_header,
+    set_transport_security,
+)
 
 if TYPE_CHECKING:
     from bridge.a2a.module import A2aModule
@@ -54,7 +60,11 @@ HEALTH_TIMEOUT: Final = 2.0
 
 
 def create_app(
-    settings: Settings, channel: grpc.aio.Channel, forwarder: Forwarder, a2a: A2aModule | None
+    settings: Settings,
+    channel: grpc.aio.Channel,
+    forwarder: Forwarder,
+    a2a: A2aModule | None,
+    origins: CallOriginReporter,
 ) -> web.Application:
     """Build the application, which forwards to the server at the other end of the channel; None leaves A2A out.
 
@@ -64,7 +74,10 @@ def create_app(
     access = AccessCheck(forwarder)
     rpc = JsonRpcEndpoint(forwarder, access, BodyReader(access.fetch_access, server), server.max_batch)
     app = web.Application(client_max_size=server.max_body_bytes)
+    app[CALL_ORIGINS] = origins
     app.on_response_prepare.append(set_server_header)
+    if server.tls is not None:
+        app.on_response_prepare.append(set_transport_security)
     app.router.add_post(RPC_PATH, rpc.respond)
     app.router.add_get(HEALTH_PATH, HealthEndpoint(channel).respond)
     EventStreamEndpoint(DecisionEvents(), forwarder, access).install(app)
@@ -152,15 +165,21 @@ async def run_bridge(
     `grpc.drain_seconds` together, and closes the channel last. Raises ConfigError and CannotListen.
     """
     certificate = ServerCertificate.load(settings.server.tls, "server.tls")
-    async with open_channel(upstream.target, upstream.ca_file) as channel:
+    origins = CallOriginReporter(settings, upstream.bridge_key)
+    async with (
+        record_upstream_calls(settings) as interceptors,
+        open_channel(upstream.target, upstream.ca_file, upstream.client_certificate, interceptors) as channel,
+    ):
         forwarder = Forwarder(channel, contract_methods(settings.disabled_services), settings.server.timeout_seconds)
         a2a: A2aModule | None = None
         if settings.a2a.enabled:
             # Imported late: without A2A, neither this package nor its SDK is loaded.
             from bridge.a2a.module import A2aModule
 
-            a2a = A2aModule(settings, upstream, version, channel, forwarder, certificate, reuse_port=reuse_ports)
-        app = create_app(settings, channel, forwarder, a2a)
+            a2a = A2aModule(
+                settings, upstream, version, channel, forwarder, certificate, origins, reuse_port=reuse_ports
+            )
+        app = create_app(settings, channel, forwarder, a2a, origins)
         runner = web.AppRunner(app, shutdown_timeout=settings.grpc.drain_seconds)
         await runner.setup()
         listener = build_listener(runner, settings.server, certificate)
@@ -181,6 +200,23 @@ async def run_bridge(
                 await a2a.finish_tasks(ends_at - time.monotonic())
 
 
+@asynccontextmanager
+async def record_upstream_calls(settings: Settings) -> AsyncIterator[Sequence[grpc.aio.ClientInterceptor]]:
+    """Yield the interceptors that record calls to the server, if the settings want traces. Raises ConfigError."""
+    if settings.otlp.endpoint is None or not settings.otlp.traces:
+        yield ()
+        return
+    # Not loaded without traces.
+    from bridge.upstream_tracing import open_tracing, tracing_interceptors
+
+    tracing = open_tracing(settings.otlp)
+    try:
+        yield tracing_interceptors(tracing)
+    finally:
+        # It waits for the collector.
+        await asyncio.to_thread(tracing.stop)
+
+
 def build_listener(
     runner: web.AppRunner, settings: ServerSettings, certificate: ServerCertificate | None
 ) -> HttpListener:
@@ -192,7 +228,7 @@ def build_listener(
         settings.idle_seconds,
         certificate.https_context() if certificate else None,
         access_log=None,
-        logger=http_server_logger(),
+        logger=quiet_logger("bridge.http"),
         # Security: compressed bodies are refused, and must not be unpacked before that, since a few bytes may become
         # gigabytes.
         auto_decompress=False,
@@ -205,22 +241,6 @@ async def start_listener(listener: HttpListener, settings: ServerSettings, *, re
         return await listener.start(settings.host, settings.port, reuse_port=reuse_port)
     except OSError as error:
         raise CannotListen(join_host_port(settings.host, settings.port), "server.port") from error
-
-
-def http_server_logger() -> logging.Logger:
-    """Return the logger of the HTTP server, which does not quote malformed requests: they may hold a token."""
-    log = logging.getLogger("bridge.http")
-    log.addFilter(drop_malformed_request_record)
-    return log
-
-
-def drop_malformed_request_record(record: logging.LogRecord) -> bool:
-    """Return whether a record may be logged; for a malformed request, log only that there was one."""
-    error = record.exc_info[1] if record.exc_info else None
-    if not isinstance(error, HttpProcessingError):
-        return True
-    logger.info("a request that is no HTTP was refused")
-    return False
 
 
 def public_bridge_url(settings: ServerSettings, port: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import random
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -15,8 +14,10 @@ import grpc
 from aiohttp import hdrs, web
 
 from bridge.call_errors import DETAIL, ErrorWithOwnCodes
+from bridge.call_origin import CALL_ORIGINS
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.config import ConfigError, ServerSettings
+from cstp_grpc.config.trusted_networks import TrustedNetworks, parse_forwarded_node
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY, MAX_HOP_METADATA_CHARACTERS
 from cstp_grpc.contract.rpc_errors import REASON_CODES, REQUEST_ID_KEY
 from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest
@@ -80,14 +81,15 @@ def request_id_or_new(sent: str) -> str:
 
 def request_metadata(request: web.Request, request_id: str) -> Metadata:
     """Return the gRPC metadata for a request."""
-    return forwarded_metadata(lambda name: request.headers.getall(name, []), request_id)
+    forwarded = forwarded_metadata(lambda name: request.headers.getall(name, []), request_id)
+    return [*forwarded, *request.app[CALL_ORIGINS].metadata_of_request(request)]
 
 
 def forwarded_metadata(values_of: Callable[[str], Sequence[str]], request_id: str) -> Metadata:
     """Build the gRPC metadata from the values of each header.
 
-    A header that gRPC cannot carry, or that occurs more than once, is left out. Repeated credentials are sent
-    repeatedly without their values, so that the server refuses them. A malformed hop header is sent as an unreadable
+    A header that gRPC cannot carry, or that occurs more than once, is left out. Credentials are sent without their
+    values then, as often as they came, so that the server refuses them. A malformed hop header is sent as an unreadable
     one, which ends the fan-out.
     """
     metadata = [(REQUEST_ID_KEY, request_id)]
@@ -99,8 +101,8 @@ def forwarded_metadata(values_of: Callable[[str], Sequence[str]], request_id: st
             # Twice, so that the server refuses them as repeated; the bridge itself does not decide which one would
             # count.
             metadata += [(name, UNREADABLE_VALUE), (name, UNREADABLE_VALUE)]
-        elif values and name == HOP_METADATA_KEY:
-            # Fail closed: without the header, the call would have all hops left.
+        elif values and name in (AUTHORIZATION, HOP_METADATA_KEY):
+            # Fail closed: without the header, the call would have all hops left, or be one of a caller without a token.
             metadata.append((name, UNREADABLE_VALUE))
     return metadata
 
@@ -178,6 +180,7 @@ class BodyReader:
         length = request.content_length or 0
         if length > request.client_max_size:
             raise body_too_large()
+        # A stranger who states the length is refused before the body arrives; whoever states none, once it is there.
         if length > LARGE_REQUEST_BYTES:
             await self._require_known(metadata)
         content = await read_body(request, self._timeout)
@@ -218,7 +221,6 @@ HOST_FORM: Final = re.compile(
     r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?\.?|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
 )
 URL_SCHEMES: Final = frozenset({"http", "https"})
-PORT_SUFFIX: Final = re.compile(r":\d+$")
 
 
 class PublicUrlResolver:
@@ -230,12 +232,7 @@ class PublicUrlResolver:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._configured = validate_public_url(settings.public_url) if settings.public_url else None
-        self._trusted = []
-        for text in settings.trusted_proxies:
-            try:
-                self._trusted.append(ipaddress.ip_network(text, strict=False))
-            except ValueError as error:
-                raise ConfigError(f"server.trusted_proxies: {text} is neither an address nor a network") from error
+        self._trusted = TrustedNetworks.parse(settings.trusted_proxies, "server.trusted_proxies")
 
     @property
     def is_configured(self) -> bool:
@@ -247,7 +244,7 @@ class PublicUrlResolver:
         if self._configured is not None:
             return self._configured
         scheme, host = request.scheme, request.headers.get("Host", "")
-        if self._trusts(request.remote):
+        if self._trusted.contains(request.remote):
             forwarded = self._read_forwarded_headers(request)
             scheme, host = forwarded.get("proto", scheme).lower(), forwarded.get("host", host)
         if scheme not in URL_SCHEMES or not HOST_FORM.fullmatch(host):
@@ -263,28 +260,9 @@ class PublicUrlResolver:
                 forwarded[key] = values.rpartition(",")[2].strip()
         for element in reversed(request.forwarded):
             forwarded |= {key: element[key] for key in ("proto", "host") if key in element}
-            if not self._trusts(parse_forwarded_node(element.get("for", ""))):
+            if not self._trusted.contains(parse_forwarded_node(element.get("for", ""))):
                 break
         return forwarded
-
-    def _trusts(self, address: str | None) -> bool:
-        """Return whether an address belongs to a trusted proxy."""
-        if not address or not self._trusted:
-            return False
-        try:
-            parsed = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
-            parsed = parsed.ipv4_mapped
-        return any(parsed in network for network in self._trusted)
-
-
-def parse_forwarded_node(node: str) -> str:
-    """Return the address in the `for` of a Forwarded element: `[2001:db8::1]:4711`, `192.0.2.1:80`, `192.0.2.1`."""
-    if node.startswith("["):
-        return node[1:].partition("]")[0]
-    return PORT_SUFFIX.sub("", node)
 
 
 def validate_public_url(url: str) -> str:

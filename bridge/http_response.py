@@ -76,7 +76,10 @@ ALLOWED_HEADERS: Final = (
     "Authorization, Content-Type, Last-Event-ID, X-Request-Id, traceparent, tracestate, A2A-Version, A2A-Extensions, "
     "X-A2A-Extensions"
 )
-EXPOSED_HEADERS: Final = "A2A-Extensions, ETag, Retry-After, WWW-Authenticate, X-A2A-Extensions, X-Request-Id"
+EXPOSED_HEADERS: Final = (
+    "A2A-Extensions, ETag, RateLimit-Limit, RateLimit-Policy, RateLimit-Remaining, RateLimit-Reset, Retry-After, "
+    "WWW-Authenticate, X-A2A-Extensions, X-Request-Id"
+)
 MAX_AGE: Final = "600"
 """Seconds for which a browser may cache a preflight response. Chosen: Chromium caps it at two hours; a change of the
 settings should take effect sooner."""

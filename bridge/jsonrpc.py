@@ -11,7 +11,7 @@ import functools
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiohttp import web
@@ -21,6 +21,7 @@ from bridge.call_errors import DETAIL, error_codes, error_data, unexpected_failu
 from bridge.http_request import APPLICATION_JSON, REQUEST_ID_HEADER, AccessCheck, BodyReader
 from bridge.http_response import challenge_headers
 from bridge.upstream import Forwarder, Metadata
+from cstp_grpc.contract.rate_limit_headers import scarcest_headers
 from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest, JsonParseError
 
 logger = logging.getLogger(__name__)
@@ -211,6 +212,8 @@ class JsonRpcOutcome:
 
     response: str | None
     failure: CstpError | None = None
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """The headers of its rate limit."""
 
 
 JsonRpcEntry = JsonRpcRequest | MalformedJsonRpcRequest
@@ -225,15 +228,17 @@ async def respond_to_body(
         outcomes = await answer_batch(body.calls, answer)
         # JSON-RPC 2.0, section 6: notifications have no place in the answer to a batch, and an empty array is never
         # sent.
+        headers = {**scarcest_headers(outcome.limits for outcome in outcomes), **(extra_headers or {})}
         responses = [outcome.response for outcome in outcomes if outcome.response is not None]
         if responses:
             # The failures of calls stay within their responses: one HTTP status cannot stand for several outcomes.
-            return json_response(encode_utf8(f"[{','.join(responses)}]"), request_id, extra_headers=extra_headers)
-        return respond_without_body(outcomes, request_id, extra_headers)
+            return json_response(encode_utf8(f"[{','.join(responses)}]"), request_id, extra_headers=headers)
+        return respond_without_body(outcomes, request_id, headers)
     outcome = await answer(body.calls[0])
+    headers = {**outcome.limits, **(extra_headers or {})}
     if outcome.response is None:
-        return respond_without_body([outcome], request_id, extra_headers)
-    return json_response(encode_utf8(outcome.response), request_id, outcome.failure, extra_headers)
+        return respond_without_body([outcome], request_id, headers)
+    return json_response(encode_utf8(outcome.response), request_id, outcome.failure, headers)
 
 
 async def answer_batch(calls: Sequence[JsonRpcEntry], answer: CallHandler) -> list[JsonRpcOutcome]:
@@ -313,10 +318,11 @@ class JsonRpcEndpoint:
         """Execute a call and return its outcome."""
         if isinstance(call, MalformedJsonRpcRequest):
             return JsonRpcOutcome(encode_failure(call.id, call.failure, request_id), call.failure)
+        limits: dict[str, str] = {}
         try:
-            value = await self._forwarder.call(call.method, call.params, metadata)
+            value = await self._forwarder.call(call.method, call.params, metadata, limits)
             # A notification's result is never encoded: nobody gets it, and JSON may not be able to express it.
-            return JsonRpcOutcome(None if call.id is None else encode_result(call.id, value))
+            return JsonRpcOutcome(None if call.id is None else encode_result(call.id, value), limits=limits)
         except CstpError as caught:
             # Errors that the bridge found itself, such as an unknown method, would tell strangers what exists here.
             failure = await self._gate.visible_failure(caught, metadata)
@@ -324,10 +330,10 @@ class JsonRpcEndpoint:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
             failure = unexpected_failure()
         if call.id is None:
-            return JsonRpcOutcome(None, failure)
+            return JsonRpcOutcome(None, failure, limits)
         intent_type = self._forwarder.intent_type(call.method)
         target_pillar = read_target_pillar(call.params)
-        return JsonRpcOutcome(encode_failure(call.id, failure, request_id, intent_type, target_pillar), failure)
+        return JsonRpcOutcome(encode_failure(call.id, failure, request_id, intent_type, target_pillar), failure, limits)
 
 
 def body_error_response(failure: CstpError, request_id: str) -> web.Response:

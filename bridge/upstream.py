@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -14,9 +14,10 @@ from google.protobuf.message import Message
 
 from bridge.call_errors import DETAIL, unexpected_failure, violation_text, visible_rpc_error
 from cstp_grpc.client.tls import channel_credentials
-from cstp_grpc.config import ConfigError
+from cstp_grpc.config import ConfigError, is_loopback
 from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_json
 from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.rate_limit_headers import rate_limit_headers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, MethodNotFound
 
@@ -55,23 +56,36 @@ class Upstream:
     """The authorities that certify it, in place of the system's."""
     announced: str | None = None
     """How others reach it, in the same form; None where that is how the bridge does."""
+    client_certificate: Path | None = None
+    """What the bridge shows it if it asks for a certificate."""
+    bridge_key: str | None = None
+    """What the server recognizes the bridge by; None if it does not."""
 
 
-def open_channel(target: str, ca_file: Path | None = None) -> grpc.aio.Channel:
+def open_channel(
+    target: str,
+    ca_file: Path | None = None,
+    client_certificate: Path | None = None,
+    interceptors: Sequence[grpc.aio.ClientInterceptor] = (),
+) -> grpc.aio.Channel:
     """Open a channel to a server; it connects at the first call and reconnects when needed.
 
     Raises ConfigError.
     """
     address = parse_grpc_target(target)
     if "," in address:
-        return grpc.aio.insecure_channel(f"ipv4:{address}", options=[*CHANNEL_OPTIONS, *ROUND_ROBIN_OPTIONS])
+        options = [*CHANNEL_OPTIONS, *ROUND_ROBIN_OPTIONS]
+        return grpc.aio.insecure_channel(f"ipv4:{address}", options=options, interceptors=interceptors)
     if not is_secure_target(target):
-        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS, interceptors=interceptors)
     try:
-        credentials = channel_credentials(read_ca_file(ca_file))
+        credentials = channel_credentials(read_ca_file(ca_file), client_certificate)
     except InvalidArgument as error:
+        if error.violations[0].field == "client_certificate":
+            problem = error.violations[0].description
+            raise ConfigError(f"server.grpc_client_certificate: {client_certificate} {problem}") from error
         raise ConfigError(f"server.grpc_ca_file: {ca_file} holds no certificates in PEM") from error
-    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS, interceptors=interceptors)
 
 
 def parse_grpc_target(target: str) -> str:
@@ -85,6 +99,20 @@ def parse_grpc_target(target: str) -> str:
 def is_secure_target(target: str) -> bool:
     """Return whether a target uses TLS."""
     return target.startswith(f"{SECURE_SCHEME}://")
+
+
+def require_encrypted_target(target: str) -> None:
+    """Raise ConfigError if a target is another machine and calls to it would not be encrypted."""
+    address = parse_grpc_target(target)
+    if is_secure_target(target):
+        return
+    for each in address.split(","):
+        host = each.rpartition(":")[0].strip("[]")
+        if not is_loopback(host):
+            raise ConfigError(
+                f"server.grpc_target: {host} is not this machine, and callers' tokens would travel there unencrypted; "
+                f"write grpcs://{each} where it has a certificate, or start with --insecure"
+            )
 
 
 def read_ca_file(path: Path | None) -> bytes | None:
@@ -105,6 +133,18 @@ MALFORMED_MESSAGE: Final = b"\xff"
 """An unfinished varint: the tag of a field that never ends, so that no message type can decode it."""
 
 
+class UnaryAnswer(Protocol):
+    """A call that is answered with one message, which is awaited. Raises grpc.aio.AioRpcError."""
+
+    async def trailing_metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """Return the metadata that follow the message."""
+        ...
+
+    def __await__(self) -> Generator[Any, None, Message]:
+        """Return the message."""
+        ...
+
+
 class ServerStream(Protocol):
     """A call that is answered with a stream of messages."""
 
@@ -122,7 +162,7 @@ class ServerStream(Protocol):
 
 
 # The stubs of grpc.aio have no types of their own.
-UnaryStub = Callable[..., Awaitable[Message]]
+UnaryStub = Callable[..., UnaryAnswer]
 """Calls one method: takes the request, and `timeout` and `metadata` by name. Raises grpc.aio.AioRpcError."""
 StreamingStub = Callable[..., ServerStream]
 """Opens a call of one method: takes the request, and `metadata` by name."""
@@ -181,8 +221,17 @@ class Forwarder:
         route = self._routes.get(name)
         return route.method.intent_type if route else ""
 
-    async def call(self, name: str, params: dict[str, object] | list[object], metadata: Metadata) -> dict[str, Any]:
-        """Call a method and return its JSON result. Raises CstpError."""
+    async def call(
+        self,
+        name: str,
+        params: dict[str, object] | list[object],
+        metadata: Metadata,
+        limits: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Call a method and return its JSON result, and put the headers of its rate limit in `limits`.
+
+        Raises CstpError.
+        """
         route = self._routes.get(name)
         if route is None:
             raise MethodNotFound("Method not found")
@@ -192,8 +241,13 @@ class Forwarder:
             raise MethodNotFound("Method not found", metadata={DETAIL: detail})
         request = await self._read(route, params, metadata)
         try:
-            answer = await route.invoke(request, timeout=self._timeout, metadata=metadata)
+            call = route.invoke(request, timeout=self._timeout, metadata=metadata)
+            answer = await call
+            if limits is not None:
+                limits.update(rate_limit_headers(await call.trailing_metadata()))
         except grpc.aio.AioRpcError as error:
+            if limits is not None:
+                limits.update(rate_limit_headers(error.trailing_metadata()))
             raise visible_rpc_error(error, route.method.request) from error
         return to_json(answer)
 

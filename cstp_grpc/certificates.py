@@ -36,6 +36,14 @@ class CertificateFiles(Protocol):
     def key(self) -> Path:
         """Its private key."""
 
+    @property
+    def client_ca(self) -> Path | None:
+        """The authorities that certify clients; None asks no client for a certificate."""
+
+    @property
+    def client_certificates(self) -> str:
+        """`required`, or `optional` for clients that may show none."""
+
 
 @dataclass(frozen=True, slots=True)
 class CertificateKeyPair:
@@ -45,6 +53,8 @@ class CertificateKeyPair:
     key: bytes
     context: ssl.SSLContext
     """The TLS context of an HTTPS server."""
+    client_authorities: bytes | None = None
+    """The authorities that certify clients, PEM."""
 
 
 class ServerCertificate:
@@ -58,6 +68,8 @@ class ServerCertificate:
     def __init__(self, files: CertificateFiles, setting: str) -> None:
         self._certificate = files.certificate
         self._key = files.key
+        self._client_ca = files.client_ca
+        self._requires_clients = files.client_ca is not None and files.client_certificates == "required"
         self._setting = setting
         # Guards _seen and _pair. Held while the files are read, so that concurrent handshakes read them once.
         self._lock = threading.Lock()
@@ -89,11 +101,13 @@ class ServerCertificate:
             if pair is configured:
                 return None
             configured = pair
-            return certificate_configuration(pair)
+            return self._grpc_configuration(pair)
 
         # None keeps the present configuration; the type stubs of gRPC do not allow for it.
         fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", fetch_if_renewed)
-        return grpc.dynamic_ssl_server_credentials(certificate_configuration(configured), fetch)
+        return grpc.dynamic_ssl_server_credentials(
+            self._grpc_configuration(configured), fetch, require_client_authentication=self._requires_clients
+        )
 
     def https_context(self) -> ssl.SSLContext:
         """Return the context for an HTTPS server: each new connection gets the current certificate."""
@@ -105,6 +119,11 @@ class ServerCertificate:
         # Called for every handshake, also if the client names no server.
         context.sni_callback = renew
         return context
+
+    def _grpc_configuration(self, pair: CertificateKeyPair) -> grpc.ServerCertificateConfiguration:
+        """Convert a pair to gRPC's certificate configuration."""
+        authorities = pair.client_authorities if self._requires_clients else None
+        return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)], authorities)
 
     def _renew(self, state: FileStamps) -> None:
         # First, so that files that stay invalid are read and reported once, not at every handshake.
@@ -128,12 +147,25 @@ class ServerCertificate:
             context.load_cert_chain(self._certificate, self._key, password=empty_password)
         except (ssl.SSLError, OSError) as error:
             raise self._load_error(error) from error
+        authorities = self._read_client_authorities(context)
         if self._file_stamps() != state:
             # The certificate may be of one pair and the key of another. Empty stamps match no files, so that the next
             # call reads them again.
             self._seen = ()
             raise self._setting_error("certificate", f"{self._certificate} or its key changed while they were read")
-        return CertificateKeyPair(certificate, key, context)
+        return CertificateKeyPair(certificate, key, context, authorities)
+
+    def _read_client_authorities(self, context: ssl.SSLContext) -> bytes | None:
+        """Have a context ask clients for certificates, and return the authorities; None if nobody is asked."""
+        if self._client_ca is None:
+            return None
+        authorities = self._read_file("client_ca", self._client_ca)
+        try:
+            context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
+        except (ssl.SSLError, ValueError) as error:
+            raise self._setting_error("client_ca", f"{self._client_ca} holds no certificates in PEM") from error
+        context.verify_mode = ssl.CERT_REQUIRED if self._requires_clients else ssl.CERT_OPTIONAL
+        return authorities
 
     def _load_error(self, error: OSError) -> ConfigError:
         reason = getattr(error, "reason", None)
@@ -153,12 +185,8 @@ class ServerCertificate:
         return ConfigError(f"{self._setting}.{name}: {problem}")
 
     def _file_stamps(self) -> FileStamps:
-        return tuple(file_stamp(path) for path in (self._certificate, self._key))
-
-
-def certificate_configuration(pair: CertificateKeyPair) -> grpc.ServerCertificateConfiguration:
-    """Convert a pair to gRPC's certificate configuration."""
-    return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)])
+        paths = (self._certificate, self._key, self._client_ca)
+        return tuple(file_stamp(path) for path in paths if path is not None)
 
 
 def file_stamp(path: Path) -> tuple[int, int, int] | None:

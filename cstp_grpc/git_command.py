@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 # With -c, which overrides the repository's own .git/config; see git-config(1).
@@ -25,6 +24,9 @@ def git_command(*arguments: str, search_path: str | None = None) -> list[str]:
 
     `search_path` replaces the PATH of this process.
     """
+    # Here, since the hooks, which start with every call of a tool, only look for work trees.
+    import shutil
+
     git = shutil.which("git", path=search_path)
     if git is None:
         raise FileNotFoundError("git is not installed")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 
@@ -18,7 +19,7 @@ def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]) -> Callable
     def find(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(module_of[name])
+        module = import_or_name_extra(module_of[name])
         # All its exports become attributes of the package, so that their next use does not come here. All, because an
         # import also binds the submodule in its package, under a name that one of the exports may have.
         for offered in modules[module_of[name]]:
@@ -36,4 +37,18 @@ class LazyModule:
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the module."""
-        return getattr(importlib.import_module(self._name), name)
+        return getattr(import_or_name_extra(self._name), name)
+
+
+def import_or_name_extra(name: str) -> ModuleType:
+    """Import a module. Raises MissingExtra if it needs a library of an extra that is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Imported here: only a failure needs it.
+        from cstp_grpc.extras import missing_extra
+
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        raise missing from error

@@ -6,16 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from cstp_grpc.spans import NO_SPANS, Spans
+
 if TYPE_CHECKING:
     from datetime import datetime
 
     from cstp_grpc.config import Settings
+    from cstp_grpc.decisions.search.decision_search import SearchObserver
     from cstp_grpc.embedding.embedder import Embedder
+    from cstp_grpc.federation.peer import PeerObserver
+    from cstp_grpc.guardrails.checker import VerdictObserver
+    from cstp_grpc.measures import Measure
     from cstp_grpc.server.call_handlers import ServicerRegistration
     from cstp_grpc.server.deployment import Deployment
     from cstp_grpc.server.execution import CallPools
     from cstp_grpc.storage.database import Database
-    from cstp_grpc.storage.writer import GroupCommitWriter
+    from cstp_grpc.storage.writer import CommitObserver, GroupCommitWriter
+    from cstp_grpc.tokens.live_tokens import LiveTokens
 
 
 class BackgroundPart(Protocol):
@@ -47,6 +54,22 @@ class Module:
     """Called when the operator asks to read files again that may change while the server runs; they return at once."""
     health: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
     """Additional names in the health service; each returns whether its component is healthy now."""
+    measures: Sequence[Measure] = ()
+    """Figures of its state, for metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkObservers:
+    """What observes the work of the rooms; None where nobody does."""
+
+    commits: CommitObserver | None = None
+    verdicts: VerdictObserver | None = None
+    searches: SearchObserver | None = None
+    peers: PeerObserver | None = None
+    spans: Spans = NO_SPANS
+
+
+UNOBSERVED = WorkObservers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +83,9 @@ class SharedParts:
     database: Database
     writer: GroupCommitWriter
     pools: CallPools
+    live_tokens: LiveTokens
+    """The tokens of agents that are made while servers run."""
+    observers: WorkObservers = UNOBSERVED
 
     @property
     def database_is_shared(self) -> bool:

@@ -1,9 +1,11 @@
-"""Normalize texts of callers in bounded time, and put them on one line."""
+"""Normalize texts of callers in bounded time, put them on one line, and replace what databases do not store."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 LONG_RUN = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){31,}")
@@ -29,3 +31,19 @@ def to_single_line(text: str) -> str:
     # str.isprintable is false for control characters, line separators and direction marks (categories Other and
     # Separator), but for the space.
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+
+
+UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+"""Characters that a database does not keep: NUL, and halves of surrogate pairs."""
+
+
+def is_storable(text: str) -> bool:
+    """Return True if every database stores the text unchanged."""
+    return UNSTORABLE.search(text) is None
+
+
+replace_unstorable: Callable[[str], str] = partial(UNSTORABLE.sub, "\ufffd")
+"""Return a text with U+FFFD for every character that a database cannot store.
+
+A partial and not a function, because a row has several texts, and every call writes rows.
+"""

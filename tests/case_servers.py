@@ -62,7 +62,7 @@ def assign_servers(runs: Iterable[CaseRun]) -> list[CaseRun]:
 
 
 def setting_of(run: CaseRun) -> str:
-    """Return what the server of a run must have in common with those of others.
+    """Return the setting that runs on one server have in common.
 
     What nodes of a project say is found by all agents, so that projects are among themselves.
     """
@@ -110,7 +110,7 @@ class RunCaller:
     names: frozenset[str]
 
     def call(self, method: str, params: Mapping[str, Any], token: str | None = TOKENS["alice"]) -> Outcome:
-        """Return what a call came to."""
+        """Return the result of a call."""
         outcome = self.caller.call(method, self._sent(params), token and token + self.ending)
         return Outcome(**self._received(vars(outcome)))
 
@@ -147,7 +147,7 @@ class CaseServers:
         self._callers: dict[str, GrpcCaller | JsonRpcCaller] = {}
 
     def caller(self, run: CaseRun) -> RunCaller:
-        """Return what makes the calls of a run, which may be done once."""
+        """Return the caller of a run, which may be used once."""
         if run.server != self._server:
             self.close()
             self._start(run.server)

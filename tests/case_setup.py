@@ -58,7 +58,7 @@ class Caller(Protocol):
     """Calls methods with JSON, over whichever transport."""
 
     def call(self, method: str, params: Mapping[str, Any], token: str | None = ...) -> Outcome:
-        """Return what a call came to."""
+        """Return the result of a call."""
 
 
 def prepare(case: Mapping[str, Any], caller: Caller) -> dict[str, str]:

@@ -57,14 +57,14 @@ class Authority:
         command = ["openssl", "req", "-x509", *KEY, "-days", "2", "-subj", "/CN=An authority of tests"]
         self._run(*command, "-keyout", str(self._key), "-out", str(self.certificate))
 
-    def certify(self, names: str = EVERY_NAME) -> Certificate:
-        """Return a new certificate for a server of some names."""
+    def certify(self, names: str = EVERY_NAME, common_name: str = "a server") -> Certificate:
+        """Return a new certificate for a server or a client of some names."""
         self._made += 1
         stem = self._folder / f"server-{self._made}"
         made = Certificate(stem.with_suffix(".pem"), stem.with_suffix(".key.pem"))
         request, extensions = stem.with_suffix(".csr"), stem.with_suffix(".ext")
         extensions.write_text(f"subjectAltName={names}\nbasicConstraints=critical,CA:FALSE\n")
-        self._run("openssl", "req", *KEY, "-subj", "/CN=a server", "-keyout", str(made.key), "-out", str(request))
+        self._run("openssl", "req", *KEY, "-subj", f"/CN={common_name}", "-keyout", str(made.key), "-out", str(request))
         command = ["openssl", "x509", "-req", "-in", str(request), "-days", "2", "-extfile", str(extensions)]
         command += ["-CA", str(self.certificate), "-CAkey", str(self._key), "-set_serial", str(self._made)]
         self._run(*command, "-out", str(made.certificate))

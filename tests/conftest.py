@@ -36,6 +36,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+GARBAGE_THRESHOLDS = (20_000, 20, 100)
+"""How many objects are made before garbage is looked for, and how many such searches before older objects are, too.
+
+A server makes some 100 000 objects at its start: with the defaults of Python a twentieth of the CPU goes into searches.
+"""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect without looking for garbage: thousands of items stay until the end, and each search would visit them."""
@@ -44,7 +51,24 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(*GARBAGE_THRESHOLDS)
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow, before slow tests are left out, what PostgreSQL would only repeat."""
+    for item in items:
+        if repeats_on_postgres(item):
+            item.add_marker(pytest.mark.slow)
+
+
+def repeats_on_postgres(item: pytest.Item) -> bool:
+    """Return whether a test, on PostgreSQL, enters what the contracts of stores prove and SQLite has decided."""
+    call = item.callspec if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    on_postgres = call is not None and call.params.get("database_kind") == "postgresql"
+    above = item.get_closest_marker("above_stores") is not None
+    return on_postgres and above and not any(map(item.get_closest_marker, ("contract", "both_databases")))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,12 +8,13 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -22,9 +23,10 @@ import cstp_grpc
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.locks import ProcessWriteLock
 from cstp_grpc.storage.migration import migrate_database
-from cstp_grpc.storage.schema import metadata
+from cstp_grpc.storage.unit_of_work import metadata
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.temporary_files import temporary_parent
+from tests.waiting import wait_until
 
 POOL_SIZE = 4
 
@@ -35,6 +37,8 @@ ALL_TABLES = metadata
 
 TEMPLATE = "template_journal"
 STARTUP_SECONDS = "60"
+DEFAULT_PORT = 5432
+"""In the name of the Unix socket alone, unless a server listens on an address too."""
 POSTGRES_OPTIONS = (
     "listen_addresses=''",
     "max_connections=100",
@@ -77,31 +81,80 @@ class PostgresMissing(Exception):
 class PostgresServer:
     """A PostgreSQL of our own in a temporary folder, reached through a Unix socket alone."""
 
-    def __init__(self, folder: Path, binaries: Path, as_user: Sequence[str]) -> None:
+    def __init__(self, folder: Path, binaries: Path, as_user: Sequence[str], options: Sequence[str], port: int) -> None:
         self._folder = folder
         self._binaries = binaries
         self._as_user = as_user
+        self._port = port
+        self._options = (*POSTGRES_OPTIONS, *options, f"port={port}", f"unix_socket_directories='{folder}'")
+        self._is_killed = False
 
     def start(self) -> None:
         """Return when it takes connections."""
         self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        options = " ".join(
-            f"-c {option}" for option in (*POSTGRES_OPTIONS, f"unix_socket_directories='{self._folder}'")
-        )
-        log = str(self._folder / "log")
-        self._run("pg_ctl", "start", "-D", self._data, "-w", "-t", STARTUP_SECONDS, "-l", log, "-o", options)
+        self.start_again()
         self.create(TEMPLATE, migrated=False)
         database = open_database(self.url(TEMPLATE), POOL_SIZE)
         migrate_database(database)
         database.close()
 
+    def start_standby(self, primary: PostgresServer) -> None:
+        """Copy a running server and return when this one replays what that one commits."""
+        source = ("-h", str(primary.socket_path.parent), "-p", primary.socket_path.suffix[1:], "-U", "postgres")
+        self._run("pg_basebackup", "-D", self._data, *source, "-R", "-c", "fast", "--no-sync")
+        self.start_again()
+
+    def promote(self) -> None:
+        """Make a standby a primary, and return when it takes writes."""
+        self._run("pg_ctl", "promote", "-D", self._data, "-w", "-t", STARTUP_SECONDS)
+
+    def trust(self, network: str) -> None:
+        """Let everybody connect from a network, such as 198.51.100.0/24."""
+        with (Path(self._data) / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {network} trust\n")
+        self._command("SELECT pg_reload_conf()")
+
+    def kill(self) -> None:
+        """Kill all its processes at once; it is not started again."""
+        pids = [self.pid, *children_of(self.pid)]
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._is_killed = True
+
     def stop(self) -> None:
         """End it, connections and all."""
+        if self._is_killed:
+            return
         self._run("pg_ctl", "stop", "-D", self._data, "-m", "immediate", "-w")
+
+    def start_again(self) -> None:
+        """Return when it takes connections, with the databases that it had when it was stopped."""
+        options = " ".join(f"-c {option}" for option in self._options)
+        log = str(self._folder / "log")
+        self._run("pg_ctl", "start", "-D", self._data, "-w", "-t", STARTUP_SECONDS, "-l", log, "-o", options)
+
+    @property
+    def pid(self) -> int:
+        """The id of its first process, whose children the others are."""
+        return int((Path(self._data) / "postmaster.pid").read_text().splitlines()[0])
+
+    @property
+    def socket_path(self) -> Path:
+        """Its Unix socket."""
+        return self._folder / f".s.PGSQL.{self._port}"
 
     def url(self, database: str) -> str:
         """Return the URL of a database."""
-        return f"postgresql://postgres@/{database}?host={self._folder}"
+        return f"postgresql://postgres@/{database}?host={self._folder}&port={self._port}"
+
+    def wait_for_synchronous_standby(self) -> None:
+        """Have every commit wait for a standby from now on, and return when one is connected."""
+        self._command("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self._command("SELECT pg_reload_conf()")
+        with self._connect() as connection:
+            standbys = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+            wait_until(lambda: connection.execute(standbys).fetchone() is not None, "a synchronous standby")
 
     def create(self, database: str, *, migrated: bool) -> None:
         """Make a database, with the tables of the newest migration or with none."""
@@ -120,8 +173,12 @@ class PostgresServer:
     def _data(self) -> str:
         return str(self._folder / "data")
 
+    def _connect(self) -> psycopg.Connection:
+        host = f"host={self._folder} port={self._port}"
+        return psycopg.connect(f"{host} user=postgres dbname=postgres", autocommit=True)
+
     def _command(self, sql: str) -> None:
-        with psycopg.connect(f"host={self._folder} user=postgres dbname=postgres", autocommit=True) as connection:
+        with self._connect() as connection:
             connection.execute(sql)
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -148,17 +205,31 @@ class ServerWriter(GroupCommitWriter):
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """Run a PostgreSQL. Raises PostgresMissing."""
+def postgres_server(
+    *options: str,
+    port: int = DEFAULT_PORT,
+    trusted: str | None = None,
+    standby_of: PostgresServer | None = None,
+    wrapper: Sequence[str] = (),
+) -> Iterator[PostgresServer]:
+    """Run a PostgreSQL. Raises PostgresMissing.
+
+    `trusted` is a network that may connect beside loopback; `wrapper` is a command that runs the server's commands.
+    """
     binaries = postgres_binaries()
-    as_user = postgres_user()
+    as_user = [*wrapper, *postgres_user()]
     folder = Path(tempfile.mkdtemp(prefix="cstp-pg-", dir=temporary_parent()))
     try:
-        if as_user:
+        if postgres_user():
             shutil.chown(folder, "postgres", "postgres")
-        server = PostgresServer(folder, binaries, as_user)
-        server.start()
+        server = PostgresServer(folder, binaries, as_user, options, port)
+        if standby_of is None:
+            server.start()
+        else:
+            server.start_standby(standby_of)
         try:
+            if trusted is not None:
+                server.trust(trusted)
             yield server
         finally:
             server.stop()
@@ -192,6 +263,12 @@ def postgres_user() -> list[str]:
     if shutil.which("runuser"):
         return ["runuser", "-u", "postgres", "--"]
     raise PostgresMissing("PostgreSQL refuses to run as root, and neither setpriv nor runuser is there to change user")
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the ids of the processes that a process has started."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=True)
+    return [int(line) for line in found.stdout.split()]
 
 
 def unique_name() -> str:

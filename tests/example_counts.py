@@ -7,9 +7,9 @@ from hypothesis import settings
 FULL = "full"
 """The profile of Hypothesis with all examples; `--hypothesis-profile` chooses it."""
 QUICK = "quick"
-SHARE = 5
+SHARE = 20
 """Which part of the examples is tried where time is short: one in so many."""
-MOST = 200
+MOST = 30
 """The most examples of one property where time is short."""
 DEFAULT_EXAMPLES = 100
 

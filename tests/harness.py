@@ -23,7 +23,7 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
-from cstp_grpc.server.interceptors.call_limits import create_shared_memory
+from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
 from cstp_grpc.storage.locks import DataDirLock
 from tests.databases import write_journal
 from tests.event_loops import entered_in_thread
@@ -103,7 +103,13 @@ class Peers:
 @contextmanager
 def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
     """Run a bridge to `target` in a thread of its own and say where it is."""
-    upstream = Upstream(target, wanted.server.grpc_ca_file)
+    key = wanted.auth.bridge_key
+    upstream = Upstream(
+        target,
+        wanted.server.grpc_ca_file,
+        client_certificate=wanted.server.grpc_client_certificate,
+        bridge_key=None if key is None else key.get_secret_value(),
+    )
     with entered_in_thread(lambda: running_bridge(wanted, upstream, "1.2.3"), "bridge") as addresses:
         yield Peers(addresses.url, addresses.grpc or "")
 
@@ -155,7 +161,7 @@ class GrpcCaller:
 
 
 def decoded(error: Any) -> Outcome:
-    """Return what a gRPC error says."""
+    """Return the parts of a gRPC error."""
     from google.rpc import error_details_pb2
     from grpc_status import rpc_status
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,3 +39,11 @@ def killed_at_work(work: Callable[[], object], workers: int, kill: Callable[[], 
     kill()
     for thread in threads:
         thread.join()
+
+
+def count_kills(least: int, done: Sized) -> Iterator[int]:
+    """Yield the numbers of kills: as many as wanted, and on a slow machine until as many things were done as well."""
+    for number in itertools.count():
+        if number >= least and len(done) > least:
+            return
+        yield number

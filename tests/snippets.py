@@ -25,6 +25,7 @@ from markdown_it import MarkdownIt
 from cstp_grpc import config
 from cstp_grpc.cli.main import main
 from cstp_grpc.contract.methods import contract_methods
+from tests.databases import write_journal
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,6 +63,7 @@ MADE_UP = {
     "digest": r"\b[0-9a-f]{64}\b",
     "request": r"\b[0-9a-f]{32}\b",
     "approval": r"\bapr-[0-9a-f]{20}\b",
+    "token": r"\btok-[0-9a-f]{20}\b",
 }
 """The identifiers that a server or a command makes up; a document may name one again after it was printed."""
 VARYING = {
@@ -376,7 +378,9 @@ def is_running(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    return True
+    # What has ended keeps its number until the shell runs something else; where there is no /proc, that is not seen.
+    stat = Path(f"/proc/{process}/stat")
+    return not stat.exists() or ") Z " not in stat.read_text()
 
 
 @contextmanager
@@ -422,6 +426,9 @@ def reading(folder: Path, **environment: str) -> Iterator[Reader]:
     """
     checkout = folder / "cstp"
     make_checkout(checkout)
+    # The first server would make the same journal, by migrations that take longer than all the rest of its start.
+    (checkout / "var").mkdir(mode=0o700)
+    write_journal(checkout / "var" / "journal.db")
     with ExitStack() as held:
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in PORTS]
         ports = {port: str(each.getsockname()[1]) for port, each in zip(PORTS, sockets, strict=True)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from cstp_grpc.contract.methods import contract_methods
 from tests.case_servers import Case, CaseRun, CaseServers, assign_servers, read_case, shared_settings
@@ -92,13 +93,33 @@ def case_runs() -> Iterator[CaseRun]:
 RUNS = assign_servers(case_runs())
 
 
+def choose_quick_runs(runs: Sequence[CaseRun]) -> Iterator[ParameterSet]:
+    """Yield the runs; slow are those with a server of their own over JSON-RPC, unless no other is answered alike.
+
+    Each such run starts a server and a bridge, and what the bridge adds is the same for all results of an rpc and for
+    all errors with one reason.
+    """
+    answered = {kind_of_answer(run) for run in runs if run.transport == "jsonrpc" and not run.case.get("alone")}
+    for run in runs:
+        kind = kind_of_answer(run)
+        is_repeated = run.transport == "jsonrpc" and bool(run.case.get("alone")) and kind in answered
+        if run.transport == "jsonrpc":
+            answered.add(kind)
+        yield pytest.param(run, id=run.name, marks=pytest.mark.slow if is_repeated else ())
+
+
+def kind_of_answer(run: CaseRun) -> tuple[str, str]:
+    """Return the rpc that a run calls, and the reason of the error that it expects."""
+    return run.case["call"], run.case["expect"].get("error", {}).get("reason", "")
+
+
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseServers]:
     with closing(CaseServers(RUNS, tmp_path_factory.mktemp("cases"))) as servers:
         yield servers
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", list(choose_quick_runs(RUNS)))
 def test_case(run: CaseRun, servers: CaseServers) -> None:
     case, caller = run.case, servers.caller(run)
     case = insert_ids(case, prepare(case, caller))

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.installations import ROOT, build_distribution
+
 PACKAGES = ("cstp_grpc", "bridge")
-BOUND = 60.0
-"""Seconds in which one of the two is built."""
-
-
-def build(target: str, source: Path, folder: Path) -> Path:
-    """Build a distribution of a folder into another one and return its file."""
-    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
-    subprocess.run(command, cwd=source, check=True, timeout=BOUND, stdout=subprocess.DEVNULL)
-    (built,) = folder.iterdir()
-    return built
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution, unpacked."""
-    archive = build("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+    archive = build_distribution("sdist", ROOT, tmp_path_factory.mktemp("sdist"))
     folder = tmp_path_factory.mktemp("source")
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
@@ -53,7 +42,7 @@ def test_the_source_distribution_is_the_packages_and_what_they_are_made_of(sourc
 
 
 def test_the_wheel_of_the_source_distribution_is_the_packages(source: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(build("wheel", source, tmp_path)) as wheel:
+    with zipfile.ZipFile(build_distribution("wheel", source, tmp_path)) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert names == files_of_packages(ROOT) | {
         "cstp_grpc/guardrails/default.yaml",

@@ -21,7 +21,10 @@ from tests.intent_layer.repositories import needs_git
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "clients/*/README.md", "[bct]*/**/AGENTS.md")
+    for pattern in (
+        *("*.md", "docs/**/*.md", "examples/**/*.md", "clients/*/README.md"),
+        *(f"{folder}/**/AGENTS.md" for folder in ("bridge", "clients", "cstp_grpc", "tests")),
+    )
     for path in ROOT.glob(pattern)
 )
 README = (ROOT / "README.md").read_text()

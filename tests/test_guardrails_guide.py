@@ -13,7 +13,7 @@ from cstp_grpc.cli.main import main
 from cstp_grpc.enums import Enforcement, Severity
 from cstp_grpc.guardrails.evaluation_plan import FACT_READERS
 from cstp_grpc.guardrails.history import HISTORY_SCOPES, HistoryMeasure
-from cstp_grpc.guardrails.input_values import InputType
+from cstp_grpc.guardrails.inputs import InputType
 from cstp_grpc.guardrails.rulebook_format import TEST_ACTION
 from tests.snippets import ROOT, read_snippets, reading
 
@@ -23,7 +23,8 @@ TOOLS = (ROOT / "docs" / "guardrails-tools.md").read_text(encoding="utf-8")
 RULE = "bulk-change-needs-backup"
 
 
-# Its commands are bounded one by one.
+# Its commands are bounded one by one, and there are so many that it is one of the longest documents.
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_first_rule_is_written_tested_replayed_and_rolled_out(tmp_path: Path) -> None:
     with reading(tmp_path) as reader:

@@ -28,6 +28,8 @@ from cstp_grpc.gen.cstp.v1 import (
     intents_pb2_grpc,
     journal_pb2,
     journal_pb2_grpc,
+    pre_actions_pb2,
+    pre_actions_pb2_grpc,
     tasks_pb2,
     tasks_pb2_grpc,
     types_pb2,
@@ -67,6 +69,8 @@ class Acknowledged:
     """Versions by task id."""
     closings: set[str] = field(default_factory=set)
     """Correlation ids of closed intents."""
+    pre_actions: dict[str, str] = field(default_factory=dict)
+    """Ids of the decisions that were recorded with intents, by correlation id."""
 
 
 def free_port() -> int:
@@ -118,14 +122,17 @@ class Server:
         return self._process.wait(60)
 
 
-def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> None:
-    """Record, announce and check until the server is gone, noting what it acknowledged."""
+def write(
+    channel: grpc.Channel, done: Acknowledged, lock: threading.Lock, stopping: threading.Event | None = None
+) -> None:
+    """Record, announce and check until the server is gone or an event is set, noting what it acknowledged."""
     journal = journal_pb2_grpc.JournalServiceStub(channel)
     cstp = cstp_pb2_grpc.CstpServiceStub(channel)
     closes = intents_pb2_grpc.IntentServiceStub(channel)
     keeping = tasks_pb2_grpc.TaskServiceStub(channel)
+    acting = pre_actions_pb2_grpc.PreActionServiceStub(channel)
     try:
-        while True:
+        while stopping is None or not stopping.is_set():
             key = uuid.uuid4().hex
             metadata = (METADATA, ("x-request-id", key))
             title = f"Decide on {key}"
@@ -144,6 +151,9 @@ def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> No
                 closes.CloseIntent(closing, metadata=metadata, timeout=30)
                 with lock:
                     done.closings.add(key)
+            acted = acting.PreAction(action_with_decision(key), metadata=metadata, timeout=30)
+            with lock:
+                done.pre_actions[acted.feedback.correlation_id] = acted.decision.id
             action = cstp_pb2.Action(description=f"Do {key}")
             cstp.CheckGuardrails(cstp_pb2.CheckGuardrailsRequest(action=action), metadata=metadata, timeout=30)
             with lock:
@@ -164,6 +174,16 @@ def shared_intent(attempt: str, key: str) -> cstp_pb2.AnnounceIntentRequest:
     return cstp_pb2.AnnounceIntentRequest(
         intent=f"{attempt} {key}", correlation_id=key, visibility=types_pb2.VISIBILITY_SHARED
     )
+
+
+ACTED = "Act on "
+"""How the intents begin that are announced with a decision."""
+
+
+def action_with_decision(key: str) -> pre_actions_pb2.PreActionRequest:
+    """Return an intent that is announced with its decision."""
+    announcement = cstp_pb2.AnnounceIntentRequest(intent=f"{ACTED}{key}", correlation_id=f"act-{key}")
+    return pre_actions_pb2.PreActionRequest(announcement=announcement)
 
 
 def is_to_be_closed(key: str) -> bool:
@@ -212,6 +232,11 @@ def verify(channel: grpc.Channel, done: Acknowledged) -> None:
     assert closed == {
         (e.correlation_id, e.intent_revision) for e in entries if e.event == audit_pb2.AUDIT_EVENT_INTENT_CLOSED
     }
+    # Of an intent and its decision, both are there or neither, whether or not it was acknowledged.
+    acted = {i.correlation_id for i in listed if i.intent.startswith(ACTED)}
+    assert acted == {f"act-{title.removeprefix(ACTED)}" for title in decisions.values() if title.startswith(ACTED)}
+    assert set(done.pre_actions) <= acted
+    assert set(done.pre_actions.values()) <= decisions.keys()
     # The index proposes by approximation, which misses some of texts that are so alike; a broken one misses most.
     cstp = cstp_pb2_grpc.CstpServiceStub(channel)
     for key in [key for key, revision in done.intents.items() if revision == len(ATTEMPTS)][-SAMPLE:]:
@@ -256,5 +281,8 @@ def test_nothing_acknowledged_is_lost(server: Server) -> None:
     with server.start() as channel:
         verify(channel, done)
     assert server.stop() == 0
-    counts = {name: len(getattr(done, name)) for name in ("decisions", "intents", "checks", "tasks", "closings")}
+    counts = {
+        name: len(getattr(done, name))
+        for name in ("decisions", "intents", "checks", "tasks", "closings", "pre_actions")
+    }
     assert min(counts.values()) > KILLS, json.dumps(counts)

@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
-from cstp_grpc.server.interceptors.call_limits import create_shared_memory
+from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
 from tests.test_kill import TOKENS, Acknowledged, everything, verify, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

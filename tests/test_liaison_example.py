@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.snippets import ROOT, read_snippets
 
 BOUND = 100.0
 """Seconds; the example ends by itself before."""
 
 
+@pytest.mark.slow
 def test_the_example_routes_both_conversations_and_brings_the_answers_back() -> None:
     command = [sys.executable, str(ROOT / "examples/liaison/run.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BOUND)

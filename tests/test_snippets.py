@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from cstp_grpc import config
 from tests.intent_layer.repositories import needs_git
-from tests.snippets import DOCUMENTS, ROOT, Snippet, read_snippets, reading
+from tests.snippets import DOCUMENTS, ROOT, Snippet, is_running, read_snippets, reading
 
 NOT_RUN = {
     ("README.md", "make run     # a gRPC server and an HTTP bridge on this machine, with example decisions"): (
@@ -24,18 +28,23 @@ NOT_RUN = {
     ("docs/a2a.md", "AgentCard card = "): "needs the SDK for Java, from the network",
     ("docs/a2a.md", "public PayloadAndHeaders"): "needs the SDK for Java, from the network",
     ("docs/architecture.md", "agent --JSON-RPC, A2A--> bridge/"): "a drawing",
-    ("docs/architecture.md", "cli > hooks > local > server, "): "a list of layers",
+    ("docs/architecture.md", "cli > frameworks > hooks > local, maintenance > "): "a list of layers",
     ("docs/concepts.md", "agent                bridge "): "a drawing",
     ("docs/benchmarks.md", "make bench"): "takes ten minutes: its parts are tried by tests/bench",
     ("docs/calibration.md", "41 decisions with "): "a plot: compared by tests/cli/test_calibration.py",
     ("docs/callbacks.md", "{"): "sent by a server: compared by tests/callbacks/test_guide.py",
     ("docs/deployment.md", "$ cstp serve --config cstp.yaml --workers auto"): "tried by tests/cli/test_workers.py",
+    ("docs/deployment.md", "kubectl create namespace cstp"): "needs a cluster of Kubernetes",
     **{
         ("docs/importing.md", title): "imported by tests/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")
     },
+    ("docs/observability.md", "scrape_configs:"): "a file of Prometheus: the endpoint is asked by tests/telemetry",
     ("docs/hooks.md", "```cstp-learning"): "the form of a block: read by tests/hooks/test_learning_blocks.py",
+    ("docs/hooks.md", "/plugin marketplace add"): "typed into Claude Code",
+    ("docs/frameworks.md", "examples/frameworks/"): "part of an example, which `make test-frameworks` runs",
     ("docs/guardrails.md", ""): "walked, and looked at afterwards, by tests/test_guardrails_guide.py",
+    ("docs/installing.md", ""): "installs from the network: tried by tests/test_installed_wheel.py",
     (
         "docs/intent-layer.md",
         "scripts/resolve_context.sh PROJECT_ROOT",
@@ -44,6 +53,29 @@ NOT_RUN = {
     ("examples/liaison/README.md", ""): "run and compared by tests/test_liaison_example.py",
 }
 """Why a block is not tried here, by its document and the beginning of its title or first line."""
+
+
+LONG_DOCUMENTS = {
+    f"docs/{name}.md"
+    for name in (
+        "a2a",
+        "approvals",
+        "audit",
+        "clients",
+        "federation",
+        "frameworks",
+        "guardrails-reference",
+        "guardrails-tools",
+        "intent-layer",
+        "intents",
+        "liaison",
+        "local",
+        "mcp",
+        "operations",
+        "session-context",
+    )
+}
+"""Documents whose servers or commands take several seconds to start: they are tried by `make test-slow`."""
 
 
 def reason_not_run(snippet: Snippet) -> str:
@@ -59,15 +91,17 @@ def matches(snippet: Snippet, document: str, begin: str) -> bool:
     return snippet.document == document and (snippet.title or snippet.first_line).startswith(begin)
 
 
-def documents_with_blocks() -> list[str]:
-    """Return the documents that have any fenced block; which of them are tried is told when they are read."""
-    return [document for document in DOCUMENTS if "```" in (ROOT / document).read_text(encoding="utf-8")]
+def documents_with_blocks() -> Iterator[ParameterSet]:
+    """Yield the documents that have any fenced block; which of them are tried is told when they are read."""
+    for document in DOCUMENTS:
+        if "```" in (ROOT / document).read_text(encoding="utf-8"):
+            yield pytest.param(document, marks=pytest.mark.slow if document in LONG_DOCUMENTS else ())
 
 
 # A document starts servers and has many commands, each of which is bounded by itself.
 @pytest.mark.timeout(300)
 @needs_git
-@pytest.mark.parametrize("document", documents_with_blocks())
+@pytest.mark.parametrize("document", list(documents_with_blocks()))
 def test_the_blocks_of_a_document_work_in_the_order_of_reading(document: str, tmp_path: Path) -> None:
     if snippets := [snippet for snippet in read_snippets(document) if not reason_not_run(snippet)]:
         with reading(tmp_path) as reader:
@@ -115,3 +149,18 @@ def test_an_identifier_that_was_printed_stands_for_the_one_that_the_document_say
     (snippet,) = read_snippets(str(document))
     with reading(tmp_path) as reader:
         reader.try_session(snippet)
+
+
+def test_a_server_that_ends_at_once_fails_with_what_it_said(tmp_path: Path) -> None:
+    with reading(tmp_path) as reader:
+        reader.run("cstp() { echo no server today; }")
+        with pytest.raises(AssertionError, match="cstp serve --dev ended:\nno server today"):
+            reader.run("cstp serve --dev")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="tells by /proc what has ended")
+def test_what_has_ended_does_not_run_even_if_nobody_has_asked_for_its_status() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not is_running(process.pid)
+    assert is_running(os.getpid())

@@ -16,8 +16,10 @@ from google.protobuf import json_format
 
 from bridge.a2a.call_context import EXTENSION_URI, V0_3, V1_0, VERSION_FORM, VERSION_HEADER, load_sdk_v0_3
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, MEDIA_TYPES
-from bridge.http_request import PORT_SUFFIX, PublicUrlResolver
+from bridge.a2a.security_schemes import declare_security, scheme_names
+from bridge.http_request import PublicUrlResolver
 from cstp_grpc.config import Settings
+from cstp_grpc.config.trusted_networks import PORT_SUFFIX
 from cstp_grpc.contract.methods import RpcMethod
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ CORE_SERVICE: Final = "cstp.v1.CstpService"
 CSTP_VERSION: Final = "1.0"
 FULL_V0_3: Final = "0.3.0"
 ANY_PERMISSION: Final = "any"
-BEARER_SCHEME: Final = "bearer"
 
 EXTENSION_DESCRIPTION: Final = (
     "The methods of CSTP: announce intents, query past decisions, check guardrails before acting. Once activated, they "
@@ -46,7 +47,6 @@ EXTENSION_DESCRIPTION: Final = (
 )
 INPUTS_METHOD: Final = "cstp.listInputs"
 """The method that lists what guardrails read from the context of actions."""
-TOKEN_DESCRIPTION: Final = "The token by which the agent's operator knows the caller."  # noqa: S105 - words on the card
 SIGNATURES: Final = "signatures"
 """The member of a card that holds its signatures."""
 CARD_MAX_AGE: Final = 300
@@ -84,13 +84,17 @@ class AgentCardBuilder:
         ports: AdvertisedPorts,
         signing_key: SigningKey | None = None,
     ) -> None:
+        self._settings = settings
         self._agent = settings.agent
         self._a2a = settings.a2a
         self._version = settings.agent.version or version
         self._ports = ports
         self._signer = None if signing_key is None else build_signer(signing_key)
         # An A2A message cannot call streaming methods.
-        callable_methods = [method for method in methods if method.public and not method.streaming]
+        # Nor those whose answers hold secrets, since tasks keep what was answered.
+        callable_methods = [
+            method for method in methods if method.public and not method.streaming and not method.secret_response
+        ]
         # False sorts before True, and the sort is stable: the methods of the protocol come first, all others in
         # contract order.
         self._methods = sorted(callable_methods, key=lambda method: method.service != CORE_SERVICE)
@@ -121,10 +125,7 @@ class AgentCardBuilder:
             default_output_modes=MEDIA_TYPES,
             skills=[build_skill(method, in_full=in_full) for method in methods],
         )
-        bearer = a2a_pb2.HTTPAuthSecurityScheme(description=TOKEN_DESCRIPTION, scheme="Bearer")
-        card.security_schemes[BEARER_SCHEME].http_auth_security_scheme.CopyFrom(bearer)
-        # An empty list of scopes, which must be present all the same: its key names the scheme.
-        card.security_requirements.add().schemes[BEARER_SCHEME].SetInParent()
+        declare_security(card, self._settings)
         if self._agent.provider is not None:
             card.provider.organization = self._agent.provider.organization
             card.provider.url = self._agent.provider.url
@@ -185,7 +186,7 @@ class AgentCardBuilder:
         names = [method.name for method in self._methods if method.service == CORE_SERVICE]
         # Members of the CSTP design that the type of A2A 0.3 does not have, and would drop.
         found["capabilities"]["cstp"] = {"version": CSTP_VERSION, "methods": names}
-        found["authentication"] = {"schemes": [BEARER_SCHEME]}
+        found["authentication"] = {"schemes": scheme_names(self._settings)}
         if self._agent.contact is not None:
             found["contact"] = self._agent.contact
         return found

@@ -42,6 +42,7 @@ from bridge.a2a.services import A2aServices
 from bridge.upstream import Metadata
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import Settings, join_host_port
+from cstp_grpc.contract.call_origin import FORWARDED_FOR_METADATA_KEY
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.errors import CannotListen, DeadlineExceeded, MethodNotFound
@@ -335,7 +336,16 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         request_id = http_request.request_id_or_new(next(iter(metadata_values(context, REQUEST_ID_KEY)), ""))
         # Set before anything can fail, so that the id is in the answer whatever happens.
         context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
-        metadata = http_request.forwarded_metadata(lambda name: metadata_values(context, name), request_id)
+        forwarded = http_request.forwarded_metadata(lambda name: metadata_values(context, name), request_id)
+        origin = self._peer.origins.metadata_of_call(
+            context.peer(), metadata_values(context, FORWARDED_FOR_METADATA_KEY)
+        )
+        shown = (
+            ()
+            if metadata_values(context, http_request.AUTHORIZATION)
+            else self._peer.origins.certificate_of_call(context)
+        )
+        metadata = [*forwarded, *origin, *shown]
         extensions = [*metadata_values(context, EXTENSIONS_HEADER), *metadata_values(context, EXTENSIONS_HEADER_V0_3)]
         call_context = build_call_context(metadata, self._address, extensions, self._binding.version)
         return A2aGrpcCall(rpc, context, request_id, metadata, call_context)

@@ -24,6 +24,7 @@ from bridge.a2a.errors import violations_error
 from cstp_grpc.contract.json_codec import PROTO_JSON, too_many_items
 from cstp_grpc.contract.json_scalars import MAX_VIOLATIONS, printable_key
 from cstp_grpc.contract.json_values import MAX_NESTING, render_struct, render_value
+from cstp_grpc.contract.methods import is_contract_method, method_by_name
 from cstp_grpc.errors import FieldViolation
 
 TEXT_PLAIN: Final = "text/plain"
@@ -274,6 +275,8 @@ def parse_call(item: Params, place: str) -> MethodCall:
         raise field_error(f"{place}.method", "must be a string")
     if params is not None and not isinstance(params, dict):
         raise field_error(f"{place}.params", "must be an object")
+    if is_contract_method(name) and method_by_name(name).secret_response:
+        raise field_error(f"{place}.method", "answers with a secret, which the task would keep; call it without a task")
     return MethodCall(name, params or {})
 
 

@@ -15,6 +15,7 @@ from bridge.a2a.grpc_server import A2aGrpcServer
 from bridge.a2a.jsonrpc_endpoint import A2aJsonRpcEndpoint
 from bridge.a2a.rest_endpoint import REST_ROUTES, A2aRestEndpoint
 from bridge.a2a.services import build_a2a_services
+from bridge.call_origin import CallOriginReporter
 from bridge.upstream import Forwarder, Upstream, is_secure_target
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import Settings, join_host_port
@@ -47,6 +48,7 @@ class A2aModule:
         channel: grpc.aio.Channel,
         forwarder: Forwarder,
         certificate: ServerCertificate | None,
+        origins: CallOriginReporter,
         *,
         reuse_port: bool,
     ) -> None:
@@ -56,7 +58,7 @@ class A2aModule:
         ports = AdvertisedPorts(
             target_port(announced, settings.grpc.port), self._grpc_server.port, cstp_secure=is_secure_target(announced)
         )
-        self._services = build_a2a_services(settings, version, channel, forwarder, ports)
+        self._services = build_a2a_services(settings, version, channel, forwarder, ports, origins)
         self._rest = A2aRestEndpoint(self._services)
 
     @property

@@ -11,6 +11,7 @@ from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
 from bridge.a2a.call_context import A2aAccessCheck
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import GrpcPushConfigStore, GrpcTaskStore
+from bridge.call_origin import CallOriginReporter
 from bridge.http_request import AccessCheck, BodyReader, PublicUrlResolver
 from bridge.upstream import Forwarder
 from cstp_grpc.config import Settings
@@ -30,10 +31,16 @@ class A2aServices:
     forwarder: Forwarder
     cards: AgentCardBuilder
     address: PublicUrlResolver
+    origins: CallOriginReporter
 
 
 def build_a2a_services(
-    settings: Settings, version: str, channel: grpc.aio.Channel, forwarder: Forwarder, ports: AdvertisedPorts
+    settings: Settings,
+    version: str,
+    channel: grpc.aio.Channel,
+    forwarder: Forwarder,
+    ports: AdvertisedPorts,
+    origins: CallOriginReporter,
 ) -> A2aServices:
     """Build the A2A services, which store everything at the other end of the channel. Raises ConfigError.
 
@@ -46,7 +53,7 @@ def build_a2a_services(
     push = GrpcPushConfigStore(channel, timeout) if settings.a2a.push.enabled else None
     conversations = A2aRequestHandler(forwarder, gate, GrpcTaskStore(channel, timeout), cards, settings, push)
     bodies = BodyReader(gate.fetch_access, settings.server)
-    return A2aServices(conversations, gate, bodies, forwarder, cards, PublicUrlResolver(settings.server))
+    return A2aServices(conversations, gate, bodies, forwarder, cards, PublicUrlResolver(settings.server), origins)
 
 
 def read_signing_key(settings: Settings) -> SigningKey | None:

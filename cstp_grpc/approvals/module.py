@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cstp_grpc.approvals.feed import ApprovalFeed
 from cstp_grpc.approvals.model import ApprovalNotifier
-from cstp_grpc.approvals.recorder import ApprovalRecorder
-from cstp_grpc.approvals.requests import ApprovalRequester
-from cstp_grpc.approvals.review import ApprovalReviewer
+from cstp_grpc.approvals.requests import ApprovalRecorder, ApprovalRequester
+from cstp_grpc.approvals.review import ApprovalFeed, ApprovalReviewer
 from cstp_grpc.approvals.servicer import ApprovalService
 from cstp_grpc.approvals.sql_store import SqlApprovalStore
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import AuthSettings
-from cstp_grpc.decisions.module import build_watch_limits
+from cstp_grpc.decisions.module import build_watch_limits, build_watcher_measure
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.enums import Enforcement, Permission, Severity
 from cstp_grpc.gen.cstp.v1 import approvals_pb2_grpc
@@ -82,6 +80,7 @@ def build_approvals_module(
         servicers=[(approvals_pb2_grpc.add_ApprovalServiceServicer_to_server, service)],
         begin_stop=[feed.close],
         on_foreign_commit=[feed.notify],
+        measures=[build_watcher_measure("approvals", feed)],
     )
     return ApprovalParts(module, gate)
 
@@ -99,7 +98,11 @@ def find_missing_approvers(rule_set: RuleSet, auth: AuthSettings) -> Iterator[st
         for each in rule_set.guardrails
         if each.severity is Severity.APPROVE and each.enforcement is Enforcement.ENFORCE
     ]
+    if auth.jwt:
+        # Whom an issuer permits to approve, it alone knows.
+        return
     able = {token.name for token in auth.tokens if Permission.APPROVE in token.permissions}
+    able |= {each.name for each in auth.certificates if Permission.APPROVE in each.permissions}
     if asking and not auth.enabled:
         # All callers are the same agent, and nobody decides on a request of their own.
         yield f"the guardrail {asking[0].id} asks for approvals, which nobody can grant while auth.enabled is false"

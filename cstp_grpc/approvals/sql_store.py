@@ -44,9 +44,16 @@ from cstp_grpc.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
-from cstp_grpc.storage.schema import IDENTIFIER, OPTIONAL_JSON, UtcDateTime, metadata, partial_index
-from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.unit_of_work import GlobalWriteLock, UnitOfWork
+from cstp_grpc.storage.unit_of_work import (
+    IDENTIFIER,
+    OPTIONAL_JSON,
+    GlobalWriteLock,
+    UnitOfWork,
+    UtcDateTime,
+    metadata,
+    partial_index,
+)
+from cstp_grpc.unicode_text import replace_unstorable
 
 IS_CURRENT = "is_current"
 """The condition of the partial indexes, as every query repeats it."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cstp_grpc.audit.judged_actions import JudgedAction
-from cstp_grpc.enums import PeerStatus
+from cstp_grpc.enums import PeerStatus, Stakes
 
 if TYPE_CHECKING:
     # Only for its type: commands load this module, and must not load SQLAlchemy.
@@ -49,12 +48,19 @@ class AuditEvent(StrEnum):
     CALLBACK_SENT = "callback_sent"
     PUSH_NOTIFICATION_SENT = "push_notification_sent"
     CALLS_REFUSED = "calls_refused"
+    CONTENT_REMOVED = "content_removed"
+    ENTRIES_REMOVED = "entries_removed"
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_GRANTED = "approval_granted"
     APPROVAL_DENIED = "approval_denied"
     APPROVAL_REVOKED = "approval_revoked"
     APPROVAL_USED = "approval_used"
     APPROVAL_EXPIRED = "approval_expired"
+    TOKEN_CREATED = "token_created"  # noqa: S105 - the name of an event
+    TOKEN_ROTATED = "token_rotated"  # noqa: S105 - the name of an event
+    TOKEN_REVOKED = "token_revoked"  # noqa: S105 - the name of an event
+    AGENT_ERASED = "agent_erased"
+    SUBJECT_ERASED = "subject_erased"
 
 
 JUDGMENTS: Final = (AuditEvent.GUARDRAIL_CHECK, AuditEvent.INTENT_ANNOUNCED)
@@ -170,3 +176,21 @@ class NullAuditSink:
 def truncate_action(text: str) -> str:
     """Truncate a text to the limit of an entry's action."""
     return text if len(text) <= MAX_ACTION else f"{text[: MAX_ACTION - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedAction:
+    """What guardrails judged an action by, besides its description and its agent, which its audit entry has.
+
+    `permissions` are those of the agent at the time. `approval_required` is whether an approval alone was needed.
+    """
+
+    category: str | None = None
+    stakes: Stakes = Stakes.MEDIUM
+    confidence: float | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+    project: str | None = None
+    announced_context: str = ""
+    paths: tuple[str, ...] = ()
+    permissions: frozenset[str] = frozenset()
+    approval_required: bool = False

@@ -47,6 +47,7 @@ class RefusalCounter:
         self._clock = clock
         self._most = most
         self._counts: dict[tuple[str | None, str, str], RefusalCount] = {}
+        # Guards the dict. Refusals are counted on the event loop, so nothing slow may happen while it is held.
         self._lock = threading.Lock()
 
     def add(self, agent: str | None, method: str, reason: str) -> None:

@@ -7,30 +7,30 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ColumnElement,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    RowMapping,
-    Select,
-    Table,
-    Text,
-    TextClause,
-    desc,
-    insert,
-    select,
-    text,
-    tuple_,
-)
+from sqlalchemy import Column, ColumnElement, Select, TextClause, desc, insert, select, text, tuple_
 
-from cstp_grpc.audit.judged_actions import decode_judged_action, encode_judged_action
-from cstp_grpc.audit.model import JUDGED_TEXTS, JUDGMENTS, AuditedPeer, AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.enums import JudgedContent, PeerStatus
+from cstp_grpc.audit.entry_hashing import hash_content, hash_entry
+from cstp_grpc.audit.model import (
+    JUDGED_TEXTS,
+    JUDGMENTS,
+    AuditEntry,
+    AuditEvent,
+    AuditFilter,
+)
+from cstp_grpc.audit.sql_chain import AuditChain, ChainedInserter, ChainedRow, SaltSource
+from cstp_grpc.audit.sql_tables import (
+    BLOCKED,
+    JUDGED_COLUMNS,
+    LISTED_COLUMNS,
+    NOT_A_CHECK,
+    RARE_COLUMNS,
+    audit_entries,
+    audit_guardrails,
+    encode_judged_action,
+    entry_from_row,
+    entry_to_row,
+)
+from cstp_grpc.enums import JudgedContent
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
     Page,
@@ -42,8 +42,6 @@ from cstp_grpc.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
-from cstp_grpc.storage.schema import IDENTIFIER, OPTIONAL_JSON, SERIAL, UtcDateTime, metadata, partial_index
-from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import (
     CompiledStatement,
     Parameters,
@@ -53,95 +51,45 @@ from cstp_grpc.storage.unit_of_work import (
     run_insertions,
 )
 from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.unicode_text import replace_unstorable
 
-NOT_A_CHECK = "event <> 'guardrail_check'"
-BLOCKED = "allowed = false"
-
-
-audit_entries = Table(
-    "audit_entries",
-    metadata,
-    Column("id", SERIAL, primary_key=True),
-    Column("timestamp", UtcDateTime, nullable=False),
-    Column("event", Text, nullable=False),
-    Column("requesting_agent", Text, nullable=False),
-    Column("request_id", Text, nullable=False),
-    Column("claimed_agent", Text),
-    Column("action", Text),
-    Column("allowed", Boolean),
-    Column("violations", OPTIONAL_JSON),
-    Column("warnings", OPTIONAL_JSON),
-    Column("evaluated", Integer, nullable=False),
-    Column("rule_set_version", Text),
-    Column("correlation_id", Text),
-    Column("decision_id", IDENTIFIER),
-    Column("error", Text),
-    Column("peers", OPTIONAL_JSON),
-    Column("intent_revision", Integer),
-    Column("count", Integer),
-    Column("first_at", UtcDateTime),
-    Column("last_at", UtcDateTime),
-    Column("approval_id", IDENTIFIER),
-    Column("dryrun", OPTIONAL_JSON),
-    # Last, so that SQLite reads past it only where it is asked for.
-    Column("judged", LargeBinary),
-    # Nearly all end in the instant and the id, the order of every listing, so that filters need no sort; the few
-    # entries of one request are sorted.
-    Index(None, "timestamp", "id"),
-    Index(None, "requesting_agent", "timestamp", "id"),
-    Index(None, "request_id"),
-    # Guardrail checks that pass are most of the trail; the indexes that leave them out cost them nothing.
-    partial_index("correlation_id", "timestamp", "id", where="correlation_id IS NOT NULL"),
-    partial_index("decision_id", "timestamp", "id", where="decision_id IS NOT NULL"),
-    partial_index("event", "timestamp", "id", where=NOT_A_CHECK),
-    partial_index("allowed", "timestamp", "id", where=BLOCKED),
-    partial_index("error", "timestamp", "id", where="error IS NOT NULL"),
-    partial_index("approval_id", "timestamp", "id", where="approval_id IS NOT NULL"),
-)
-"""The audit trail; triggers refuse every UPDATE and DELETE. `violations`, `warnings`, `dryrun`, `peers` are NULL where
-empty. `judged` is what `encode_judged_action` made."""
-
-audit_guardrails = Table(
-    "audit_guardrails",
-    metadata,
-    Column("guardrail_id", Text, primary_key=True),
-    Column("timestamp", UtcDateTime, primary_key=True),
-    Column("entry_id", BigInteger, ForeignKey("audit_entries.id"), primary_key=True),
-    sqlite_with_rowid=False,
-)
-"""Which guardrails an audit entry names, and its instant, for filtering; as append-only as the trail."""
-
-
-RARE_COLUMNS = ("count", "first_at", "last_at", "approval_id")
-"""The columns of entries that count calls or that are about an approval."""
-LISTED_COLUMNS = [column for column in audit_entries.c if column.name != "judged"]
-"""The columns of a listing of entries: what was judged may be large, and is read where it is wanted only."""
 MAX_JUDGED_PAGE = 200
 """Maximum number of entries in a page with what was judged. Chosen: 200 of the largest are 13 MB."""
 
 
 class SqlAuditTrail:
-    """Stores entries in the tables `audit_entries` and `audit_guardrails`, which refuse changes and deletions.
+    """Stores entries in the tables `audit_entries` and `audit_guardrails`, each chained to the one before by its hash.
 
-    `kept` is what it keeps of the actions that guardrails judge.
+    `kept` is what it keeps of the actions that guardrails judge, `chain` the chain of its writer.
     """
 
-    def __init__(self, database: Database, writer: GroupCommitWriter, kept: JudgedContent = JudgedContent.FULL) -> None:
+    def __init__(
+        self,
+        database: Database,
+        writer: GroupCommitWriter,
+        kept: JudgedContent = JudgedContent.FULL,
+        chain: AuditChain | None = None,
+    ) -> None:
         self._database = database
         self._writer = writer
         self._kept = kept
+        self._salts = SaltSource()
+        chain = chain or AuditChain(database.dialect)
         dialect = database.dialect
-        columns = [column.name for column in audit_entries.c if column.name != "id"]
+        columns = [column.name for column in audit_entries.c if column.name not in ("id", "content_hash")]
         # What only counts and approvals have costs the entries of all other calls nothing.
         common = [name for name in columns if name not in RARE_COLUMNS]
         # `inline` keeps SQLAlchemy from fetching the new id, which only entries with guardrails need.
         entry = insert(audit_entries).inline().values(bind_parameters(common))
         rare_entry = insert(audit_entries).inline().values(bind_parameters(columns))
         guardrail = insert(audit_guardrails).values(bind_parameters(audit_guardrails.c.keys()))
-        self._entries = CompiledStatement(entry, dialect)
-        self._rare_entries = CompiledStatement(rare_entry, dialect)
+        self._entries, self._rare_entries = (
+            ChainedInserter[ChainedRow](chain, CompiledStatement(statement, dialect))
+            for statement in (entry, rare_entry)
+        )
         self._entries_with_guardrails, self._rare_entries_with_guardrails = (
             GuardrailEntryInserter(
+                chain,
                 CompiledStatement(statement.returning(audit_entries.c.id), dialect),
                 CompiledStatement(guardrail, dialect),
             )
@@ -182,11 +130,16 @@ class SqlAuditTrail:
         row = entry_to_row(entry)
         if is_rare:
             row |= {name: getattr(entry, name) for name in RARE_COLUMNS}
+        content_hash = None
+        if entry.action is not None or entry.judged is not None:
+            row["content_salt"] = salt = self._salts.take()
+            content_hash = hash_content(row["action"], row["judged"], salt)
+        entry_hash = hash_entry(row, content_hash)
         if entry.violations or entry.warnings or entry.dryrun:
             inserter = self._rare_entries_with_guardrails if is_rare else self._entries_with_guardrails
-            return RowInsertion(inserter, inserter.prepare(entry, row))
-        statement = self._rare_entries if is_rare else self._entries
-        return RowInsertion(statement, statement.prepare(row))
+            return RowInsertion(inserter, inserter.prepare_entry(entry, row, entry_hash))
+        plain = self._rare_entries if is_rare else self._entries
+        return RowInsertion(plain, plain.prepare(row, entry_hash))
 
     def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
         """Return the matching entries, latest first; at the same instant, the later stored first.
@@ -210,47 +163,48 @@ class SqlAuditTrail:
         return replace(entry, judged=None, action=entry.action if self._kept is JudgedContent.DESCRIPTION else None)
 
 
-class GuardrailEntryInserter:
+class GuardrailEntryInserter(ChainedInserter["PreparedEntry"]):
     """Inserts entries that name guardrails, and the rows by which guardrails are searched."""
 
-    def __init__(self, insert_returning_id: CompiledStatement, insert_guardrail: CompiledStatement) -> None:
-        self._insert_returning_id = insert_returning_id
+    def __init__(
+        self, chain: AuditChain, insert_returning_id: CompiledStatement, insert_guardrail: CompiledStatement
+    ) -> None:
+        super().__init__(chain, insert_returning_id)
         self._insert_guardrail = insert_guardrail
 
-    def prepare(self, entry: AuditEntry, row: Mapping[str, object]) -> PreparedEntry:
-        """Convert an entry, whose values for the table are given, to the driver's types."""
+    def prepare_entry(self, entry: AuditEntry, row: Mapping[str, object], entry_hash: bytes) -> PreparedEntry:
+        """Convert an entry, whose values for the table and hash are given, to the driver's types."""
         guardrails = sorted({*entry.violations, *entry.warnings, *entry.dryrun})
-        # The id of the entry is not known before it is inserted; `insert_rows` fills it in.
+        # The id of the entry is not known before it is inserted; `insert_chained` fills it in.
         rows = [{"guardrail_id": name, "timestamp": entry.timestamp, "entry_id": 0} for name in guardrails]
+        prepared = self.prepare(row, entry_hash)
         return PreparedEntry(
-            self._insert_returning_id.prepare(row),
-            [self._insert_guardrail.prepare(each) for each in rows],
+            prepared.parameters, prepared.entry_hash, [self._insert_guardrail.prepare(each) for each in rows]
         )
 
-    def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[PreparedEntry]) -> None:
-        """Insert entries within a transaction, in their order."""
+    def insert_chained(self, unit_of_work: UnitOfWork, rows: Sequence[PreparedEntry]) -> None:
+        """Insert entries whose places are filled in, in their order."""
         guardrails = []
         for row in rows:
             # One by one, because each id is needed for the rows below; those go in together.
-            ((entry_id,),) = self._insert_returning_id.all_prepared(unit_of_work, row.entry)
+            ((entry_id,),) = self._statement.all_prepared(unit_of_work, row.parameters)
             for guardrail in row.guardrails:
                 self._insert_guardrail.fill_in(guardrail, "entry_id", entry_id)
             guardrails += row.guardrails
         self._insert_guardrail.insert_rows(unit_of_work, guardrails)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedEntry:
+@dataclass(slots=True)
+class PreparedEntry(ChainedRow):
     """An entry in the driver's types, and its guardrail rows, which still lack the entry's id."""
 
-    entry: Parameters
     guardrails: list[Parameters]
 
 
 def page_query(conditions: AuditFilter, request: PageRequest) -> Select[Any]:
     """Return the query of a page, starting at its token."""
     table = audit_entries.c
-    columns = audit_entries.c if conditions.with_judged else LISTED_COLUMNS
+    columns = JUDGED_COLUMNS if conditions.with_judged else LISTED_COLUMNS
     query = select(*columns).where(*filter_clauses(conditions))
     timestamp: Column[object] = table.timestamp
     identity: Column[object] = table.id
@@ -295,45 +249,6 @@ def filter_clauses(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | Te
     if conditions.allowed is not None:
         # As the partial index is written: the planner compares conditions, not their meaning.
         yield table.allowed.is_(True) if conditions.allowed else text(BLOCKED)
-
-
-def entry_to_row(entry: AuditEntry) -> dict[str, object]:
-    """Convert an entry to a row of `audit_entries`."""
-    return {
-        "timestamp": entry.timestamp,
-        "event": entry.event.value,
-        "requesting_agent": entry.requesting_agent,
-        "request_id": entry.request_id,
-        "claimed_agent": entry.claimed_agent and replace_unstorable(entry.claimed_agent),
-        "action": entry.action and replace_unstorable(entry.action),
-        "allowed": entry.allowed,
-        "violations": entry.violations or None,
-        "warnings": entry.warnings or None,
-        "evaluated": entry.evaluated,
-        "rule_set_version": entry.rule_set_version,
-        "correlation_id": entry.correlation_id and replace_unstorable(entry.correlation_id),
-        "decision_id": entry.decision_id,
-        "error": entry.error,
-        "peers": [[peer.agent, peer.status, peer.allowed] for peer in entry.peers] if entry.peers else None,
-        "intent_revision": entry.intent_revision,
-        "dryrun": entry.dryrun or None,
-        "judged": None if entry.judged is None else encode_judged_action(entry.judged),
-    }
-
-
-def entry_from_row(row: RowMapping) -> AuditEntry:
-    """Convert a row of `audit_entries` to an entry."""
-    values = dict(row)
-    values["event"] = AuditEvent(values["event"])
-    values["violations"] = tuple(values["violations"] or ())
-    values["warnings"] = tuple(values["warnings"] or ())
-    values["dryrun"] = tuple(values["dryrun"] or ())
-    encoded = values.pop("judged", None)
-    values["judged"] = None if encoded is None else decode_judged_action(encoded)
-    values["peers"] = tuple(
-        AuditedPeer(agent, PeerStatus(status), allowed) for agent, status, allowed in values["peers"] or ()
-    )
-    return AuditEntry(**values)
 
 
 def next_page_token(last: AuditEntry, conditions: AuditFilter) -> str:

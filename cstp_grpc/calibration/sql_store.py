@@ -20,8 +20,8 @@ from cstp_grpc.decisions.sql_mapping import (
 from cstp_grpc.decisions.sql_tables import decision_reviews, decisions, deleted_decisions
 from cstp_grpc.enums import Outcome, Stakes
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.unicode_text import replace_unstorable
 
 FIRST_REVIEW = (
     select(func.min(decision_reviews.c.id))

@@ -15,9 +15,9 @@ from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.background_work import ExpiryTask
-from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
+from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, build_outbox_measures
 from cstp_grpc.webhooks.delivery import UrlAllowList, WebhookOutbox
-from cstp_grpc.webhooks.webhook_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names, parse_allow_list
+from cstp_grpc.webhooks.webhook_client import LEASE_SECONDS, HttpWebhookClient, build_agent_authorizer, parse_allow_list
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def build_callbacks_module(
         sink,
         clock,
         DeliveryRetryPolicy(timedelta(hours=callbacks.delivery_hours)),
-        authorized_agent_names(settings).__contains__,
+        build_agent_authorizer(settings, shared.live_tokens),
     )
     sender = DeliveryDispatcher(
         "callbacks",
@@ -75,4 +75,5 @@ def build_callbacks_module(
     remover = ExpiryTask(
         "citation-removal", outbox.remove_expired_citations, REMOVAL_SECONDS, logger, "old citations are not removed"
     )
-    return CallbackParts(Module(background=[sender, remover]), outbox)
+    measures = build_outbox_measures("callbacks", store, database.background_snapshot, clock)
+    return CallbackParts(Module(background=[sender, remover], measures=measures), outbox)

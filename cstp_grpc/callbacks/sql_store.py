@@ -6,14 +6,36 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Column, Index, Integer, RowMapping, Table, Text, delete, insert, select, tuple_, update
+from sqlalchemy import (
+    Column,
+    Index,
+    Integer,
+    RowMapping,
+    Select,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.callbacks.outbox import Citation, Notification, NotificationKind
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.schema import IDENTIFIER, UtcDateTime, metadata
-from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork
+from cstp_grpc.storage.delivery import Backlog
+from cstp_grpc.storage.unit_of_work import (
+    IDENTIFIER,
+    CompiledStatement,
+    GlobalWriteLock,
+    UnitOfWork,
+    UtcDateTime,
+    metadata,
+)
 
 citations = Table(
     "citations",
@@ -58,6 +80,7 @@ A server leases one before it sends it by setting `next_attempt_at` ahead, so th
 citation_columns = citations.c
 callback_columns = callbacks.c
 KEY = (citation_columns.decision_id, citation_columns.agent, citation_columns.correlation_id)
+BACKLOG: Select[*tuple[Any, ...]] = select(func.count(), func.min(callback_columns.caused_at))
 NEXT_DUE = select(callback_columns.next_attempt_at).order_by(callback_columns.next_attempt_at).limit(1)
 
 
@@ -72,6 +95,7 @@ class SqlCallbackStore:
             index_elements=KEY, set_={"url": added.excluded.url, "expires_at": added.excluded.expires_at}
         )
         self._next_due = CompiledStatement(NEXT_DUE, database.dialect)
+        self._backlog = CompiledStatement(BACKLOG, database.dialect)
         self._order = GlobalWriteLock(database.dialect)
 
     def hold(self, unit_of_work: UnitOfWork) -> None:
@@ -128,6 +152,11 @@ class SqlCallbackStore:
         """Return when the next notification is due; None if there is none."""
         row = self._next_due.first(unit_of_work, {})
         return None if row is None else row[0]
+
+    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:  # noqa: ARG002 - all are of the past
+        """Return how many notifications wait, and since when the oldest does."""
+        ((count, oldest),) = self._backlog.all(unit_of_work, {})
+        return Backlog(count, oldest)
 
     def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
         """Return due notifications, the longest due first, leased until `until`."""

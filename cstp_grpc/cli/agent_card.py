@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
 
 from cstp_grpc import config
-from cstp_grpc.card_keys import PublicKey, SigningKey, UnusableKey, read_public_keys
 from cstp_grpc.cli.command_decorators import FILE, ca_option, config_option, current_state, with_output
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.server_choice import AGENTS_FILE, Endpoint, ca_file_of_entry, read_agents, read_ca_file
@@ -19,6 +18,15 @@ from cstp_grpc.client.http_client import HttpClient
 from cstp_grpc.client.jsonrpc_transport import send_http_request
 from cstp_grpc.client.tls import tls_context
 from cstp_grpc.config import ConfigError, Settings, dial_host, join_host_port
+from cstp_grpc.extras import require_extra
+from cstp_grpc.lazy_imports import LazyModule
+
+if TYPE_CHECKING:
+    from cstp_grpc import card_keys
+    from cstp_grpc.card_keys import PublicKey
+else:
+    # Only verifying needs it, and its libraries are an extra.
+    card_keys = LazyModule("cstp_grpc.card_keys")
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 CARD_SUFFIX: Final = ".json"
@@ -78,7 +86,8 @@ def keys_for_bridge(url: str | None, key_file: Path | None) -> list[PublicKey]:
         return read_keys(key_file)
     settings = current_state().settings()
     if url is None:
-        own = SigningKey.load(settings.agent.card_signing, "agent.card_signing")
+        require_extra("a2a")
+        own = card_keys.SigningKey.load(settings.agent.card_signing, "agent.card_signing")
         if own is None:
             raise click.UsageError("The configuration has no agent.card_signing: name the public key with --key FILE.")
         return [own.public_key]
@@ -89,10 +98,11 @@ def keys_for_bridge(url: str | None, key_file: Path | None) -> list[PublicKey]:
 
 
 def read_keys(path: Path) -> list[PublicKey]:
-    """Return the public keys of a file. Raises ConfigError."""
+    """Return the public keys of a file. Raises ConfigError and MissingExtra."""
+    require_extra("a2a")
     try:
-        return read_public_keys(read_ca_file(path))
-    except UnusableKey as error:
+        return card_keys.read_public_keys(read_ca_file(path))
+    except card_keys.UnusableKey as error:
         raise ConfigError(f"{path} {error}") from error
 
 

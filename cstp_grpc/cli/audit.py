@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cstp_grpc.audit.model import AuditEvent
+from cstp_grpc.cli.audit_export import evidence_command, export_command, tail_command, verify_evidence_command
+from cstp_grpc.cli.audit_verification import checkpoints_command, public_key_command, verify_command
 from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, parse_instant, with_client
 from cstp_grpc.enums import Stakes
 from cstp_grpc.lazy_imports import LazyModule
@@ -24,7 +26,31 @@ else:
     audit_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.audit_pb2")
 
 
-@click.command()
+class SearchByDefault(click.Group):
+    """A group whose options alone are those of its command `search`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, with the command that is meant if none is named."""
+        named = args and (args[0] in self.commands or args[0] in ctx.help_option_names or not args[0].startswith("-"))
+        return super().parse_args(ctx, args if named else ["search", *args])
+
+
+@click.group(cls=SearchByDefault)
+def audit_group() -> None:
+    """Search the audit trail, verify that it is whole, and export it.
+
+    Without a command it is searched: `cstp audit --blocked` is `cstp audit search --blocked`.
+    """
+
+
+for command in (
+    *(tail_command, export_command, evidence_command, verify_evidence_command),
+    *(verify_command, checkpoints_command, public_key_command),
+):
+    audit_group.add_command(command)
+
+
+@audit_group.command(name="search")
 @click.option("--event", type=enum_choice(AuditEvent), help="About exactly this.")
 @click.option("--by", "requesting_agent", metavar="AGENT", help="Caused by exactly this agent.")
 @click.option("--allowed/--blocked", default=None, help="With exactly this verdict.")
@@ -38,7 +64,7 @@ else:
 @click.option("--before", type=parse_instant, metavar="DATE", help="Then or earlier.")
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
 @with_client
-def audit_command(
+def search_command(
     client: CstpClient,
     out: Output,
     event: str | None,
@@ -54,11 +80,11 @@ def audit_command(
     before: datetime | None,
     limit: int,
 ) -> None:
-    """List the audit trail, latest first. Needs the permission admin.
+    """List the entries of the trail that meet all conditions, latest first. Needs the permission admin.
 
     \b
     Examples:
-      cstp audit --blocked --after 2026-01-01
+      cstp audit search --blocked --after 2026-01-01
       cstp audit --event intent_announced --by emerson --json
       cstp audit --event calls_refused --error RATE_LIMITED
       cstp audit --approval apr-0f3a9b2c4d5e6f708192

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypedDict, TypeVar
 
 import click
 
@@ -162,6 +162,35 @@ def judged_options(command: Command) -> Command:
     )(command)
 
 
+class AnnouncementOptions(TypedDict):
+    """The options of an announcement that its request has under the same names."""
+
+    context: str | None
+    category: str | None
+    stakes: str | None
+    confidence: float | None
+    project: str | None
+    paths: tuple[str, ...]
+    correlation_id: str | None
+    scope: str | None
+
+
+def announcement_options(command: Command) -> Command:
+    """Add the argument and the options that describe an announced intent."""
+    return stack_options(
+        click.argument("intent"),
+        click.option("--context", metavar="TEXT", help="Further text, searched together with the intent."),
+        judged_options,
+        inputs_options("--metadata"),
+        click.option(
+            "--project", metavar="NAME", help="The project that the paths are in; the server's only one when absent."
+        ),
+        click.option(
+            "--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to touch."
+        ),
+    )(command)
+
+
 def federated_options(command: Command) -> Command:
     """Add the options that choose the agents to ask."""
     return stack_options(
@@ -272,6 +301,14 @@ def exit_on_known_failure(ctx: click.Context) -> Iterator[None]:
         )
     except ConfigError as error:
         exit_with_error(ctx, str(error), {"reason": "CONFIGURATION", "message": str(error)})
+    except ImportError as error:
+        # Imported here: only a failure needs it.
+        from cstp_grpc.extras import missing_extra
+
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        exit_with_error(ctx, str(missing), {"reason": "MISSING_EXTRA", "message": str(missing)})
     except UnicodeEncodeError as error:
         message = f"{error.object!r} is not UTF-8 text"
         exit_with_error(ctx, message, {"reason": "INVALID_ARGUMENT", "message": message})

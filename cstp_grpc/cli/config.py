@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import click
 
-from cstp_grpc.callbacks.module import read_callback_urls
-from cstp_grpc.card_keys import SigningKey
-from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
-from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.output import Output
-from cstp_grpc.cli.rulebook_loading import open_rules
+from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.config import ENV_PREFIX, Settings
-from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.federation.peer import open_peers
-from cstp_grpc.liaison.module import local_agent_names, read_liaison_inputs
-from cstp_grpc.server.interceptors.call_limits import RateLimiter
-from cstp_grpc.storage.database import open_database, parse_database_url
-from cstp_grpc.storage.migration import current_revision, newest_revision
-from cstp_grpc.storage.migration import migrate_database as migrate_database
-from cstp_grpc.tasks.module import read_push_urls
+from cstp_grpc.extras import require_extra
 
 INTRODUCTION = """\
 # Configuration
@@ -182,18 +170,12 @@ def check_command(out: Output) -> None:
       cstp config check --config cstp.yaml
       CSTP_GRPC__PORT=50061 cstp config check
     """
+    require_extra("server")
+    # Imported here: it loads the server, which `cstp config docs` and a client do without.
+    from cstp_grpc.cli.settings_check import check_settings, find_warnings
+
     settings = current_state().settings()
-    rules = open_rules(None)
-    # Built for its checks alone: a limit for a method that does not exist is an error.
-    RateLimiter(settings.rate_limits, contract_methods(), ())
-    with startup_errors_as_failures():
-        parse_database_url(settings.storage_url)
-    settings.intent_layer.check_roots()
-    check_liaison(settings)
-    check_federation(settings)
-    SigningKey.load(settings.agent.card_signing, "agent.card_signing")
-    ServerCertificate.load(settings.grpc.tls, "grpc.tls")
-    ServerCertificate.load(settings.server.tls, "server.tls")
+    rules = check_settings(settings)
     agents = sorted({token.name for token in settings.auth.tokens})
     facts = {
         "configuration": str(current_state().config_path or "defaults and environment"),
@@ -218,43 +200,6 @@ def check_command(out: Output) -> None:
         out.note(f"Warning: {warning}")
 
 
-def find_warnings(settings: Settings) -> Iterator[str]:
-    """Yield a sentence for each setting that is valid but probably a mistake."""
-    if settings.auth.enabled and not settings.auth.tokens:
-        yield "Nobody could call this server: auth.tokens is empty. `cstp serve --dev` makes a token."
-    yield from settings.warnings()
-    for key, name in agents_without_token(settings):
-        yield f"{key}: no token of auth.tokens belongs to {name}, so that it could not serve the pillar."
-
-
-def check_liaison(settings: Settings) -> None:
-    """Build the objects that liaison routing is configured to need, without calling anyone.
-
-    Raises ConfigError.
-    """
-    if settings.liaison.enabled:
-        with ExitStack() as opened:
-            read_liaison_inputs(opened, settings)
-
-
-def check_federation(settings: Settings) -> None:
-    """Build the objects that federation is configured to need, without calling anyone. Raises ConfigError."""
-    read_callback_urls(settings)
-    read_push_urls(settings)
-    with ExitStack() as opened:
-        open_peers(opened, settings.federation)
-
-
-def agents_without_token(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the configured local liaison agents without a token, each with its setting's key."""
-    known = {token.name for token in settings.auth.tokens}
-    for pillar, configured in settings.liaison.pillars.items():
-        if settings.liaison.enabled and settings.auth.enabled and configured.agent is not None:
-            for name in local_agent_names(pillar, configured):
-                if name not in known:
-                    yield f"liaison.pillars.{pillar}.agent", name
-
-
 @config_group.command()
 def docs_command() -> None:
     """Print docs/configuration.md.
@@ -276,6 +221,10 @@ def migrate_command(out: Output) -> None:
     Example:
       cstp migrate --config cstp.yaml
     """
+    require_extra("server")
+    from cstp_grpc.storage.database import open_database
+    from cstp_grpc.storage.migration import current_revision, migrate_database, newest_revision
+
     settings = current_state().settings()
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with startup_errors_as_failures():

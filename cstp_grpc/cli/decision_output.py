@@ -460,9 +460,11 @@ def print_audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry])
 
 
 def counted_calls_text(item: audit_pb2.AuditEntry) -> str:
-    """Return the number and time range of the calls that an entry counts, or empty for a single call."""
+    """Return the number of what an entry counts, of calls with their time range, or empty for a single call."""
     if not item.HasField("count"):
         return ""
+    if not item.HasField("first_at"):
+        return "1 entry" if item.count == 1 else f"{item.count} entries"
     calls = "1 call" if item.count == 1 else f"{item.count} calls"
     return f"{calls} from {format_instant(item.first_at)} to {format_instant(item.last_at)}"
 

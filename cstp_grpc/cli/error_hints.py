@@ -1,18 +1,13 @@
-"""What to do next after an error, and startup errors as command failures."""
+"""What to do next after an error."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import click
-
 from cstp_grpc import errors
-from cstp_grpc.cli.process_supervision import ChildProcessFailed, PortReservationFailed
 from cstp_grpc.cli.server_choice import Endpoint
-from cstp_grpc.errors import REQUEST_ID, ConfigError, CstpError, ServerUnreachable
+from cstp_grpc.errors import REQUEST_ID, CstpError, ServerUnreachable
 from cstp_grpc.liaison.model import GUIDE
 
 TLS_SCHEMES = {"grpc": "grpcs", "http": "https"}
@@ -36,7 +31,10 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
         case errors.AuthenticationRequired():
             return token_hint(endpoint)
         case errors.PermissionDenied() if needed := error.metadata.get("permission"):
-            return f"Add `{needed}` to the permissions of this token in auth.tokens of the server's configuration."
+            return (
+                f"Add `{needed}` to the permissions of this token where it is from: auth.tokens of the server's "
+                "configuration, `cstp token create` for another one, or its issuer."
+            )
         case errors.RateLimited() if error.retry_after is not None:
             return f"Try again in {error.retry_after:g} s, or raise rate_limits in the server's configuration."
         case errors.DeadlineExceeded():
@@ -53,7 +51,7 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
             return f"Name the agent of this token in liaison.pillars.{pillar}.agent of the server's configuration."
         case errors.Conflict() if "chat_session_id" in error.metadata:
             return session_hint(error)
-        case errors.Conflict() if endpoint is not None:
+        case errors.Conflict() if endpoint is not None and "agent" not in error.metadata:
             return "Use another id, or repeat exactly what was sent with this one."
         case errors.InternalError() | errors.QueryFailed() | errors.Unavailable() if error.request_id:
             if endpoint is not None and endpoint.is_folder:
@@ -101,7 +99,7 @@ def token_hint(endpoint: Endpoint | None) -> str:
     """Return a hint for a missing or unknown token."""
     if endpoint is None or endpoint.token is None:
         return "Pass --token TOKEN, set CSTP_TOKEN, or name an agent of an agents file with --agent NAME."
-    return f"The token that was sent is from {endpoint.identified_by}; the server's auth.tokens does not have it."
+    return f"The token that was sent is from {endpoint.identified_by}; the server does not accept it."
 
 
 def session_hint(error: CstpError) -> str | None:
@@ -138,22 +136,3 @@ def error_to_json(error: CstpError, next_step: str | None) -> dict[str, Any]:
     if next_step:
         found["hint"] = next_step
     return found
-
-
-@contextmanager
-def startup_errors_as_failures() -> Iterator[None]:
-    """Turn errors at startup into failures of the command, whose messages say what to do."""
-    try:
-        yield
-    except (click.ClickException, ConfigError):
-        raise
-    except (PortReservationFailed, ChildProcessFailed) as error:
-        raise click.ClickException(str(error)) from error
-    except Exception as error:
-        # Imported here, because it loads the server, which a supervisor of worker processes does not need.
-        from cstp_grpc.server.startup_failures import describe_startup_failure
-
-        message = describe_startup_failure(error)
-        if message is None:
-            raise
-        raise click.ClickException(message) from error

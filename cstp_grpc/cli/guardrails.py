@@ -5,9 +5,15 @@ from __future__ import annotations
 import click
 
 from cstp_grpc.cli.rule_inspection import explain_command, inputs_command, list_command, rulebook_command
-from cstp_grpc.cli.rulebook_authoring import convert_command, diff_command, new_command, test_command, validate_command
+from cstp_grpc.cli.rulebook_authoring import (
+    convert_command,
+    diff_command,
+    new_command,
+    schema_command,
+    test_command,
+    validate_command,
+)
 from cstp_grpc.cli.rulebook_replay import replay_command
-from cstp_grpc.cli.rulebook_schema import schema_command
 
 
 @click.group()

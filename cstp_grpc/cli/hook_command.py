@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -30,18 +30,17 @@ from cstp_grpc.cli.command_decorators import (
 )
 from cstp_grpc.config.environment import command_environment, inherited_environment
 from cstp_grpc.errors import ConfigError, CstpError
-from cstp_grpc.hooks import claude_code
+from cstp_grpc.git_command import find_work_tree
 from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy, HookSettings, answer_event, answer_failure
-from cstp_grpc.hooks.model import HookAnswer, HookEvent, HookMoment
+from cstp_grpc.hooks.hosts import HOSTS, load_host
+from cstp_grpc.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment
 from cstp_grpc.hooks.server_calls import BridgeCalls, ClientCalls, JsonObject, ServerCalls
-from cstp_grpc.hooks.tool_rules import DEFAULT_TOOLS, ToolRules
+from cstp_grpc.hooks.tool_rules import ToolRules
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.command_decorators import CommandState
     from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
 
-HOSTS: Final = ("claude-code",)
-"""The agents whose hooks are answered."""
 MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of a payload. Chosen: above the largest file that agents write, whose content is part of it."""
 DEFAULT_SECONDS: Final = 8.0
@@ -67,7 +66,17 @@ def hook_options(command: Command) -> Command:
             help="Who approves: whoever sits before the agent, or (deny) people on the server only.",
         ),
         click.option("--tools", "tools_file", type=FILE, help="The table of tools; the packaged one when absent."),
+        click.option(
+            "--resident/--no-resident",
+            default=None,
+            help="Leave a process that answers the next hooks sooner, and ends by itself; for servers that are not"
+            " called over HTTP, and data folders.",
+        ),
     )(command)
+
+
+GIVEN_ARGUMENTS: Final = f"{__name__}.given_arguments"
+"""Where the context has the arguments of the hook."""
 
 
 class HookCommand(click.Command):
@@ -76,15 +85,17 @@ class HookCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options; if they are wrong, answer the event and exit."""
         given = list(args)
+        ctx.meta[GIVEN_ARGUMENTS] = given
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if given[:1] != [*HOSTS] or sys.stdin.isatty():
+            if not given or given[0] not in HOSTS or sys.stdin.isatty():
                 raise
-            # The exit code of wrong usage, 2, would keep Claude Code from ending a turn, again and again.
+            # The exit code of wrong usage, 2, would keep agents from ending a turn, again and again.
             # Which option has the word is not known here: the stricter policy is never wrong.
-            policy = FailurePolicy.DENY if FailurePolicy.DENY.value in given else FailurePolicy.ASK
-            answer_wrong_usage(error.format_message(), policy)
+            denies = any(word.rpartition("=")[2] == FailurePolicy.DENY for word in given)
+            policy = FailurePolicy.DENY if denies else FailurePolicy.ASK
+            answer_wrong_usage(load_host(given[0]), error.format_message(), policy)
             ctx.exit()
 
 
@@ -99,6 +110,7 @@ def hook_command(
     on_failure: str,
     approvals: str,
     tools_file: Path | None,
+    resident: bool | None,
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
@@ -111,30 +123,67 @@ def hook_command(
     Example:
       cstp hook claude-code < event.json
     """
-    del host  # There is one.
+    agent = load_host(host)
     policy = FailurePolicy(on_failure)
     seconds = DEFAULT_SECONDS if timeout is None else timeout
     event = HookEvent(HookMoment.BEFORE_TOOL)
     try:
         with time_limit(seconds), ExitStack() as opened:
-            event = read_hook_event()
-            settings = HookSettings(read_tool_rules(tools_file), project, policy, ApprovalPolicy(approvals))
+            data = read_standard_input()
+            if resident and print_resident_answer(data):
+                return
+            event = read_hook_event(agent, data)
+            settings = HookSettings(
+                read_tool_rules(agent, tools_file),
+                project,
+                agent.tells_before_tool,
+                agent.hears_last_message,
+                policy,
+                ApprovalPolicy(approvals),
+            )
             answer = answer_event(event, ChosenServer(choice, seconds, current_state(), opened), settings)
     # A hook that fails lets the tool call through, or stops the session: each failure is an answer. An event that
     # cannot be read may be a tool call, and is answered as one.
     except Exception as error:  # noqa: BLE001
         answer = answer_failure(event.moment, explain_failure(error), policy)
-    write_hook_answer(event, answer)
+    write_hook_answer(agent, event, answer)
+    if resident:
+        leave_resident()
 
 
-def answer_wrong_usage(why: str, policy: FailurePolicy) -> None:
+def print_resident_answer(payload: bytes) -> bool:
+    """Print what the resident process answers to a payload, and return whether there is one."""
+    from cstp_grpc.cli.resident_process import ask_resident, resident_socket
+
+    given = click.get_current_context().meta[GIVEN_ARGUMENTS]
+    where = resident_socket()
+    # The last one counts: what the fork runs is this hook.
+    printed = None if where is None else ask_resident(where, [*given, "--no-resident"], payload)
+    if printed is None:
+        return False
+    click.echo(printed.errors, nl=False, err=True)
+    click.echo(printed.output, nl=False)
+    return True
+
+
+def leave_resident() -> None:
+    """Start the resident process, for the next hooks."""
+    from cstp_grpc.cli.resident_process import resident_socket, start_resident
+
+    # The event has been answered: that the next ones take longer is not worth a word.
+    with suppress(OSError):
+        if (where := resident_socket()) is not None:
+            start_resident(where)
+
+
+def answer_wrong_usage(agent: HookHost, why: str, policy: FailurePolicy) -> None:
     """Answer the event on standard input, though the command's options are wrong."""
     event = HookEvent(HookMoment.BEFORE_TOOL)
     try:
-        event = read_hook_event()
+        event = read_hook_event(agent, read_standard_input())
     except ValueError as error:
         why = f"{why} {error}"
-    write_hook_answer(event, answer_failure(event.moment, why, policy))
+    write_hook_answer(agent, event, answer_failure(event.moment, why, policy))
 
 
 @contextmanager
@@ -156,9 +205,13 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def read_hook_event() -> HookEvent:
-    """Return the event on standard input. Raises ValueError."""
-    data = sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1)
+def read_standard_input() -> bytes:
+    """Return the bytes of standard input, cut just beyond the limit of an event."""
+    return sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1)
+
+
+def read_hook_event(agent: HookHost, data: bytes) -> HookEvent:
+    """Return the event in what was on standard input. Raises ValueError."""
     if len(data) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"the event has more than {MAX_PAYLOAD_BYTES} bytes")
     try:
@@ -167,21 +220,16 @@ def read_hook_event() -> HookEvent:
         raise ValueError("the event on standard input is not JSON") from error
     if not isinstance(payload, dict):
         raise ValueError("the event on standard input is not a JSON object")  # noqa: TRY004 - the input is wrong
-    variable = claude_code.PROJECT_FOLDER_VARIABLE
-    event = claude_code.read_event(payload, inherited_environment([variable]).get(variable))
-    return replace(event, folder=str(find_work_tree(Path(event.folder))))
+    variable = agent.project_folder_variable
+    event = agent.read_event(payload, inherited_environment([variable]).get(variable) if variable else None)
+    folder = Path(event.folder)
+    return replace(event, folder=str(find_work_tree(folder) or folder))
 
 
-def find_work_tree(folder: Path) -> Path:
-    """Return the root of the git work tree around a folder, or the folder if there is none."""
-    # Not by git: starting it takes longer than all the rest.
-    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
-
-
-def read_tool_rules(path: Path | None) -> ToolRules:
+def read_tool_rules(agent: HookHost, path: Path | None) -> ToolRules:
     """Return the table of tools of a file, or the packaged one. Raises ConfigError."""
     if path is None:
-        return ToolRules.parse(DEFAULT_TOOLS)
+        return ToolRules.parse(agent.tools)
     from cstp_grpc.config.yaml_file import parse_yaml
 
     return ToolRules.parse(parse_yaml(path), f"{path}: ")
@@ -194,6 +242,8 @@ def explain_failure(error: Exception) -> str:
             return error.message
         case ConfigError() | ValueError() | OSError():
             return str(error)
+        case ImportError() if missing := find_missing_extra(error):
+            return missing
         case _:
             import traceback
 
@@ -201,10 +251,22 @@ def explain_failure(error: Exception) -> str:
             return f"{type(error).__name__}: {error}"
 
 
-def write_hook_answer(event: HookEvent, answer: HookAnswer) -> None:
+def find_missing_extra(error: ImportError) -> str:
+    """Return which extra an import needs, with the command that installs it; empty if none has the module."""
+    # Imported here: only a failure needs it.
+    from cstp_grpc.extras import missing_extra
+
+    return str(missing_extra(error) or "")
+
+
+def write_hook_answer(agent: HookHost, event: HookEvent, answer: HookAnswer) -> None:
     """Print an answer on standard output."""
+    if answer.notice and not agent.shows_notices:
+        from cstp_grpc.cli.output import to_printable
+
+        click.echo(to_printable(answer.notice), err=True)
     # In ASCII: the encoding of standard output may have few letters.
-    click.echo(json.dumps(claude_code.write_answer(event.moment, answer)))
+    click.echo(json.dumps(agent.write_answer(event, answer)))
 
 
 class ChosenServer:

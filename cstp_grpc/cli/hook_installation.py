@@ -15,7 +15,6 @@ from cstp_grpc.caller import DEVELOPER
 from cstp_grpc.cli.command_decorators import Command, config_option, current_state, server_options, stack_options
 from cstp_grpc.cli.hook_command import (
     DEFAULT_SECONDS,
-    HOSTS,
     choose_quickest,
     hook_options,
     is_bridge,
@@ -23,23 +22,16 @@ from cstp_grpc.cli.hook_command import (
 )
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.errors import ConfigError
-from cstp_grpc.hooks import claude_code
 from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy
+from cstp_grpc.hooks.hosts import HOSTS, load_host
 from cstp_grpc.hooks.settings_text import install_hooks, remove_hooks, runs_command
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.command_decorators import CommandState
     from cstp_grpc.cli.server_choice import ServerChoice
+    from cstp_grpc.hooks.model import HookHost
 
-EMPTY_SETTINGS: Final = "{\n}\n"
-"""What settings are that do not exist."""
-HOOK_WORDS: Final = ("hook", "claude-code")
-SCOPES: Final = {
-    "user": "~/.claude/settings.json",
-    "project": ".claude/settings.json",
-    "local": ".claude/settings.local.json",
-}
-"""The settings files of Claude Code: for all projects of a user, for all users of a project, and for one of both."""
+SCOPES: Final = ("local", "project", "user")
 
 
 def settings_options(command: Command) -> Command:
@@ -47,10 +39,9 @@ def settings_options(command: Command) -> Command:
     return stack_options(
         click.option(
             "--scope",
-            type=click.Choice(list(SCOPES)),
-            default="local",
-            show_default=True,
-            help="Whose settings: yours in this folder (local), everybody's in it (project), or yours everywhere.",
+            type=click.Choice(SCOPES),
+            help="Whose settings: yours in this folder (local; the default, but Claude Code alone has it), everybody's"
+            " in it (project), or yours everywhere (user; the default of the others).",
         ),
         click.option("--yes", is_flag=True, help="Write without asking."),
     )(command)
@@ -64,12 +55,13 @@ def settings_options(command: Command) -> Command:
 @config_option
 def install_command(
     host: str,
-    scope: str,
+    scope: str | None,
     yes: bool,
     project: str | None,
     on_failure: str,
     approvals: str,
     tools_file: Path | None,
+    resident: bool | None,
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
@@ -84,7 +76,9 @@ def install_command(
     """
     if choice.token:
         raise click.UsageError("Others may read settings: put the token into an agents file, or set CSTP_TOKEN.")
-    read_tool_rules(tools_file)  # A mistake in it is better told now.
+    agent = load_host(host)
+    read_tool_rules(agent, tools_file)  # A mistake in it is better told now.
+    scope = choose_scope(host, agent, scope)
     options = {
         "--project": project,
         "--on-failure": None if on_failure == FailurePolicy.ASK else on_failure,
@@ -92,42 +86,59 @@ def install_command(
         "--tools": absolute_path(tools_file),
         **server_words(choice, current_state(), shared=scope == "project"),
         "--timeout": timeout,
+        "--resident": needs_resident(choice) if resident is None else resident,
     }
-    words = [*program_words(shared=scope == "project"), *HOOK_WORDS, *option_words(options)]
+    words = [*program_words(shared=scope == "project"), *hook_words(host), *option_words(options)]
     seconds = DEFAULT_SECONDS if timeout is None else timeout
     every_tool = tools_file is not None
-    wanted = claude_code.wanted_hooks(shlex.join(words), seconds=seconds, every_tool=every_tool)
-    change_settings(host, scope, yes, lambda text: install_hooks(text, wanted, is_our_hook))
+    wanted = agent.wanted_hooks(shlex.join(words), seconds=seconds, every_tool=every_tool)
+    change_settings(host, agent, scope, yes, lambda text: install_hooks(text, wanted, is_hook_of(host)))
 
 
 @click.command()
 @click.argument("host", type=click.Choice(HOSTS))
 @settings_options
-def uninstall_command(host: str, scope: str, yes: bool) -> None:
+def uninstall_command(host: str, scope: str | None, yes: bool) -> None:
     """Take `cstp hook` out of the settings of a coding agent, after showing the difference.
 
     \b
     Example:
       cstp uninstall claude-code --scope user
     """
-    change_settings(host, scope, yes, lambda text: remove_hooks(text, is_our_hook))
+    agent = load_host(host)
+    scope = choose_scope(host, agent, scope)
+    change_settings(host, agent, scope, yes, lambda text: remove_hooks(text, is_hook_of(host)))
 
 
-def is_our_hook(hook: Any) -> bool:
-    """Return whether a hook in the settings is the one of this command."""
-    return runs_command(hook, HOOK_WORDS)
+def choose_scope(host: str, agent: HookHost, scope: str | None) -> str:
+    """Return the scope of the settings, the agent's first one if none is given. Raises UsageError."""
+    if scope is None:
+        return next(iter(agent.settings_files))
+    if scope not in agent.settings_files:
+        raise click.UsageError(f"{host} has no settings of the scope {scope}: {', '.join(agent.settings_files)}")
+    return scope
 
 
-def change_settings(host: str, scope: str, yes: bool, change: Callable[[str], str]) -> None:
+def hook_words(host: str) -> tuple[str, str]:
+    """Return the command that an agent runs, in its words behind the program."""
+    return ("hook", host)
+
+
+def is_hook_of(host: str) -> Callable[[Any], bool]:
+    """Return a predicate that tells whether a hook in the settings is the one of this command for an agent."""
+    return lambda hook: runs_command(hook, hook_words(host))
+
+
+def change_settings(host: str, agent: HookHost, scope: str, yes: bool, change: Callable[[str], str]) -> None:
     """Change a settings file, after showing the difference and asking. Raises ConfigError."""
-    path = Path(SCOPES[scope]).expanduser()
+    path = Path(agent.settings_files[scope]).expanduser()
     out = Output()
     before = read_settings(path)
     try:
-        after = change(before or EMPTY_SETTINGS)
+        after = change(before or agent.empty_settings)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    if after == (before or EMPTY_SETTINGS):
+    if after == (before or agent.empty_settings):
         out.line(to_printable(f"{path}: nothing to change for {host}"))
         return
     shown, changed = (before or "").splitlines(), after.splitlines()
@@ -193,6 +204,11 @@ def server_words(choice: ServerChoice, state: CommandState, *, shared: bool) -> 
         return given
     described = (state.data_dir() / AGENTS_FILE).absolute()
     return {"--agents-file": described, "--agent": f"{DEVELOPER}-http"}
+
+
+def needs_resident(choice: ServerChoice) -> bool:
+    """Return whether it is known that the server is not called over HTTP, which takes long to load."""
+    return choice.local or (choice.agent or "").startswith(("local:", "grpc:", "grpcs:"))
 
 
 def absolute_path(path: Path | None) -> Path | None:

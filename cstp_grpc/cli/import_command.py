@@ -7,10 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import protovalidate
 from rich.console import Console
 from rich.text import Text
 
@@ -26,6 +25,7 @@ from cstp_grpc.contract import json_codec
 from cstp_grpc.decisions.messages import import_request
 from cstp_grpc.decisions.model import DecisionContent
 from cstp_grpc.enums import Permission, Visibility
+from cstp_grpc.extras import require_extra
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 from cstp_grpc.importing import (
     FieldMapping,
@@ -36,7 +36,14 @@ from cstp_grpc.importing import (
     load_mapping,
     read_records,
 )
+from cstp_grpc.lazy_imports import LazyModule
 from cstp_grpc.storage.locks import AlreadyRunning, DataDirLock
+
+if TYPE_CHECKING:
+    import protovalidate
+else:
+    # Of an extra, which `--help` does without.
+    protovalidate = LazyModule("protovalidate")
 
 
 def choose_importer(settings: Settings, wanted: str | None) -> str:
@@ -232,6 +239,7 @@ def import_command(
       cstp import decisions.jsonl --map mapping.yaml --project website
       cstp import docs/adr --dry-run
     """
+    require_extra("import")
     mapping = open_mapping(mapping_file)
     report, requests = read_import_requests(out, paths, mapping, share=share, project=project)
     report.dry_run = dry_run

@@ -28,118 +28,175 @@ class ListedCommand(NamedTuple):
     """The first sentence of its help; a test compares the two."""
 
 
-COMMANDS: Final = {
-    "serve": ListedCommand(
-        "serve:serve_command",
-        "Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.",
-    ),
-    "bridge": ListedCommand(
-        "serve:bridge_command", "Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere."
-    ),
-    "mcp": ListedCommand(
-        "mcp_command:mcp_command",
-        "Serve the tools of CSTP to hosts of agents over the Model Context Protocol (MCP).",
-    ),
-    "hook": ListedCommand(
-        "hook_command:hook_command",
-        "Answer a hook of a coding agent: judge a tool call, add what governs a file, file what was learned.",
-    ),
-    "install": ListedCommand(
-        "hook_installation:install_command",
-        "Put `cstp hook` into the settings of a coding agent, after showing the difference.",
-    ),
-    "uninstall": ListedCommand(
-        "hook_installation:uninstall_command",
-        "Take `cstp hook` out of the settings of a coding agent, after showing the difference.",
-    ),
-    "demo": ListedCommand(
-        "demo:demo_command",
-        "Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.",
-    ),
-    "query": ListedCommand("protocol:query_command", "Find past decisions that resemble TEXT, the most similar first."),
-    "check": ListedCommand("protocol:check_command", "Ask the guardrails about an action."),
-    "announce": ListedCommand(
-        "protocol:announce_command",
-        "Announce what you are about to do; get similar decisions, a verdict and suggestions.",
-    ),
-    "intent": ListedCommand(
-        "protocol:intent_group",
-        "Say what became of an intent that you announced, and hear of those that are announced.",
-    ),
-    "record": ListedCommand("journal:record_command", "Record a decision of yours."),
-    "update": ListedCommand(
-        "journal:update_command", "Change the content of a decision of yours; the former one is kept."
-    ),
-    "review": ListedCommand(
-        "journal:review_command", "Say how a decision turned out, and what is to be learnt from it."
-    ),
-    "list": ListedCommand("journal:list_command", "List the decisions you may read, latest first."),
-    "show": ListedCommand(
-        "journal:show_command", "Show a decision: your own whole, another's shared one without its private parts."
-    ),
-    "share": ListedCommand(
-        "journal:share_command", "Let every agent find a decision of yours; its context and reasoning stay private."
-    ),
-    "unshare": ListedCommand("journal:unshare_command", "Take back the sharing of a decision of yours."),
-    "duplicates": ListedCommand("journal:duplicates_command", "Find decisions of yours that say nearly the same."),
-    "export": ListedCommand("journal:export_command", "Write your decisions as JSON Lines, which `cstp import` reads."),
-    "watch": ListedCommand(
-        "journal:watch_command", "Print each change of the decisions you may read, as it happens, until Ctrl-C."
-    ),
-    "calibration": ListedCommand(
-        "calibration:calibration_command", "Compare stated confidences with how the decisions turned out."
-    ),
-    "patterns": ListedCommand(
-        "calibration:patterns_command",
-        "Find what decisions that failed have in common: what goes with failure, and failures that recur.",
-    ),
-    "link": ListedCommand("journal:link_command", "Link a decision of yours to others that you may read."),
-    "graph": ListedCommand(
-        "journal:graph_command", "Show which decisions a decision is linked with, as far as you may read them."
-    ),
-    "delete": ListedCommand(
-        "journal:delete_command",
-        "Delete a decision of yours with its reviews and former contents; only its id stays.",
-    ),
-    "import": ListedCommand(
-        "import_command:import_command", "Import the decision records in the files and folders at PATHS."
-    ),
-    "reindex": ListedCommand(
-        "reindex:reindex_command", "Embed all decisions anew with the embedder of the configuration."
-    ),
-    "agents": ListedCommand(
-        "peers:agents_group", "List the agents of federation.peers with their health, version, latency and card."
-    ),
-    "liaison": ListedCommand(
-        "liaison:liaison_group",
-        "Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.",
-    ),
-    "guardrails": ListedCommand("guardrails:guardrails_group", "Look at rulebooks, write and test them."),
-    "approvals": ListedCommand(
-        "approvals:approvals_group", "Decide on what agents may do only if a person approves it."
-    ),
-    "audit": ListedCommand("audit:audit_command", "List the audit trail, latest first."),
-    "intents": ListedCommand("audit:intents_command", "List the announced intents of every agent, latest first."),
-    "call": ListedCommand(
-        "protocol:call_command",
-        "Call any unary METHOD by its JSON-RPC name with PARAMS, a JSON object; `-` reads it from standard input.",
-    ),
-    "agent-card": ListedCommand(
-        "agent_card:agent_card_command",
-        "Show the agent card of the bridge at URL; when absent, of this machine's bridge.",
-    ),
-    "context": ListedCommand(
-        "context:context_group", "Read what governs a path in AGENTS.md and CLAUDE.md, and keep these files right."
-    ),
-    "learn": ListedCommand("learn:learn_group", "File what was learned at work, and review what was filed."),
-    "config": ListedCommand("config:config_group", "Check and document the configuration."),
-    "migrate": ListedCommand(
-        "config:migrate_command",
-        "Bring the database to the tables of this version; a server does so too when it starts.",
-    ),
-    "version": ListedCommand("protocol:version_command", "Show the version."),
+COMMANDS_BY_TOPIC: Final = {
+    "Look before you act": {
+        "announce": ListedCommand(
+            "protocol:announce_command",
+            "Announce what you are about to do; get similar decisions, a verdict and suggestions.",
+        ),
+        "check": ListedCommand("protocol:check_command", "Ask the guardrails about an action."),
+        "query": ListedCommand(
+            "protocol:query_command", "Find past decisions that resemble TEXT, the most similar first."
+        ),
+        "pre-action": ListedCommand(
+            "pre_action:pre_action_command",
+            "Announce what you are about to do, and record the decision if it is allowed.",
+        ),
+        "session-context": ListedCommand(
+            "session_context:session_context_command",
+            "Print what you should know when you start: your past, the rules, others' intents, as Markdown.",
+        ),
+        "intent": ListedCommand(
+            "protocol:intent_group",
+            "Say what became of an intent that you announced, and hear of those that are announced.",
+        ),
+    },
+    "Decisions": {
+        "record": ListedCommand("journal:record_command", "Record a decision of yours."),
+        "update": ListedCommand(
+            "journal:update_command", "Change the content of a decision of yours; the former one is kept."
+        ),
+        "review": ListedCommand(
+            "journal:review_command", "Say how a decision turned out, and what is to be learnt from it."
+        ),
+        "list": ListedCommand("journal:list_command", "List the decisions you may read, latest first."),
+        "show": ListedCommand(
+            "journal:show_command", "Show a decision: your own whole, another's shared one without its private parts."
+        ),
+        "share": ListedCommand(
+            "journal:share_command", "Let every agent find a decision of yours; its context and reasoning stay private."
+        ),
+        "unshare": ListedCommand("journal:unshare_command", "Take back the sharing of a decision of yours."),
+        "link": ListedCommand("journal:link_command", "Link a decision of yours to others that you may read."),
+        "graph": ListedCommand(
+            "journal:graph_command", "Show which decisions a decision is linked with, as far as you may read them."
+        ),
+        "duplicates": ListedCommand("journal:duplicates_command", "Find decisions of yours that say nearly the same."),
+        "calibration": ListedCommand(
+            "calibration:calibration_command", "Compare stated confidences with how the decisions turned out."
+        ),
+        "patterns": ListedCommand(
+            "calibration:patterns_command",
+            "Find what decisions that failed have in common: what goes with failure, and failures that recur.",
+        ),
+        "watch": ListedCommand(
+            "journal:watch_command", "Print each change of the decisions you may read, as it happens, until Ctrl-C."
+        ),
+        "import": ListedCommand(
+            "import_command:import_command", "Import the decision records in the files and folders at PATHS."
+        ),
+        "export": ListedCommand(
+            "journal:export_command", "Write your decisions as JSON Lines, which `cstp import` reads."
+        ),
+        "delete": ListedCommand(
+            "journal:delete_command",
+            "Delete a decision of yours with its reviews and former contents; only its id stays.",
+        ),
+    },
+    "Guardrails and audit": {
+        "guardrails": ListedCommand("guardrails:guardrails_group", "Look at rulebooks, write and test them."),
+        "approvals": ListedCommand(
+            "approvals:approvals_group", "Decide on what agents may do only if a person approves it."
+        ),
+        "audit": ListedCommand("audit:audit_group", "Search the audit trail, verify that it is whole, and export it."),
+        "intents": ListedCommand("audit:intents_command", "List the announced intents of every agent, latest first."),
+    },
+    "Agents and their hosts": {
+        "mcp": ListedCommand(
+            "mcp_command:mcp_command",
+            "Serve the tools of CSTP to hosts of agents over the Model Context Protocol (MCP).",
+        ),
+        "mcp-guard": ListedCommand(
+            "mcp_guard_command:mcp_guard_command",
+            "Run an MCP server with its tools under guard: a call that guardrails do not allow is not made.",
+        ),
+        "hook": ListedCommand(
+            "hook_command:hook_command",
+            "Answer a hook of a coding agent: judge a tool call, add what governs a file, file what was learned.",
+        ),
+        "install": ListedCommand(
+            "hook_installation:install_command",
+            "Put `cstp hook` into the settings of a coding agent, after showing the difference.",
+        ),
+        "uninstall": ListedCommand(
+            "hook_installation:uninstall_command",
+            "Take `cstp hook` out of the settings of a coding agent, after showing the difference.",
+        ),
+        "agents": ListedCommand(
+            "peers:agents_group", "List the agents of federation.peers with their health, version, latency and card."
+        ),
+        "agent-card": ListedCommand(
+            "agent_card:agent_card_command",
+            "Show the agent card of the bridge at URL; when absent, of this machine's bridge.",
+        ),
+        "liaison": ListedCommand(
+            "liaison:liaison_group",
+            "Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.",
+        ),
+        "context": ListedCommand(
+            "context:context_group", "Read what governs a path in AGENTS.md and CLAUDE.md, and keep these files right."
+        ),
+        "learn": ListedCommand("learn:learn_group", "File what was learned at work, and review what was filed."),
+    },
+    "Run a server": {
+        "serve": ListedCommand(
+            "serve:serve_command",
+            "Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.",
+        ),
+        "bridge": ListedCommand(
+            "serve:bridge_command", "Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere."
+        ),
+        "demo": ListedCommand(
+            "demo:demo_command",
+            "Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.",
+        ),
+        "health": ListedCommand(
+            "health:health_command",
+            "Ask a server whether it serves, by the gRPC health checking protocol; no token is needed.",
+        ),
+        "doctor": ListedCommand(
+            "doctor:doctor_command", "Check what a server needs, and say what to do about what is wrong."
+        ),
+        "config": ListedCommand("config:config_group", "Check and document the configuration."),
+        "token": ListedCommand("tokens:token_group", "Make, list, rotate and revoke the tokens by which agents call."),
+    },
+    "Keep its data": {
+        "backup": ListedCommand(
+            "backup:backup_command", "Save the journal and what belongs to it into a new FOLDER, while servers run."
+        ),
+        "restore": ListedCommand(
+            "backup:restore_command", "Put the backup in FOLDER where the configuration says that the journal is."
+        ),
+        "copy": ListedCommand(
+            "backup:copy_command", "Copy a journal from one database into another, such as from SQLite into PostgreSQL."
+        ),
+        "migrate": ListedCommand(
+            "config:migrate_command",
+            "Bring the database to the tables of this version; a server does so too when it starts.",
+        ),
+        "reindex": ListedCommand(
+            "reindex:reindex_command", "Embed all decisions anew with the embedder of the configuration."
+        ),
+        "erase": ListedCommand(
+            "erasure:erase_command",
+            "Erase what AGENT has left: decisions, intents, requests, tasks, and its contents in the audit trail.",
+        ),
+    },
+    "Other": {
+        "call": ListedCommand(
+            "protocol:call_command",
+            "Call any unary METHOD by its JSON-RPC name with PARAMS, a JSON object; `-` reads it from standard input.",
+        ),
+        "completion": ListedCommand(
+            "completion:completion_command",
+            "Print the script with which SHELL completes commands, options and their values.",
+        ),
+        "version": ListedCommand("protocol:version_command", "Show the version."),
+    },
 }
-"""The subcommands in the order of the help."""
+"""The subcommands as the help lists them."""
+
+COMMANDS: Final = {name: listed for commands in COMMANDS_BY_TOPIC.values() for name, listed in commands.items()}
 
 
 GC_THRESHOLD: Final = 100_000
@@ -184,12 +241,15 @@ class LazyCommandGroup(click.Group):
         except click.NoSuchCommand as error:
             raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from error
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands into the help."""
-        listed = click.Group(commands={name: command_stub(name) for name in COMMANDS})
-        # click sorts the commands of a group by name; the help keeps the order of COMMANDS.
-        listed.list_commands = self.list_commands  # type: ignore[method-assign]
-        listed.format_commands(ctx, formatter)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands into the help, by topic."""
+        width = max(map(len, COMMANDS))
+        for topic, commands in COMMANDS_BY_TOPIC.items():
+            with formatter.section(topic):
+                # 6: what click itself leaves for the indentation and the space between the columns.
+                limit = formatter.width - 6 - width
+                rows = [(name.ljust(width), command_stub(name).get_short_help_str(limit)) for name in commands]
+                formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the completions of a word: commands and options."""

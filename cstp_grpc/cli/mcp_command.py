@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import signal
 from collections.abc import Sequence
@@ -16,14 +15,12 @@ from cstp_grpc.cli.command_decorators import config_option, current_state, serve
 from cstp_grpc.cli.output import Output
 from cstp_grpc.config.environment import command_environment, is_loopback
 from cstp_grpc.errors import CannotListen
+from cstp_grpc.extras import require_extra
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
     from cstp_grpc.mcp_server.http_transport import HttpOptions
 
-logger = logging.getLogger(__name__)
-
-MISSING_EXTRA: Final = "`cstp mcp` needs the MCP SDK, which is not installed: pip install 'cstp-grpc[mcp]'"
 DEFAULT_PORT: Final = 8150
 
 
@@ -51,6 +48,17 @@ DEFAULT_PORT: Final = 8150
     multiple=True,
     help="An origin whose pages may call this server, beside those of this machine.",
 )
+@click.option(
+    "--public-url", metavar="URL", help="The URL by which hosts call it, with /mcp; for --authorization-server."
+)
+@click.option(
+    "--authorization-server",
+    "authorization_servers",
+    metavar="URL",
+    multiple=True,
+    help="An issuer of auth.jwt, where hosts get tokens; they find it by themselves (RFC 9728).",
+)
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine, too, where tokens travel unencrypted.")
 @server_options
 @config_option
 def mcp_command(
@@ -59,6 +67,9 @@ def mcp_command(
     port: int,
     allowed_hosts: Sequence[str],
     allowed_origins: Sequence[str],
+    public_url: str | None,
+    authorization_servers: Sequence[str],
+    insecure: bool,
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
@@ -73,8 +84,7 @@ def mcp_command(
       cstp mcp --agent grpc://cstp.example.com:50051
       cstp mcp --http --port 8150
     """
-    if importlib.util.find_spec("mcp") is None:
-        raise click.ClickException(MISSING_EXTRA)
+    require_extra("mcp")
     from cstp_grpc.cli.server_choice import choose_server
 
     # Standard output is the protocol's, or that of the one line which says where it is served.
@@ -83,17 +93,43 @@ def mcp_command(
     state.endpoint = choose_server(choice, command_environment(), state)
     if http and state.endpoint.is_folder:
         raise click.UsageError("--http needs a server: its callers send tokens, which nobody checks without one.")
+    for url in (public_url, *authorization_servers):
+        if url is not None and not is_http_url(url):
+            raise click.UsageError(f"{url} is no http or https URL.")
+    if authorization_servers and not public_url:
+        raise click.UsageError("--authorization-server needs --public-url, which tokens are for.")
     if not http:
         asyncio.run(serve_host(state.endpoint, timeout))
         return
-    if not is_loopback(host):
-        logger.warning("Others than this machine reach %s, and their tokens travel unencrypted: use a TLS proxy", host)
+    if not insecure:
+        require_loopback(host)
     from cstp_grpc.mcp_server.http_transport import HttpOptions
 
+    options = HttpOptions(host, port, allowed_hosts, allowed_origins, public_url or "", authorization_servers)
     try:
-        asyncio.run(serve_hosts(state.endpoint, timeout, HttpOptions(host, port, allowed_hosts, allowed_origins)))
+        asyncio.run(serve_hosts(state.endpoint, timeout, options))
     except CannotListen as error:
         raise click.ClickException(str(error)) from error
+
+
+def require_loopback(host: str) -> None:
+    """Raise click.ClickException if others than this machine reach a host."""
+    if not is_loopback(host):
+        raise click.ClickException(
+            f"--host: others than this machine reach {host}, and their tokens would travel unencrypted; "
+            "listen on loopback behind a proxy that terminates TLS, or start with --insecure"
+        )
+
+
+def is_http_url(text: str) -> bool:
+    """Return whether a text is a URL that HTTP clients can call."""
+    from pydantic import AnyHttpUrl, TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter(AnyHttpUrl).validate_python(text)
+    except ValidationError:
+        return False
+    return True
 
 
 async def serve_host(endpoint: Endpoint, timeout: float | None) -> None:

@@ -39,8 +39,8 @@ SEVERITY_COLOURS = {FindingSeverity.ERROR: "red", FindingSeverity.WARNING: "yell
 def validate_project(
     project: ProjectFolder, paths: Sequence[str], severities: RuleSeverities, *, with_history: bool
 ) -> ValidationReport:
-    """Validate the nodes that paths select, or all."""
-    found = select_nodes(project.tree, project.paths(paths))
+    """Validate the nodes that paths select, or all. Raises InvalidArgument for a path that is not there."""
+    found = select_nodes(project.tree, project.existing_paths(paths))
     history = GitHistory(project.root, inherited_environment(INHERITED_VARIABLES)) if with_history else None
     return ValidationReport(validate_selected(project.tree, found, history, severities), len(found))
 

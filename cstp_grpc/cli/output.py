@@ -149,8 +149,11 @@ def to_printable(text: str) -> str:
 
 
 @contextmanager
-def progress_bar(out: Output, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal and yield the function that advances it by a number."""
+def progress_bar(out: Output, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal and yield the function that advances it by a number.
+
+    If the total is unknown, the bar shows that there is progress.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

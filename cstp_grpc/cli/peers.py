@@ -29,8 +29,8 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import AuthenticationRequired, CstpError, InvalidArgument
 from cstp_grpc.federation.agent_card import PeerCard, read_card
-from cstp_grpc.federation.fan_out import PeerReply, ask_peers
-from cstp_grpc.federation.peer import open_peers
+from cstp_grpc.federation.fan_out import ask_peers
+from cstp_grpc.federation.peer import PeerReply, open_peers
 from cstp_grpc.federation.peer_responses import PeerFailure, read_reply
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 

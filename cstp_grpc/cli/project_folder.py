@@ -53,10 +53,18 @@ class ProjectFolder:
 
         Raises InvalidArgument, which names the path, also for links that lead out.
         """
-        fields = ["path"] if len(written) == 1 else [f"paths[{number}]" for number in range(len(written))]
+        fields = _path_fields(written)
         paths = tuple(self.path(each, field) for each, field in zip(written, fields, strict=True))
         for path, field in zip(paths, fields, strict=True):
             self.tree.locate(path, field)
+        return paths
+
+    def existing_paths(self, written: Sequence[str]) -> tuple[str, ...]:
+        """Return paths as `paths` does; raises InvalidArgument for one that is not there, too."""
+        paths = self.paths(written)
+        for path, each, field in zip(paths, written, _path_fields(written), strict=True):
+            if not (self.root / path).exists():
+                raise InvalidArgument.field(field, f"there is no {each}")
         return paths
 
 
@@ -122,6 +130,11 @@ def _usage_errors_as_errors() -> Iterator[None]:
     except click.UsageError as error:
         error.show()
         raise click.exceptions.Exit(1) from error
+
+
+def _path_fields(written: Sequence[str]) -> list[str]:
+    """Return the field names that errors use for some paths."""
+    return ["path"] if len(written) == 1 else [f"paths[{number}]" for number in range(len(written))]
 
 
 def _relative_to_root(path: str, root: str) -> str | None:

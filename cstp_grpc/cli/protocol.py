@@ -13,6 +13,8 @@ import click
 from cstp_grpc.cli.command_decorators import (
     CONFIDENCE,
     LIMIT,
+    AnnouncementOptions,
+    announcement_options,
     config_option,
     connected_client,
     current_state,
@@ -183,26 +185,8 @@ def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardra
         click.get_current_context().exit(EXIT_APPROVAL_REQUIRED if verdict.approval_required else EXIT_BLOCKED)
 
 
-class AnnounceOptions(TypedDict):
-    """The options of `cstp announce` that its request has under the same names."""
-
-    context: str | None
-    category: str | None
-    stakes: str | None
-    confidence: float | None
-    project: str | None
-    paths: tuple[str, ...]
-    correlation_id: str | None
-    scope: str | None
-
-
 @click.command()
-@click.argument("intent")
-@click.option("--context", metavar="TEXT", help="Further text, searched together with the intent.")
-@judged_options
-@inputs_options("--metadata")
-@click.option("--project", metavar="NAME", help="The project that the paths are in; the server's only one when absent.")
-@click.option("--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to touch.")
+@announcement_options
 @click.option("--agent-id", metavar="ID", help="Who you say you are; the token is what counts.")
 @click.option("--agent-url", metavar="URL", help="The URL to notify of what happens after the answer.")
 @click.option(
@@ -227,7 +211,7 @@ def announce_command(
     share: bool | None,
     min_revision: str | None,
     asked: tuple[str, ...],
-    **options: Unpack[AnnounceOptions],
+    **options: Unpack[AnnouncementOptions],
 ) -> None:
     """Announce what you are about to do; get similar decisions, a verdict and suggestions.
 

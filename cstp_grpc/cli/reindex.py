@@ -7,8 +7,9 @@ from contextlib import ExitStack
 import click
 
 from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
-from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.output import Output, progress_bar
+from cstp_grpc.cli.startup_errors import startup_errors_as_failures
+from cstp_grpc.extras import require_extra
 
 
 @click.command(name="reindex")
@@ -26,6 +27,7 @@ def reindex_command(out: Output) -> None:
       cstp reindex
       cstp reindex --config /etc/cstp/cstp.yaml --json
     """
+    require_extra("server")
     # Imported here: it loads the embedder and the database, which `--help` does without.
     from cstp_grpc.server.reindex import reindex_journal
 

@@ -110,7 +110,7 @@ def inputs_command(path: Path | None, choice: ServerChoice, timeout: float | Non
 def list_inputs_of_files(path: Path) -> guardrails_pb2.ListInputsResponse:
     """Return the inputs of the rules at a path, as a server would answer them. Raises click.ClickException."""
     from cstp_grpc.guardrails.messages import input_message
-    from cstp_grpc.guardrails.rule_listing import RuleListing
+    from cstp_grpc.guardrails.rules_in_force import RuleListing
 
     rules = open_rules(path)
     listing = RuleListing(rules, datetime.now(UTC))

@@ -349,3 +349,17 @@ def item_diff_to_json(items: ItemDiff) -> dict[str, object]:
             for item in items.changed
         },
     }
+
+
+@click.command(name="schema")
+@with_output
+def schema_command(out: Output) -> None:
+    """Print the JSON Schema of rulebooks, by which editors complete and check them.
+
+    \b
+    Examples:
+      cstp guardrails schema > rulebook.schema.json
+    """
+    from cstp_grpc.guardrails.rulebook_format import build_rulebook_schema
+
+    out.document(build_rulebook_schema())

@@ -35,7 +35,7 @@ PAGE_SIZE = 200
 
 def parse_start(text: str) -> datetime:
     """Parse a date, or a length of time before now such as `7d`. Raises click.BadParameter."""
-    from cstp_grpc.guardrails.input_values import InputValueError, to_duration
+    from cstp_grpc.guardrails.inputs import InputValueError, to_duration
 
     try:
         return datetime.now(UTC) - abs(to_duration(text))

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,16 +26,20 @@ from cstp_grpc.child_process import PYTHON_COMMAND, exit_after, freeze_loaded_ob
 from cstp_grpc.cli import developer_setup
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state
 from cstp_grpc.cli.developer_setup import DeveloperToken
-from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ServerStack
-from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
+from cstp_grpc.cli.startup_errors import startup_errors_as_failures
+from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers, describe_plain_listeners
+from cstp_grpc.config.exposure import Listener
+from cstp_grpc.extras import require_extra
 from cstp_grpc.server.deployment import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
 HANGUP_MESSAGE = "SIGHUP: rulebooks are read again, but no settings; SIGTERM stops the server"
+
+LISTENERS: Sequence[Listener] = ("grpc", "server", "a2a", "metrics")
 
 STOP_SECONDS = 20.0
 """Seconds that stopping may take after draining. Chosen: more means that something hangs, such as a database."""
@@ -65,7 +69,10 @@ EXAMPLE_QUERY = json.dumps(
     metavar="N|auto",
     help="How many processes serve on one port, `auto` one for each core; serve.workers when absent.",
 )
-def serve_command(dev: bool, bridge: bool, workers: str | None) -> None:
+@click.option(
+    "--insecure", is_flag=True, help="Serve without TLS beyond this machine, too; serve.insecure when absent."
+)
+def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) -> None:
     """Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.
 
     \b
@@ -75,10 +82,13 @@ def serve_command(dev: bool, bridge: bool, workers: str | None) -> None:
       cstp serve --config cstp.yaml --no-bridge
       cstp serve --config cstp.yaml --workers 4
     """
+    require_extra("server")
     out = Output()
     settings = current_state().settings()
     if workers is not None:
         settings = with_workers(settings, workers)
+    if insecure:
+        settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"insecure": True})})
     # Before anything is started: a signal during the start waits in the queue, so that what was started is stopped in
     # order.
     with receive_signals() as events, startup_errors_as_failures():
@@ -88,8 +98,10 @@ def serve_command(dev: bool, bridge: bool, workers: str | None) -> None:
             settings = developer_setup.with_local_agents(settings, DEVELOPER)
         if dev:
             settings = developer_setup.with_loopback_push(settings)
-        if settings.auth.enabled and not settings.auth.tokens:
+        if not settings.auth.lets_anyone_in:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
+        if problems := "\n".join(describe_plain_listeners(settings, LISTENERS if bridge else ("grpc", "metrics"))):
+            raise ConfigError(problems)
         log_to_stderr(settings)
         for warning in settings.warnings():
             logger.warning("%s", warning)
@@ -138,6 +150,8 @@ class StartupMessages:
                 self.out.line(f"  A2A       {bridge.url}/.well-known/agent-card.json, gRPC {bridge.a2a_target}")
         if (number := count_workers(self.settings.serve)) > 1:
             self.out.line(f"  workers   {number}")
+        if metrics := stack.server.metrics_url:
+            self.out.line(f"  metrics   {metrics}")
         rules = self.settings.cstp.guardrails.config_path
         self.out.line(f"  rules     {rules or 'the default ones, which come with the package'}")
         examples = f", with {imported} example decisions" if imported else ""
@@ -272,14 +286,16 @@ def command_name() -> str:
 )
 @click.option("--port-file", type=FILE, help="A file to write HOST:PORT to when it listens.")
 @click.option("--a2a-port-file", type=FILE, help="The same for A2A over gRPC.")
-def bridge_command(grpc_target: str | None, port_file: Path | None, a2a_port_file: Path | None) -> None:
+@click.option("--insecure", is_flag=True, help="Listen and call without TLS beyond this machine, too.")
+def bridge_command(grpc_target: str | None, port_file: Path | None, a2a_port_file: Path | None, insecure: bool) -> None:
     """Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere.
 
     \b
     Examples:
-      cstp bridge --config cstp.yaml --grpc-target 10.0.0.5:50051
+      cstp bridge --config cstp.yaml --grpc-target 127.0.0.1:50051
       cstp bridge --config cstp.yaml --grpc-target grpcs://cstp.example.com:50051
     """
+    require_extra("server")
     options = {
         "--config": current_state().config_path,
         "--grpc-target": grpc_target,
@@ -287,5 +303,7 @@ def bridge_command(grpc_target: str | None, port_file: Path | None, a2a_port_fil
         "--a2a-port-file": a2a_port_file,
     }
     arguments = [part for name, value in options.items() if value for part in (name, str(value))]
+    if insecure:
+        arguments.append("--insecure")
     # exec: the bridge is a program of its own, and needs no parent beside it.
     os.execv(sys.executable, [*PYTHON_COMMAND, "bridge", *arguments])  # noqa: S606 - no shell is wanted

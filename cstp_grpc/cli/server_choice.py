@@ -41,6 +41,8 @@ class AgentEntry:
     ca_file: Path | None = None
     """A PEM file of the certificate authorities to trust instead of the system's; relative to the folder of this file.
     """
+    client_certificate: Path | None = None
+    """A PEM file with the certificate to show the agent, and its key; likewise relative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,10 @@ class AgentsFile:
 
 def parse_entry(content: Mapping[str, Any]) -> AgentEntry:
     """Return the agent described by valid content."""
-    ca_file = content.get("ca_file")
-    return AgentEntry(content["name"], content["url"], content.get("token"), None if ca_file is None else Path(ca_file))
+    ca_file, shown = (
+        None if (path := content.get(key)) is None else Path(path) for key in ("ca_file", "client_certificate")
+    )
+    return AgentEntry(content["name"], content["url"], content.get("token"), ca_file, shown)
 
 
 CheckValue = Callable[[Any], str | None]
@@ -137,6 +141,7 @@ ENTRY_CHECKS: Final[Mapping[str, CheckValue]] = {
     "url": check_text,
     "token": check_optional_text,
     "ca_file": check_optional_text,
+    "client_certificate": check_optional_text,
 }
 REQUIRED_ENTRY_KEYS: Final = ("name", "url")
 DEFAULTS_CHECKS: Final[Mapping[str, CheckValue]] = {"timeout_seconds": check_seconds, "retry_count": check_retries}
@@ -194,6 +199,8 @@ class Endpoint:
     defaults: AgentCallDefaults = field(default_factory=AgentCallDefaults)
     ca_file: Path | None = None
     """A PEM file of the authorities that certify it; None means those of the system."""
+    client_certificate: Path | None = None
+    """A PEM file with the certificate that the server is shown, and its key."""
     identity: str | None = None
     """The agent to act as where there is no server, which would know it by its token."""
     config: Path | None = None
@@ -224,6 +231,7 @@ class Endpoint:
             "timeout": self.defaults.timeout_seconds if timeout is None else timeout,
             "retries": RetryPolicy(attempts=self.defaults.retry_count + 1),
             "root_certificates": None if self.ca_file is None else read_ca_file(self.ca_file),
+            "client_certificate": self.client_certificate,
             "agent": self.identity,
             "config": self.config,
         }
@@ -324,7 +332,8 @@ def with_overrides(endpoint: Endpoint, choice: ServerChoice, environment: Comman
     """Return the endpoint with the token and CA file of the command line or the environment, if given."""
     # The environment's token is only for servers that no agents file describes: it must not go to every named agent.
     ca_file = choice.ca_file or (environment.ca_file if environment else None)
-    overridden = replace(endpoint, ca_file=ca_file or endpoint.ca_file)
+    shown = (environment.client_certificate if environment else None) or endpoint.client_certificate
+    overridden = replace(endpoint, ca_file=ca_file or endpoint.ca_file, client_certificate=shown)
     if choice.token:
         return replace(overridden, token=choice.token, identified_by="--token")
     if environment and environment.token:
@@ -397,7 +406,8 @@ def endpoint_of_entry(entry: AgentEntry, defaults: AgentCallDefaults, path: Path
 
     origin = f"{entry.name} in {path}"
     url, ca_file = expand_text(entry.url, origin), ca_file_of_entry(entry, path)
-    endpoint = Endpoint(url, origin, defaults=defaults, ca_file=ca_file)
+    shown = None if entry.client_certificate is None else path.parent / entry.client_certificate
+    endpoint = Endpoint(url, origin, defaults=defaults, ca_file=ca_file, client_certificate=shown)
     if entry.token is None:
         return endpoint
     token = expand_text(entry.token, origin)

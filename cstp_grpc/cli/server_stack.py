@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
+
+from pydantic import SecretStr
 
 from cstp_grpc.child_process import GRACE_SECONDS
 from cstp_grpc.cli.process_supervision import (
@@ -23,13 +26,14 @@ from cstp_grpc.cli.process_supervision import (
     stop_all,
 )
 from cstp_grpc.config import Settings, count_bridges, count_workers, dial_host, join_host_port
-from cstp_grpc.guardrails.rulebook_copy import RulebookCopy
+from cstp_grpc.guardrails.rulebook_files import RulebookCopy
 from cstp_grpc.server.deployment import INDEX_FOLDER, RULEBOOK_COPY, Deployment, WorkerTask
-from cstp_grpc.server.interceptors.call_limits import create_shared_memory
+from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
 from cstp_grpc.storage.locks import DataDirLock
 
 if TYPE_CHECKING:
     from cstp_grpc.server.app import App
+    from cstp_grpc.server.metrics_endpoint import MetricsEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,9 @@ class BridgeProcesses:
         `target` may be several `host:port`, separated by commas; `announced` is the address by which others reach the
         server. Raises ChildProcessFailed and PortReservationFailed.
         """
+        key = self._settings.auth.bridge_key
         task: dict[str, object] = {"target": target, "announced": announced}
+        task["bridge_key"] = None if key is None else key.get_secret_value()
         if len(self.processes) > 1:
             task["shared_ports"] = self._reserve()
         for each in self.processes:
@@ -158,6 +164,7 @@ class WorkerProcesses:
             self._limits_memory, self._vectors_memory = create_shared_memory(), create_shared_memory()
             for memory in (self._limits_memory, self._vectors_memory):
                 opened.callback(os.close, memory)
+            self._metrics = build_worker_metrics(opened, settings, number)
             self._index_url = start_index(opened, settings)
             self._opened = opened.pop_all()
         # The rules of an earlier run are not those with which a worker may begin.
@@ -179,6 +186,11 @@ class WorkerProcesses:
             )
             for index in range(number)
         ]
+
+    @property
+    def metrics_url(self) -> str | None:
+        """The URL of the metrics of all servers; None if there are none."""
+        return self._metrics.endpoint.url if self._metrics else None
 
     @property
     def target(self) -> str:
@@ -215,6 +227,9 @@ class WorkerProcesses:
         # All of them have their task by now, so that these waits overlap.
         for each in self.processes[1:]:
             each.wait_until_ready()
+        if self._metrics:
+            self._metrics.endpoint.start()
+            self._opened.callback(self._metrics.endpoint.stop)
 
     def keep_alive(self, notify: RestartCallback) -> None:
         """Restart each process whenever it dies."""
@@ -235,6 +250,7 @@ class WorkerProcesses:
         deployment = Deployment(
             supervised=True,
             private_port=self._private[index].port,
+            metrics_port=self._metrics.ports[index].port if self._metrics else None,
             limits_memory=self._limits_memory,
             vectors_memory=self._vectors_memory,
             index_url=self._index_url,
@@ -242,6 +258,38 @@ class WorkerProcesses:
             rulebook_copy=self._settings.data_dir / RULEBOOK_COPY,
         )
         return WorkerTask(f"worker {index + 1}", self._settings, deployment).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMetrics:
+    """Where workers tell their metrics, and what serves them together."""
+
+    ports: Sequence[PortReservation]
+    """Of each worker, on loopback."""
+    endpoint: MetricsEndpoint
+
+
+def build_worker_metrics(opened: ExitStack, settings: Settings, number: int) -> WorkerMetrics | None:
+    """Reserve ports for the metrics of workers, and build their endpoint; None if the settings ask for no metrics.
+
+    Raises ConfigError and PortReservationFailed.
+    """
+    if settings.metrics.port is None:
+        return None
+    # Imported here: a supervisor loads little besides the standard library.
+    from cstp_grpc.server.metrics_endpoint import METRICS_PATH, MetricsEndpoint
+    from cstp_grpc.server.worker_metrics import WorkerCollector
+
+    ports = [PortReservation(LOOPBACK, 0, "metrics.port") for _ in range(number)]
+    for reservation in ports:
+        opened.callback(reservation.release)
+    urls = {
+        str(index): f"http://{join_host_port(LOOPBACK, reservation.port)}{METRICS_PATH}"
+        for index, reservation in enumerate(ports, start=1)
+    }
+    token = settings.metrics.token
+    collector = WorkerCollector(urls, None if token is None else token.get_secret_value())
+    return WorkerMetrics(ports, MetricsEndpoint(collector, settings.metrics))
 
 
 def start_index(opened: ExitStack, settings: Settings) -> str | None:
@@ -274,6 +322,10 @@ class RunningServer(Protocol):
     def private_target(self) -> str:
         """The `host:port` without TLS for this process and its children."""
 
+    @property
+    def metrics_url(self) -> str | None:
+        """The URL of its metrics; None if there are none."""
+
     def reload(self) -> None:
         """Have files read again that may change while it runs; return at once."""
 
@@ -305,6 +357,7 @@ class ServerStack:
         self._workers: WorkerProcesses | None = None
         with ExitStack() as opened:
             if bridge:
+                settings = with_bridge_key(settings)
                 check_certificate(settings)
                 self._bridges = BridgeProcesses(settings, config_file, count_bridges(settings.serve), environment)
                 opened.callback(self._bridges.stop)
@@ -371,6 +424,14 @@ class ServerStack:
         """Stop the server of this process within what the bridge left of the drain time."""
         remaining = 0.0 if self._drains_until is None else self._drains_until - time.monotonic()
         app.stop(max(remaining, min(self._drain_seconds, GRACE_SECONDS)))
+
+
+def with_bridge_key(settings: Settings) -> Settings:
+    """Return the settings with a key by which the server recognizes its bridge, made here if none is configured."""
+    if settings.auth.bridge_key is not None:
+        return settings
+    key = SecretStr(secrets.token_urlsafe(32))
+    return settings.model_copy(update={"auth": settings.auth.model_copy(update={"bridge_key": key})})
 
 
 def check_certificate(settings: Settings) -> None:

@@ -30,6 +30,7 @@ from cstp_grpc.client.tls import tls_context
 from cstp_grpc.contract.json_values import restore_integers
 from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.spans import outgoing_trace
 
 T = TypeVar("T")
 
@@ -82,7 +83,7 @@ class A2aClient:
             # Security: the size limit counts bytes as they arrive, and a compressed body could become a thousand times
             # as large.
             headers=[("accept-encoding", "identity"), *bearer_header(token)],
-            event_hooks={"response": [limit_body_size]},
+            event_hooks={"request": [add_trace_headers], "response": [limit_body_size]},
             verify=tls_context(root_certificates),
             # `_run` limits each call as a whole; httpx limits only each read.
             timeout=None,
@@ -239,6 +240,11 @@ class IntegerJsonClient(httpx.AsyncClient):
     def build_request(self, method: str, url: httpx.URL | str, *, json: Any = None, **rest: Any) -> httpx.Request:
         """Return a request."""
         return super().build_request(method, url, json=restore_integers(json), **rest)
+
+
+async def add_trace_headers(request: httpx.Request) -> None:
+    """Add the headers of the trace that a request is part of, if there is one."""
+    request.headers.update(outgoing_trace.get())
 
 
 async def limit_body_size(response: httpx.Response) -> None:

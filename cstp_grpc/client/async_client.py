@@ -39,11 +39,12 @@ from cstp_grpc.client.grpc_transport import (
     target_scheme,
 )
 from cstp_grpc.client.retry import DEFAULT_RETRIES, AsyncRetrier, RetryPolicy
-from cstp_grpc.client.tls import channel_credentials
+from cstp_grpc.client.tls import channel_credentials, require_tls
 from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.errors import CstpError, InternalError, InvalidArgument
+from cstp_grpc.extras import require_extra
 from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
 from cstp_grpc.lazy_imports import LazyModule
 
@@ -125,7 +126,14 @@ class AsyncTransport(Protocol):
 class AsyncGrpcTransport:
     """Calls over one gRPC channel, which is opened in the event loop of the first call and bound to it."""
 
-    def __init__(self, target: str, token: str | None, *, root_certificates: bytes | None) -> None:
+    def __init__(
+        self,
+        target: str,
+        token: str | None,
+        *,
+        root_certificates: bytes | None,
+        client_certificate: Path | None = None,
+    ) -> None:
         scheme = target_scheme(target)
         if scheme in {"http", "https"}:
             raise InvalidArgument.field(
@@ -134,7 +142,7 @@ class AsyncGrpcTransport:
         self._target = target
         self._metadata = bearer_header(token)
         self._address = grpc_address(target)
-        self._credentials = channel_credentials(root_certificates) if scheme == "grpcs" else None
+        self._credentials = channel_credentials(root_certificates, client_certificate) if scheme == "grpcs" else None
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, Any] = {}
         self._closed = False
@@ -314,13 +322,20 @@ async def split_batches(items: Iterable[Any] | AsyncIterable[Any], size: int) ->
 
 
 def open_async_transport(
-    target: str, token: str | None, root_certificates: bytes | None, agent: str | None, config: str | Path | None
+    target: str,
+    token: str | None,
+    root_certificates: bytes | None,
+    agent: str | None,
+    config: str | Path | None,
+    client_certificate: Path | None = None,
 ) -> AsyncTransport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
     check_identity(target, token, agent)
     if is_folder_target(target):
+        require_extra("local")
         return async_local_transport.open_async_local_transport(target, agent, config)
-    return AsyncGrpcTransport(target, token, root_certificates=root_certificates)
+    require_tls(target_scheme(target), client_certificate)
+    return AsyncGrpcTransport(target, token, root_certificates=root_certificates, client_certificate=client_certificate)
 
 
 class AsyncCstpClient(AsyncCstp):
@@ -344,8 +359,10 @@ class AsyncCstpClient(AsyncCstp):
         root_certificates: bytes | None = None,
         agent: str | None = None,
         config: str | Path | None = None,
+        client_certificate: str | Path | None = None,
     ) -> None:
-        self._transport = open_async_transport(target, token, root_certificates, agent, config)
+        shown = None if client_certificate is None else Path(client_certificate)
+        self._transport = open_async_transport(target, token, root_certificates, agent, config, shown)
         self._calls = AsyncTransportCallExecutor(self._transport, AsyncRetrier(retries, sleep, random, clock), timeout)
         super().__init__(self._calls)
 

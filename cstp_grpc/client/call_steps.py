@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import uuid
 from collections.abc import Mapping
@@ -18,11 +19,12 @@ from cstp_grpc.errors import CstpError, InvalidArgument, MethodNotFound, QueryFa
 
 IDEMPOTENCY_FIELDS: Mapping[str, str] = {
     "cstp.v1.AnnounceIntentRequest": "correlation_id",
+    "cstp.v1.PreActionRequest": "announcement.correlation_id",
     "cstp.v1.RecordDecisionRequest": "request_id",
     "cstp.v1.ReviewDecisionRequest": "request_id",
     "liaison.v1.AppendMessageRequest": "message_id",
 }
-"""The idempotency key field of each request message that has one, by full message name."""
+"""The path of the idempotency key of each request message that has one, by full message name."""
 MAX_TIMEOUT_SECONDS: Final = 7 * 86_400.0
 """The largest timeout in seconds. Chosen: a week; sockets reject much larger values."""
 
@@ -90,13 +92,16 @@ def require_batch_size(size: int) -> None:
 
 def with_idempotency_key(request: Message) -> Message:
     """Return the request with an idempotency key, if its type has one and none is set."""
-    field = IDEMPOTENCY_FIELDS.get(request.DESCRIPTOR.full_name)
-    if field is None or request.HasField(field):
+    path = IDEMPOTENCY_FIELDS.get(request.DESCRIPTOR.full_name)
+    if path is None:
+        return request
+    *outer, field = path.split(".")
+    if functools.reduce(getattr, outer, request).HasField(field):
         return request
     # A copy, because the request belongs to the caller, who may send it again as another call.
     identified = type(request)()
     identified.CopyFrom(request)
-    setattr(identified, field, str(uuid.uuid4()))
+    setattr(functools.reduce(getattr, outer, identified), field, str(uuid.uuid4()))
     return identified
 
 

@@ -30,9 +30,11 @@ from cstp_grpc.client.call_steps import (
 from cstp_grpc.client.folder_target import is_folder_target
 from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport, target_scheme
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
+from cstp_grpc.client.tls import require_tls
 from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.errors import CstpError
+from cstp_grpc.extras import require_extra
 from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
 from cstp_grpc.lazy_imports import LazyModule
 
@@ -126,10 +128,11 @@ class CstpClient(Cstp):
     `target` is `grpc://host:port` (or just `host:port`), `grpcs://host:port` with TLS, the `http://` or `https://`
     address of a bridge, or `local:PATH`, a data folder that is used in this process without a server: as `agent` and by
     the configuration file `config`, in place of CSTP_CONFIG. `root_certificates` (PEM) replaces the system's
-    certificate authorities. `timeout` limits each
-    call in seconds, retries included, instead of the service config; every method takes its own. Calls that failed for
-    a transient reason are retried as `retries` says, if the contract declares them idempotent. `sleep`, `random` and
-    `clock` are for tests. Every method raises a CstpError whose class names the reason.
+    certificate authorities; `client_certificate` is a PEM file with a certificate and its key, which a server that asks
+    for one is shown. `timeout` limits each call in seconds, retries included, instead of the service config; every
+    method takes its own. Calls that failed for a transient reason are retried as `retries` says, if the contract
+    declares them idempotent. `sleep`, `random` and `clock` are for tests. Every method raises a CstpError whose class
+    names the reason.
     """
 
     def __init__(
@@ -145,8 +148,10 @@ class CstpClient(Cstp):
         root_certificates: bytes | None = None,
         agent: str | None = None,
         config: str | Path | None = None,
+        client_certificate: str | Path | None = None,
     ) -> None:
-        self._transport = open_transport(target, token, root_certificates, agent, config)
+        shown = None if client_certificate is None else Path(client_certificate)
+        self._transport = open_transport(target, token, root_certificates, agent, config, shown)
         self._calls = TransportCallExecutor(self._transport, Retrier(retries, sleep, random, clock), timeout)
         super().__init__(self._calls)
 
@@ -195,16 +200,31 @@ class CstpClient(Cstp):
 
 
 def open_transport(
-    target: str, token: str | None, root_certificates: bytes | None, agent: str | None, config: str | Path | None
+    target: str,
+    token: str | None,
+    root_certificates: bytes | None,
+    agent: str | None,
+    config: str | Path | None,
+    client_certificate: Path | None = None,
 ) -> Transport:
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
     check_identity(target, token, agent)
     if is_folder_target(target):
+        require_extra("local")
         return local_transport.open_local_transport(target, agent, config)
     scheme = target_scheme(target)
+    require_tls(scheme, client_certificate)
     if scheme in {"http", "https"}:
         # Not loaded before it is needed: HTTP takes a while, and most clients speak gRPC.
         from cstp_grpc.client.jsonrpc_transport import JsonRpcTransport
 
-        return JsonRpcTransport(target, token, root_certificates=root_certificates)
-    return GrpcTransport(target, token, secure=scheme == "grpcs", root_certificates=root_certificates)
+        return JsonRpcTransport(
+            target, token, root_certificates=root_certificates, client_certificate=client_certificate
+        )
+    return GrpcTransport(
+        target,
+        token,
+        secure=scheme == "grpcs",
+        root_certificates=root_certificates,
+        client_certificate=client_certificate,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 from urllib.parse import SplitResult, urlsplit
@@ -14,6 +15,7 @@ from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.contract.methods import RpcMethod, service_config
 from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.errors import InvalidArgument, Unavailable
+from cstp_grpc.spans import outgoing_trace
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Maximum size of a response. Chosen: 16 times gRPC's default, which long listings exceed."""
@@ -87,7 +89,15 @@ class Transport(Protocol):
 class GrpcTransport:
     """Calls over one gRPC channel. Thread-safe."""
 
-    def __init__(self, target: str, token: str | None, *, secure: bool, root_certificates: bytes | None) -> None:
+    def __init__(
+        self,
+        target: str,
+        token: str | None,
+        *,
+        secure: bool,
+        root_certificates: bytes | None,
+        client_certificate: Path | None = None,
+    ) -> None:
         self._target = target
         self._metadata = bearer_header(token)
         self._calls: dict[str, Any] = {}
@@ -95,7 +105,9 @@ class GrpcTransport:
         address = grpc_address(target)
         options = [*channel_options(address), *balancing_options()]
         if secure:
-            self._channel = grpc.secure_channel(address, channel_credentials(root_certificates), options)
+            self._channel = grpc.secure_channel(
+                address, channel_credentials(root_certificates, client_certificate), options
+            )
         else:
             self._channel = grpc.insecure_channel(address, options)
 
@@ -134,7 +146,8 @@ class GrpcTransport:
 
     def _begin(self, kind: Any, method: RpcMethod, request: Any, timeout: float | None) -> Any:
         try:
-            return self._callable(kind, method)(request, timeout=timeout, metadata=self._metadata)
+            metadata = (*self._metadata, *outgoing_trace.get())
+            return self._callable(kind, method)(request, timeout=timeout, metadata=metadata)
         except ValueError as error:
             # gRPC raises no error of its own for a closed channel.
             if self._closed:

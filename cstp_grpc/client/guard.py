@@ -56,6 +56,8 @@ class Blocked(Exception):
         self.violations = tuple(response.guardrail_status.violations)
         self.warnings = tuple(response.guardrail_status.warnings)
         self.suggestions = tuple(response.suggestions)
+        self.approvable = lacks_only_approvals(response.guardrail_status)
+        """Whether nothing but the approval of a person is missing."""
         super().__init__("\n".join(self._lines()))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,6 +76,13 @@ class Blocked(Exception):
             yield " ".join(filter(None, [f"- {by}: {violation.message}", violation.suggestion]))
         if self.suggestions:
             yield f"Suggestions: {'; '.join(self.suggestions)}"
+
+
+def lacks_only_approvals(verdict: cstp_pb2.GuardrailStatus) -> bool:
+    """Return whether a verdict would allow the action if a person approved it."""
+    return verdict.approval_required and all(
+        violation.severity == types_pb2.SEVERITY_APPROVE for violation in verdict.violations
+    )
 
 
 def unpickle_blocked(intent: str, response: bytes) -> Blocked:
@@ -157,7 +166,7 @@ def guard(client: AnyClient, intent: str | Callable[..., str], **options: Unpack
 
 
 class GuardPlan:
-    """Builds the calls of a guard and checks the responses. Raises TypeError for unknown options."""
+    """Builds the calls of a guard. Raises TypeError for unknown options."""
 
     def __init__(self, intent: str | Callable[..., str], options: GuardOptions) -> None:
         # A misspelled option, such as `stake`, would announce less than was meant.
@@ -185,13 +194,6 @@ class GuardPlan:
             **self._announced_values,
         )
 
-    def require_allowed(self, announcement: UnaryCall[Any], response: cstp_pb2.AnnounceIntentResponse) -> None:
-        """Raise Blocked if the action is not allowed."""
-        verdict = response.guardrail_status
-        # Fail closed: a response without a verdict has `allowed` false, and violations block even if it were true.
-        if not verdict.allowed or verdict.violations:
-            raise Blocked(announcement.values["intent"], response)
-
     def record_call(self, announcement: UnaryCall[Any]) -> UnaryCall[journal_pb2.Decision]:
         """Return the call that records the action; its idempotency key is derived from that of the announcement."""
         announced = announcement.values
@@ -210,6 +212,17 @@ class GuardPlan:
             visibility=self._visibility,
             request_id=str(uuid.uuid5(uuid.UUID(announced["correlation_id"]), "decision")),
         )
+
+
+def require_allowed(intent: str, response: cstp_pb2.AnnounceIntentResponse, *, approved: bool = False) -> None:
+    """Raise Blocked if an action is not allowed; `approved` says that a person has approved it."""
+    verdict = response.guardrail_status
+    # Fail closed: a response without a verdict has `allowed` false, and violations block even if it were true.
+    if verdict.allowed and not verdict.violations:
+        return
+    blocked = Blocked(intent, response)
+    if not (approved and blocked.approvable):
+        raise blocked
 
 
 def resolve_value(value: Any, arguments: CallArguments) -> Any:
@@ -242,23 +255,33 @@ def log_review_failure(decision: journal_pb2.Decision, error: BaseException) -> 
     logger.warning("The outcome of the decision %s could not be reviewed%s", decision.id, needed, exc_info=error)
 
 
+async def execute_call(client: AnyClient, call: UnaryCall[T], timeout: float | None) -> T:
+    """Execute a call with either kind of client; with a synchronous one it never suspends. Raises CstpError."""
+    if isinstance(client, AsyncCstpClient):
+        return await client.make(call, timeout)
+    return client.make(call, timeout)
+
+
 class GuardedAction:
     """One guarded action, from its announcement to its review.
 
     With a synchronous client its coroutines never suspend, so that one implementation serves both kinds of client.
     """
 
-    def __init__(self, client: AnyClient, plan: GuardPlan, arguments: CallArguments = ((), {})) -> None:
+    def __init__(
+        self, client: AnyClient, plan: GuardPlan, arguments: CallArguments = ((), {}), *, approved: bool = False
+    ) -> None:
         self._client = client
         self._plan = plan
         self._arguments = arguments
+        self._approved = approved
         self._decision: journal_pb2.Decision | None = None
 
     async def __aenter__(self) -> Announced:
         """Announce and record the action. Raises Blocked and CstpError."""
         announcement = self._plan.announce_call(self._arguments)
         response = await self._execute(announcement)
-        self._plan.require_allowed(announcement, response)
+        require_allowed(announcement.values["intent"], response, approved=self._approved)
         if self._plan.records:
             self._decision = await self._record(announcement)
         return Announced(response, self._decision)
@@ -285,9 +308,7 @@ class GuardedAction:
             raise record_permission_error(error) from error
 
     async def _execute(self, call: UnaryCall[T]) -> T:
-        if isinstance(self._client, AsyncCstpClient):
-            return await self._client.make(call, self._plan.timeout)
-        return self._client.make(call, self._plan.timeout)
+        return await execute_call(self._client, call, self._plan.timeout)
 
 
 class GuardedBlock:

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import SplitResult
 
@@ -31,6 +32,7 @@ from cstp_grpc.errors import (
     InvalidArgument,
     ServerUnreachable,
 )
+from cstp_grpc.spans import outgoing_trace
 
 ENDPOINT_PATH = "/cstp"
 GUARDRAIL_ID_KEY = "guardrailId"
@@ -48,12 +50,15 @@ class JsonRpcTransport:
         token: str | None,
         *,
         root_certificates: bytes | None,
+        client_certificate: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = jsonrpc_url(target)
         self._headers = {"content-type": "application/json", "accept": "application/json"} | dict(bearer_header(token))
         self._http = HttpClient(
-            tls_context(root_certificates, self._url.scheme), max_bytes=MAX_RESPONSE_BYTES, clock=clock
+            tls_context(root_certificates, self._url.scheme, client_certificate),
+            max_bytes=MAX_RESPONSE_BYTES,
+            clock=clock,
         )
         # Shared by threads: next() of a count is atomic.
         self._ids = itertools.count(1)
@@ -62,7 +67,8 @@ class JsonRpcTransport:
         """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
         call_id = next(self._ids)
         body = encode_call(method, request, call_id)
-        answer = send_http_request(self._http, "POST", self._url, self._headers, body, timeout)
+        headers = self._headers | dict(outgoing_trace.get())
+        answer = send_http_request(self._http, "POST", self._url, headers, body, timeout)
         result = read_result(answer, call_id, self._url.geturl())
         try:
             return json_codec.from_json(

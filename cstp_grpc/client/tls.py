@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from cstp_grpc.errors import ConfigError, InvalidArgument
+from cstp_grpc.extras import require_extra
 
 if TYPE_CHECKING:
     from cstp_grpc.card_keys import PublicKey
@@ -20,24 +21,62 @@ HASHED_CERTIFICATE_NAME = re.compile(r"[0-9a-f]{8}\.\d+")
 """The file names that OpenSSL reads in a folder of certificates."""
 
 
-def channel_credentials(root_certificates: bytes | None) -> grpc.ChannelCredentials:
+def channel_credentials(
+    root_certificates: bytes | None, client_certificate: Path | None = None
+) -> grpc.ChannelCredentials:
     """Return credentials that verify servers by the given authorities (PEM), or by the system's.
 
-    Raises InvalidArgument.
+    `client_certificate` is shown to servers that ask for one. Raises InvalidArgument.
     """
+    shown: bytes | None = None
+    if client_certificate is not None:
+        load_client_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), client_certificate)
+        shown = client_certificate.read_bytes()
     if root_certificates is None:
-        return grpc.ssl_channel_credentials(system_authorities())
+        return grpc.ssl_channel_credentials(system_authorities(), shown, shown)
     # Only to check them now: gRPC would fail at the first connection, without naming the reason.
     context_for_authorities(root_certificates)
-    return grpc.ssl_channel_credentials(root_certificates)
+    # The library reads the key and the certificates each from the whole file.
+    return grpc.ssl_channel_credentials(root_certificates, shown, shown)
 
 
-def tls_context(root_certificates: bytes | None, scheme: str = "https") -> ssl.SSLContext:
+def load_client_certificate(context: ssl.SSLContext, path: Path) -> None:
+    """Have a context show the certificate in a PEM file, which has its key, too. Raises InvalidArgument."""
+    try:
+        context.load_cert_chain(path, password=refuse_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise InvalidArgument.field(
+            "client_certificate", "is no PEM file with a certificate and its private key, without a password"
+        ) from error
+
+
+def refuse_password() -> str:
+    """Raise ValueError, since OpenSSL would ask for the password of a key on the terminal."""
+    raise ValueError("the key has a password")
+
+
+def require_tls(scheme: str, client_certificate: Path | None) -> None:
+    """Raise InvalidArgument for a certificate where no TLS would show it."""
+    if client_certificate is not None and scheme not in {"grpcs", "https"}:
+        raise InvalidArgument.field("client_certificate", "is for servers that speak TLS: grpcs:// and https://")
+
+
+def tls_context(
+    root_certificates: bytes | None, scheme: str = "https", client_certificate: Path | None = None
+) -> ssl.SSLContext:
     """Return the TLS context that verifies servers by the given authorities (PEM), or by the system's.
 
     For the scheme http, whose connections have no use for it, it trusts nobody instead of the system's authorities.
-    Raises InvalidArgument.
+    `client_certificate` is shown to servers that ask for one. Raises InvalidArgument.
     """
+    context = build_tls_context(root_certificates, scheme)
+    if client_certificate is not None:
+        load_client_certificate(context, client_certificate)
+    return context
+
+
+def build_tls_context(root_certificates: bytes | None, scheme: str) -> ssl.SSLContext:
+    """Return the TLS context for authorities, as `tls_context` does."""
     if root_certificates is None:
         # Measured: OpenSSL takes 20 to 30 ms to read the authorities of the system.
         return ssl.create_default_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -100,6 +139,7 @@ def read_card_keys(card_key: Path | None, key: str) -> list[PublicKey]:
     """
     if card_key is None:
         return []
+    require_extra("a2a")
     from cstp_grpc.card_keys import UnusableKey, read_public_keys
 
     try:

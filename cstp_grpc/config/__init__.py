@@ -19,14 +19,18 @@ if TYPE_CHECKING:
         join_host_port,
         silence_grpc,
     )
+    from cstp_grpc.config.exposure import describe_plain_listeners
     from cstp_grpc.config.listeners import (
         A2aSettings,
         AuthSettings,
         GrpcSettings,
+        MetricsSettings,
+        OtlpSettings,
         PushSettings,
         RateLimitSettings,
         ServerSettings,
         ServeSettings,
+        SharedRateLimitSettings,
         TlsSettings,
         TokenSettings,
         count_bridges,
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
         RetentionSettings,
         ShareSettings,
     )
+    from cstp_grpc.config.process_log import log_events_to_stderr
     from cstp_grpc.config.settings import AgentSettings, EmbeddingSettings, IndexSettings, ProviderSettings, Settings
     from cstp_grpc.config.yaml_file import add_peer, expand_text, parse_yaml, read_data_dir, read_text, replace_file
     from cstp_grpc.errors import ConfigError
@@ -69,14 +74,18 @@ else:
                 "join_host_port",
                 "silence_grpc",
             ),
+            "cstp_grpc.config.exposure": ("describe_plain_listeners",),
             "cstp_grpc.config.listeners": (
                 "A2aSettings",
                 "AuthSettings",
                 "GrpcSettings",
+                "MetricsSettings",
+                "OtlpSettings",
                 "PushSettings",
                 "RateLimitSettings",
                 "ServeSettings",
                 "ServerSettings",
+                "SharedRateLimitSettings",
                 "TlsSettings",
                 "TokenSettings",
                 "count_bridges",
@@ -99,7 +108,9 @@ else:
                 "QuorumSettings",
                 "RetentionSettings",
                 "ShareSettings",
+                "SharedRateLimitSettings",
             ),
+            "cstp_grpc.config.process_log": ("log_events_to_stderr",),
             "cstp_grpc.config.settings": (
                 "AgentSettings",
                 "EmbeddingSettings",
@@ -133,6 +144,8 @@ __all__ = [
     "GrpcSettings",
     "IndexSettings",
     "LiaisonSettings",
+    "MetricsSettings",
+    "OtlpSettings",
     "PeerSettings",
     "PillarSettings",
     "ProviderSettings",
@@ -144,6 +157,7 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "ShareSettings",
+    "SharedRateLimitSettings",
     "TlsSettings",
     "TokenSettings",
     "add_peer",
@@ -152,6 +166,7 @@ __all__ = [
     "count_bridges",
     "count_workers",
     "deep_merge",
+    "describe_plain_listeners",
     "describe_validation_error",
     "dial_host",
     "environment_without_settings",
@@ -161,6 +176,7 @@ __all__ = [
     "is_loopback",
     "join_host_port",
     "load_settings",
+    "log_events_to_stderr",
     "parse_yaml",
     "read_data_dir",
     "read_text",

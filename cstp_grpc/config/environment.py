@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,8 @@ class CommandEnvironment:
     """CSTP_TOKEN: the bearer token for a server that is not in an agents file."""
     ca_file: Path | None
     """CSTP_CA_FILE: a PEM file with the CA certificates for such a server."""
+    client_certificate: Path | None = None
+    """CSTP_CLIENT_CERTIFICATE: a PEM file with the certificate that such a server is shown, and its key."""
 
 
 def silence_grpc() -> None:
@@ -51,12 +53,24 @@ def command_environment() -> CommandEnvironment:
         agents_file=Path(agents_file) if agents_file else None,
         token=os.environ.get(f"{ENV_PREFIX}TOKEN") or None,
         ca_file=Path(ca_file) if ca_file else None,
+        client_certificate=Path(shown) if (shown := os.environ.get(f"{ENV_PREFIX}CLIENT_CERTIFICATE")) else None,
     )
 
 
 def inherited_environment(names: Iterable[str]) -> dict[str, str]:
     """Return those of the named variables that are set, for child processes."""
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def process_environment() -> dict[str, str]:
+    """Return all environment variables, for another process to have them."""
+    return dict(os.environ)
+
+
+def replace_environment(variables: Mapping[str, str]) -> None:
+    """Give this process the environment variables of another one."""
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 def environment_without_settings() -> dict[str, str]:

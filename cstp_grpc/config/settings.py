@@ -15,6 +15,8 @@ from cstp_grpc.config.listeners import (
     A2aSettings,
     AuthSettings,
     GrpcSettings,
+    MetricsSettings,
+    OtlpSettings,
     RateLimitSettings,
     ServerSettings,
     ServeSettings,
@@ -251,6 +253,31 @@ class AuditSettings(SettingsSection):
     """What the trail keeps of the actions that guardrails judge: `full`, all that they were judged by, so that `cstp
     guardrails replay` can judge them by other rules; `description`, their descriptions alone; or `nothing`. Of
     announcements whose content is not stored (`cstp.intent.store_received: false`) it keeps nothing in any case."""
+    keep_days: float | None = Field(default=None, gt=0, le=36500)
+    """After how many days entries are removed, up to a checkpoint; absent keeps them for ever. What is left still
+    verifies."""
+    keep_content_days: float | None = Field(default=None, gt=0, le=36500)
+    """After how many days the contents of entries are removed: descriptions of actions, and what guardrails judged.
+    Their hashes stay. Absent keeps them as long as the entries."""
+    checkpoint_entries: int = Field(default=1000, ge=1)
+    """After how many new entries a server signs a checkpoint of the trail."""
+    checkpoint_seconds: float = Field(default=300.0, gt=0)
+    """After how many seconds it signs one anyway if there are new entries; and when it stops."""
+    signing_key_file: Path | None = None
+    """The private Ed25519 key that signs checkpoints, in PEM. By default a server makes one, `audit-signing-key.pem` in
+    the data folder; `cstp audit public-key` prints the key that verifies its signatures."""
+
+
+class RecordRetentionSettings(SettingsSection):
+    """How long records stay; what is absent stays until it is deleted or erased. Other retention is where its room is
+    configured: `liaison.retention`, `approvals.keep_days`, `a2a.task_days`, `federation.callbacks`."""
+
+    decision_days: float | None = Field(default=None, gt=0, le=36_500)
+    """Days after its last change, reviews included, until a decision is deleted with its reviews and former contents;
+    only its id stays. What nodes of the Intent Layer say stays as long as they do."""
+    intent_days: float | None = Field(default=None, ge=2, le=36_500)
+    """Days until an announced intent is deleted, open or closed. Guardrails that ask for earlier outcomes do not count
+    those that are gone, so keep intents longer than their `within`."""
 
 
 class ProjectSettings(SettingsSection):
@@ -311,11 +338,22 @@ class IntentLayerSettings(SettingsSection):
             raise ConfigError("\n".join(lines))
 
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+LoggerName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,199}$")]
+
+
 class LoggingSettings(SettingsSection):
     """The log, one line an event on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: LogLevel = "info"
     """The least level that is written."""
+    levels: dict[LoggerName, LogLevel] = {}
+    """The same for loggers by name, and those below: `cstp_grpc.federation: debug`, `bridge: warning`."""
+    calls: Literal["off", "json", "logfmt"] = "off"
+    """Whether and in which form a line is written for each call: its request, trace, agent, method, status, duration,
+    verdict and number of results, and nothing of what was said."""
+    slow_call_seconds: float | None = Field(default=None, gt=0)
+    """From how long on a call is written as a warning, in the same form, even if not each call is."""
 
 
 class Settings(BaseModel):
@@ -355,6 +393,8 @@ class Settings(BaseModel):
     """Approvals by people of what guardrails of the severity `approve` ask about."""
     audit: AuditSettings = AuditSettings()
     """The audit trail."""
+    retention: RecordRetentionSettings = RecordRetentionSettings()
+    """How long records stay."""
     intent_layer: IntentLayerSettings = IntentLayerSettings()
     """The Intent Layer."""
     liaison: LiaisonSettings = LiaisonSettings()
@@ -363,6 +403,10 @@ class Settings(BaseModel):
     """Agents that are asked too."""
     logging: LoggingSettings = LoggingSettings()
     """The log."""
+    metrics: MetricsSettings = MetricsSettings()
+    """Metrics for Prometheus."""
+    otlp: OtlpSettings = OtlpSettings()
+    """Traces and metrics over OTLP."""
 
     @model_validator(mode="after")
     def check_auth(self) -> Settings:
@@ -373,6 +417,9 @@ class Settings(BaseModel):
             for key, host in hosts.items():
                 if not is_loopback(host):
                     raise ValueError(f"auth.enabled: false is accepted on loopback only, but {key} is {host}")
+            # Others reach a proxy on this machine, and through it everything.
+            if self.serve.behind_proxy:
+                raise ValueError("auth.enabled: false is accepted on loopback only, but serve.behind_proxy is true")
         return self
 
     @model_validator(mode="after")
@@ -417,6 +464,7 @@ class Settings(BaseModel):
             "liaison.v1.LiaisonService": self.liaison.enabled,
             "cstp.v1.TaskService": self.a2a.enabled,
             "cstp.v1.ApprovalService": self.approvals.enabled,
+            "cstp.v1.AdminService": self.auth.has_managed_tokens,
         }
         return frozenset(service for service in enabled if not enabled[service])
 

@@ -59,6 +59,8 @@ class RpcMethod:
     """Example params as JSON texts."""
     intent_type: str
     """The intent type named in its JSON-RPC errors, for instance `open_session`; empty if none."""
+    secret_response: bool = False
+    """Whether its response holds a secret, which nobody may keep."""
 
     @property
     def streaming(self) -> bool:
@@ -131,6 +133,7 @@ def _describe_rpc(service: ServiceDescriptor, rpc: MethodDescriptor) -> RpcMetho
         description=RPC_COMMENTS[path],
         examples=tuple(options.Extensions[options_pb2.example]),
         intent_type=options.Extensions[options_pb2.intent_type],
+        secret_response=options.Extensions[options_pb2.secret_response],
     )
 
 

@@ -1,4 +1,4 @@
-"""The journal: what agents may do with decisions."""
+"""The journal: how agents change decisions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import accumulate
 from typing import TypeVar
 
 from cstp_grpc.audit.model import AuditEvent, AuditSink
-from cstp_grpc.decisions.duplicates import find_duplicates
-from cstp_grpc.decisions.graph import read_graph
+from cstp_grpc.decisions.journal_reader import JournalReader, decision_not_found_error
 from cstp_grpc.decisions.journal_transaction import ChangeContext, CitationNotifier, JournalTransaction
 from cstp_grpc.decisions.lifecycle import (
     ImportCandidate,
@@ -35,64 +33,44 @@ from cstp_grpc.decisions.lifecycle import (
 from cstp_grpc.decisions.model import (
     Decision,
     DecisionContent,
-    DecisionFilter,
-    DecisionGraph,
     DecisionHistory,
     DecisionReview,
     DeletedDecision,
-    DuplicateReport,
     ImportRecord,
     ImportResult,
     Links,
-    estimate_content_size,
+    RemovalFilter,
 )
 from cstp_grpc.decisions.passages import PreparedTexts, decision_passages
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, ErasedRow, HistoryStore, IndexRow, JournalEntry
+from cstp_grpc.decisions.store import (
+    DecisionStore,
+    DeclaredLinks,
+    ErasedRow,
+    HistoryStore,
+    IndexRow,
+    JournalEntry,
+    JournalWrite,
+)
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.enums import Outcome, Visibility
-from cstp_grpc.errors import Conflict, NotFound, PermissionDenied
-from cstp_grpc.storage.pagination import Page, PageRequest
-from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.errors import Conflict, PermissionDenied
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.unicode_text import replace_unstorable
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DUPLICATE_SIMILARITY = 0.9
-"""Similarity of duplicates if none is given. Chosen: by all-MiniLM-L6-v2, pairs that are about the same have a median
-of 0.5; from 0.9 on little but a number or a name is different."""
-DUPLICATE_GROUPS = 20
 
-EXPORT_BATCH = 16
-"""Decisions that an export has in memory. Chosen: one may be as large as a message, though most are small."""
+class Journal(JournalReader):
+    """Records, reviews, shares and imports decisions, beside reading them.
 
-GRAPH_DEPTH = 2
-GRAPH_NODES = 100
-"""The bounds of a graph for which none were given. Chosen: what fits on a screen."""
-
-MAX_SHOWN_FORMER = 10
-"""Former contents that are returned with a decision at most, each of which may be as large as a message."""
-
-MAX_FORMER_BYTES = 512 * 1024
-"""Estimated bytes of the former contents that are returned. Chosen: an eighth of what a message may hold."""
-
-MAX_SHOWN_REVIEWS = 50
-"""Reviews that are returned with a decision. Chosen: with lessons of 5000 characters at most a quarter of a MB."""
-
-
-class Journal:
-    """Records, reads, reviews, shares and imports decisions, and shows each agent only what it may read.
-
-    A decision is private to the agent that recorded it until that agent shares it; for others a private one does not
-    exist, and for peers neither does a shared one that the read policy hides. Each change is one transaction with its
-    audit entries and its numbers in the change log. `listener` gets the changed rows and `erasure_listener` the deleted
-    ones after the commit and before the caller gets its answer, so that a search finds them, or not, at once.
-
-    Reading methods raise QueryFailed, writing methods Unavailable, if the store does not respond.
+    Each change is one transaction with its audit entries and its numbers in the change log. `listener` gets the changed
+    rows and `erasure_listener` the deleted ones after the commit and before the caller gets its answer, so that a
+    search finds them, or not, at once. Writing methods raise Unavailable if the store does not respond.
     """
 
     def __init__(
@@ -108,13 +86,10 @@ class Journal:
         citations: CitationNotifier | None = None,
         erasure_listener: Callable[[Sequence[ErasedRow]], None] | None = None,
     ) -> None:
-        self._store = store
-        self._history = history
+        super().__init__(store, history, embedder, clock)
         self._outbox = outbox
         self._writer = writer
-        self._embedder = embedder
         self._sink = sink
-        self._clock = clock
         self._listener = listener
         self._citations = citations
         self._erasure_listener = erasure_listener
@@ -128,44 +103,6 @@ class Journal:
         """The token of the latest revision that this journal has written or found in its writes."""
         return self._tokens.write(self._revision)
 
-    def read_state(self) -> int:
-        """Return a number that is a greater one after each change of a decision; see `DecisionStore`."""
-        return self._store.read_state()
-
-    def get(self, decision_id: str, caller: str) -> Decision:
-        """Return a decision: the caller's own as a whole, another's shared one without its private parts.
-
-        Raises NotFound, also for another's private one.
-        """
-        decision = self._store.get(decision_id)
-        if decision is None or not self._store.may_read(decision, caller):
-            raise decision_not_found_error(decision_id)
-        return redact_decisions(self._store, [decision], caller)[0]
-
-    def get_with_history(self, decision_id: str, caller: str) -> tuple[Decision, DecisionHistory]:
-        """Return a decision as `get` does, and its history. Raises NotFound."""
-        decision = self.get(decision_id, caller)
-        return decision, self._read_history(decision, caller)
-
-    def list(
-        self, caller: str, filters: DecisionFilter, page: PageRequest, *, review_due: bool = False
-    ) -> Page[Decision]:
-        """Return a page of the readable decisions, latest first, without contexts and texts of reasons.
-
-        With `review_due` only the caller's own whose review is due. Raises InvalidArgument for a page token of another
-        listing.
-        """
-        found = self._store.page(caller, filters, page, self._clock() if review_due else None)
-        return Page(redact_decisions(self._store, found.items, caller), found.next_token)
-
-    def export_page(self, caller: str, filters: DecisionFilter, page_token: str) -> Page[Decision]:
-        """Return the next few of the readable decisions, latest first, as `get` does."""
-        found = self._store.page(caller, filters, PageRequest(EXPORT_BATCH, page_token))
-        # Listed ones lack their private parts. One that was deleted or unshared since then is left out.
-        read = [self._store.get(item.id) if item.agent == caller else item for item in found.items]
-        present = [item for item in read if item is not None]
-        return Page(redact_decisions(self._store, present, caller), found.next_token)
-
     def record(
         self,
         content: DecisionContent,
@@ -173,11 +110,30 @@ class Journal:
         caller: str,
         request_id: str,
         idempotency_key: str | None = None,
+        key_name: str = "requestId",
     ) -> Decision:
         """Record a decision of the caller and return it; those of the caller it supersedes become superseded.
 
         Recording the same content under the same key again returns the existing decision in its present state. Raises
-        Conflict if the key was used for another content, and QueryFailed if the embedder fails.
+        Conflict, which calls the key by its name, if it was used for another content, and QueryFailed if the embedder
+        fails.
+        """
+        write = self._writer.run(self.prepare_record(content, links, caller, request_id, idempotency_key, key_name))
+        self.publish(write)
+        return write.result
+
+    def prepare_record(
+        self,
+        content: DecisionContent,
+        links: Links,
+        caller: str,
+        request_id: str,
+        idempotency_key: str | None,
+        key_name: str = "requestId",
+    ) -> Callable[[UnitOfWork], JournalWrite[Decision]]:
+        """Return a function that records a decision within a transaction; `publish` its result. It raises Conflict.
+
+        Texts are embedded before, which may raise QueryFailed.
         """
         change = self._change_context(caller, request_id)
         content, links = normalize_content(content), normalize_links(links)
@@ -189,9 +145,9 @@ class Journal:
         def job(transaction: JournalTransaction) -> Decision:
             known = transaction.find_recorded(idempotency_key) if idempotency_key is not None else None
             if known is not None:
-                return require_same_content(known, entry)
+                return require_same_content(known, entry, key_name)
             if idempotency_key is not None and transaction.was_deleted(idempotency_key):
-                raise Conflict("requestId was used to record a decision that is deleted")
+                raise Conflict(f"{key_name} was used to record a decision that is deleted")
             transaction.insert([entry])
             transaction.put_vectors(self._embedder.model, [prepared.vectors_of(entry.decision)])
             if links != Links():
@@ -199,7 +155,7 @@ class Journal:
             transaction.record_event(AuditEvent.DECISION_RECORDED, entry.decision)
             return entry.decision
 
-        return self._write(change, job)
+        return self._prepare_write(change, job)
 
     def review(
         self,
@@ -314,18 +270,6 @@ class Journal:
 
         return self._write(self._change_context(caller, request_id), job)
 
-    def read_graph(self, decision_id: str, caller: str, depth: int, max_nodes: int) -> DecisionGraph:
-        """Return the graph of a readable decision; 0 stands for the usual bounds. Raises NotFound."""
-        root = self.get(decision_id, caller)
-        return read_graph(self._store, root, caller, depth or GRAPH_DEPTH, max_nodes or GRAPH_NODES)
-
-    def find_duplicates(
-        self, caller: str, filters: DecisionFilter, min_similarity: float | None, limit: int
-    ) -> DuplicateReport:
-        """Return groups of the caller's own decisions that say nearly the same; 0 is the usual number of groups."""
-        least = DUPLICATE_SIMILARITY if min_similarity is None else min_similarity
-        return find_duplicates(self._store, self._embedder.model, caller, filters, least, limit or DUPLICATE_GROUPS)
-
     def delete(self, decision_id: str, caller: str, request_id: str) -> DeletedDecision:
         """Delete a decision of the caller, or return what is left of one that is deleted already.
 
@@ -339,6 +283,24 @@ class Journal:
             entry = self._own_entry(transaction, decision_id, caller)
             transaction.record_event(AuditEvent.DECISION_DELETED, entry.decision)
             return transaction.delete(entry)
+
+        return self._write(self._change_context(caller, request_id), job)
+
+    def remove(
+        self, conditions: RemovalFilter, limit: int, reason: str, caller: str, request_id: str, owner: str | None = None
+    ) -> int:
+        """Delete up to `limit` decisions that meet conditions, whoever they belong to, and return their number.
+
+        The audit trail gets the reason, and no titles; with `owner` another name takes the place of the agents in what
+        is left of the decisions. Raises Unavailable.
+        """
+
+        def job(transaction: JournalTransaction) -> int:
+            entries = transaction.load(transaction.find_removable(conditions, limit))
+            for entry in entries.values():
+                transaction.record_event(AuditEvent.DECISION_DELETED, entry.decision, reason)
+                transaction.delete(entry, owner)
+            return len(entries)
 
         return self._write(self._change_context(caller, request_id), job)
 
@@ -449,30 +411,32 @@ class Journal:
             raise PermissionDenied(f"{decision_id} belongs to another agent, which alone may change it")
         return entry
 
-    def _read_history(self, decision: Decision, caller: str) -> DecisionHistory:
-        """Return the history of a decision as an agent may see it."""
-        own = decision.agent == caller
-        history = self._history.read_history(decision.id, MAX_SHOWN_REVIEWS, MAX_SHOWN_FORMER if own else 0)
-        sizes = accumulate(estimate_content_size(item.content) for item in history.former)
-        shown = sum(size <= MAX_FORMER_BYTES for size in sizes)
-        return replace(history, former=history.former[:shown])
-
     def _change_context(self, caller: str, request_id: str) -> ChangeContext:
         return ChangeContext(caller, request_id, self._clock())
 
     def _write(self, change: ChangeContext, job: Callable[[JournalTransaction], T]) -> T:
-        """Run a job in a transaction and pass the changed rows to the listener."""
+        """Run a job in a transaction of its own, and publish what it changed."""
+        write = self._writer.run(self._prepare_write(change, job))
+        self.publish(write)
+        return write.result
 
-        def run(unit_of_work: UnitOfWork) -> tuple[T, Sequence[IndexRow], Sequence[ErasedRow]]:
+    def _prepare_write(
+        self, change: ChangeContext, job: Callable[[JournalTransaction], T]
+    ) -> Callable[[UnitOfWork], JournalWrite[T]]:
+        def run(unit_of_work: UnitOfWork) -> JournalWrite[T]:
             # First of all, before the job reads: what it reads then stays valid until the commit, and two servers
             # cannot deadlock. See `GlobalWriteLock`.
             self._outbox.hold(unit_of_work)
             transaction = JournalTransaction(
                 unit_of_work, self._store, self._history, self._outbox, self._sink, change, self._citations
             )
-            return job(transaction), transaction.rows(self._embedder.model), transaction.erased
+            return JournalWrite(job(transaction), transaction.rows(self._embedder.model), transaction.erased)
 
-        result, rows, erased = self._writer.run(run)
+        return run
+
+    def publish(self, write: JournalWrite[T]) -> None:
+        """Let searches find what a committed transaction changed; before the caller gets its answer."""
+        rows, erased = write.rows, write.erased
         # The commit is on disk. If the process is killed before the matrix has the rows, nothing is lost: the matrix of
         # the next process is built from the journal, and the index is fed from the change log.
         if rows:
@@ -483,18 +447,12 @@ class Journal:
             with self._lock:
                 changed = [row.revision for row in rows[-1:]] + [row.revision for row in erased[-1:]]
                 self._revision = max(self._revision, *changed)
-        return result
 
 
-def decision_not_found_error(decision_id: str) -> NotFound:
-    """Return the error for a decision that does not exist, or that the caller may not know of."""
-    return NotFound(f"there is no decision {decision_id}")
-
-
-def require_same_content(known: JournalEntry, entry: JournalEntry) -> Decision:
+def require_same_content(known: JournalEntry, entry: JournalEntry, key_name: str) -> Decision:
     """Return the decision recorded under a key. Raises Conflict if its content is different."""
     if known.content_hash != entry.content_hash:
-        raise Conflict("requestId was used to record another decision")
+        raise Conflict(f"{key_name} was used to record another decision")
     return known.decision
 
 

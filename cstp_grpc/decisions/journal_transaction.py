@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.lifecycle import content_of, has_same_content, review_of, with_status
-from cstp_grpc.decisions.model import Decision, DecisionLink, DecisionReview, DeletedDecision, LinkType
+from cstp_grpc.decisions.model import Decision, DecisionLink, DecisionReview, DeletedDecision, LinkType, RemovalFilter
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.store import (
     DecisionStore,
@@ -131,6 +131,7 @@ class JournalTransaction:
         """
         replaced = {link.to_id for link in added if link.type is LinkType.SUPERSEDES}
         followed: set[str] = set()
+        # Nothing is followed twice, so that a circle of links ends, too.
         while replaced and len(followed) < MAX_FOLLOWED:
             followed |= replaced
             found = [entry.decision for entry in self.load(replaced).values()]
@@ -152,10 +153,19 @@ class JournalTransaction:
         if not has_same_content(before, after):
             self._history.add_former(self._unit_of_work, before.decision.id, content_of(before), self._change.at)
 
-    def delete(self, entry: JournalEntry) -> DeletedDecision:
-        """Delete a decision of the caller's, and update the status of those that it superseded."""
+    def find_removable(self, conditions: RemovalFilter, limit: int) -> list[str]:
+        """Return the ids of up to `limit` decisions that meet conditions."""
+        return self._store.find_removable(self._unit_of_work, conditions, limit)
+
+    def delete(self, entry: JournalEntry, owner: str | None = None) -> DeletedDecision:
+        """Delete a decision, and update the status of those that it superseded.
+
+        With `owner` another name takes the place of its agent in what is left of it.
+        """
         item = entry.decision
         deleted = DeletedDecision(item.id, item.agent, self._change.at, entry.idempotency_key)
+        if owner is not None:
+            deleted = DeletedDecision(item.id, owner, self._change.at)
         revision = self._outbox.append(self._unit_of_work, item.id)
         self._history.erase(self._unit_of_work, item.id)
         targets = self._store.delete(self._unit_of_work, item.id)
@@ -181,14 +191,14 @@ class JournalTransaction:
         self.insert(entries)
         self.update_status(self._store.restore_links(self._unit_of_work, ids))
 
-    def record_event(self, event: AuditEvent, decision: Decision) -> None:
-        """Write a change of a decision to the audit trail."""
+    def record_event(self, event: AuditEvent, decision: Decision, text: str | None = None) -> None:
+        """Write a change of a decision to the audit trail; `text` takes the place of its title."""
         entry = AuditEntry(
             timestamp=self._change.at,
             event=event,
             requesting_agent=self._change.caller,
             request_id=self._change.request_id,
-            action=decision.title,
+            action=decision.title if text is None else text,
             decision_id=decision.id,
         )
         self._sink.append(self._unit_of_work, entry)

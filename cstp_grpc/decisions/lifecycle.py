@@ -26,7 +26,7 @@ from cstp_grpc.decisions.model import (
 from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, JournalEntry
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.unicode_text import replace_unstorable
 
 MAX_LINKS_OF_KIND = 100
 """Links of one kind from a decision. Chosen: as many as the contract takes when a decision is recorded."""

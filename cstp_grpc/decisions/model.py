@@ -178,6 +178,16 @@ class DecisionHistory:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovalFilter:
+    """Which decisions are removed, whoever they belong to; None does not restrict."""
+
+    agent: str | None = None
+    except_agent: str | None = None
+    unchanged_since: datetime | None = None
+    """Only those that were last changed before this instant."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeletedDecision:
     """What is left of a deleted decision: its id, its agent, and the key it was recorded under."""
 
@@ -299,6 +309,7 @@ def build_predicate(filters: DecisionFilter) -> Predicate:
 
 def filter_predicates(filters: DecisionFilter) -> Iterator[Predicate]:
     """Yield a predicate for each condition of a filter."""
+    # Only what is asked for: each match of each search is judged by all of these.
     if (category := filters.category) is not None:
         yield lambda decision: decision.category == category
     if (project := filters.project) is not None:

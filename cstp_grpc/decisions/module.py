@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import timedelta
+from typing import Final, Protocol
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
 from cstp_grpc.config.settings import StorageSettings
 from cstp_grpc.decisions.journal import Journal
-from cstp_grpc.decisions.journal_feed import JournalFeed
+from cstp_grpc.decisions.journal_reader import JournalFeed
 from cstp_grpc.decisions.journal_transaction import CitationNotifier
+from cstp_grpc.decisions.model import RemovalFilter
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.revision_tokens import RevisionTokens, SyncedRevisionGate
 from cstp_grpc.decisions.search.chroma_process import (
@@ -22,8 +25,7 @@ from cstp_grpc.decisions.search.chroma_process import (
 )
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.index_supervisor import IndexFeeder, IndexFollower, IndexSupervisor
-from cstp_grpc.decisions.search.matrix_sync import MatrixLoader, MatrixSync
-from cstp_grpc.decisions.search.passage_refresher import PassageRefresher
+from cstp_grpc.decisions.search.matrix_sync import MatrixLoader, MatrixSync, PassageRefresher
 from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.servicer import JournalService
@@ -33,12 +35,23 @@ from cstp_grpc.decisions.sql_links import SqlBackgroundReader
 from cstp_grpc.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import BackgroundReader, ErasedRow, IndexRow
+from cstp_grpc.enums import INTENT_LAYER_AGENT
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
+from cstp_grpc.measures import Measure, Readings, read_labelled, read_value
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.open_services import INDEX_HEALTH
 from cstp_grpc.server_module import Module, SharedParts
+from cstp_grpc.storage.background_work import ExpiryTask
 from cstp_grpc.storage.subscriptions import WatchLimits
+
+logger = logging.getLogger(__name__)
+
+RETENTION_SECONDS: Final = 600.0
+"""Interval between looks for expired decisions: retention is in days, so minutes do not matter."""
+REMOVAL_BATCH: Final = 50
+"""Decisions that one transaction removes at most, each with its reviews, vectors and links. Chosen: other writes wait
+for it."""
 
 
 class ChangeObserver(Protocol):
@@ -96,11 +109,16 @@ def build_decisions_module(
         settings.index.overfetch,
         SyncedRevisionGate(tokens, matrix_sync),
         None if shared.deployment.resident else loader,
+        shared.observers.searches,
     )
     servicer = JournalService(journal, feed, shared.pools[PoolName.OTHERS].run)
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
-        late_background=[PassageRefresher(store, journal, embedder.model), *([] if index is None else [index])],
+        late_background=[
+            PassageRefresher(store, journal, embedder.model),
+            *([] if index is None else [index]),
+            *build_retention(shared, journal),
+        ],
         begin_stop=[feed.close, *([] if index is None else [index.begin_stop])],
         # The feed after the matrix: who is told of a change finds it by a search.
         on_foreign_commit=[
@@ -108,8 +126,44 @@ def build_decisions_module(
             feed.check_for_new,
         ],
         health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
+        measures=[*build_search_measures(store, matrix, index), build_watcher_measure("decisions", feed)],
     )
     return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)
+
+
+def build_search_measures(
+    store: SqlDecisionStore, matrix: VectorMatrix, index: IndexSupervisor | None
+) -> list[Measure]:
+    """Build the figures of the vectors in memory and of the index, if there is one."""
+    rows = Measure("matrix_rows", "Decisions whose vectors are in memory.", read_value(lambda: matrix.size))
+    if index is None:
+        return [rows]
+
+    def read_lag() -> Readings:
+        # While it is not ready it has no revision: `index_ready` tells, and a lag of nothing would mislead.
+        reached = index.ready_revision
+        return {} if reached is None else {(): max(store.newest_revision() - reached, 0)}
+
+    return [
+        rows,
+        Measure(
+            "index_ready", "Whether the vector index serves searches.", read_value(lambda: index.state() == "ready")
+        ),
+        Measure("index_lag_revisions", "Changes of the journal that the vector index does not have yet.", read_lag),
+    ]
+
+
+class WatchFeed(Protocol):
+    """A feed that has watchers."""
+
+    @property
+    def open_count(self) -> int:
+        """How many watchers it has."""
+
+
+def build_watcher_measure(kind: str, feed: WatchFeed) -> Measure:
+    """Build the figure of the watchers of a feed, which `kind` names among others."""
+    return Measure("watchers", "Open streams of changes.", read_labelled(kind, lambda: feed.open_count), ("kind",))
 
 
 def build_journal(
@@ -141,6 +195,22 @@ def build_journal(
     )
 
 
+def build_retention(shared: SharedParts, journal: Journal) -> list[ExpiryTask]:
+    """Build the removal of decisions that did not change for as long as the settings say."""
+    days = shared.settings.retention.decision_days
+    if days is None:
+        return []
+
+    def remove_batch() -> bool:
+        # Nodes stay as long as the Intent Layer says them; it would only copy them again.
+        old = RemovalFilter(except_agent=INTENT_LAYER_AGENT, unchanged_since=shared.clock() - timedelta(days=days))
+        agent = shared.settings.agent.name
+        return journal.remove(old, REMOVAL_BATCH, "expired", agent, "") == REMOVAL_BATCH
+
+    complaint = "expired decisions are not deleted"
+    return [ExpiryTask("decision-retention", remove_batch, RETENTION_SECONDS, logger, complaint)]
+
+
 def build_feed(shared: SharedParts, store: SqlDecisionStore, tokens: RevisionTokens) -> JournalFeed:
     """Build the feed of changed decisions."""
     storage = shared.settings.storage
@@ -162,8 +232,9 @@ def build_watch_limits(storage: StorageSettings) -> WatchLimits:
 
 def build_read_policy(settings: Settings) -> ReadPolicy:
     """Build the read policy: agents with a peer token, or the name of a peer, read only what is shared with peers."""
-    named = {peer.name for peer in settings.federation.peers}
-    peers = [token.name for token in settings.auth.tokens if token.peer or token.name in named]
+    # Also peers without a token in the settings: they may have one that was made while servers run.
+    named = [peer.name for peer in settings.federation.peers]
+    peers = [*named, *(token.name for token in settings.auth.tokens if token.peer)]
     share = settings.federation.share
     return ReadPolicy.of(peers, share.categories, share.tags)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cstp_grpc.caller import RELAYED_READER
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.enums import Visibility
-from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.unicode_text import replace_unstorable
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.journal import Journal
-from cstp_grpc.decisions.journal_feed import JournalFeed
+from cstp_grpc.decisions.journal_reader import JournalFeed
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportRecord, ImportResult, Links, SourceLinks
 from cstp_grpc.enums import Visibility
 from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc

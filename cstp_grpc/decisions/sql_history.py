@@ -22,8 +22,8 @@ from cstp_grpc.decisions.sql_mapping import OUTCOME, split_into_chunks
 from cstp_grpc.decisions.sql_tables import decision_reviews, deleted_decisions, former_contents
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.unicode_text import replace_unstorable
 
 REVIEW = (
     decision_reviews.c.reviewer,
@@ -77,6 +77,7 @@ class SqlHistoryStore:
         """Add the content that a decision had until an instant."""
         values: Mapping[str, object] = {
             "decision_id": decision_id,
+            # Read in the transaction that holds the one order of writes, so that no two changes take the same number.
             "revision": self.read_revision(unit_of_work, decision_id),
             "replaced_at": at,
             "content": content_to_json(content),
@@ -163,6 +164,7 @@ def former_from_row(row: Row[*tuple[Any, ...]]) -> FormerContent:
 
 def content_to_json(content: DecisionContent) -> dict[str, object]:
     """Return the JSON of a content, without absent values."""
+    # 0.0 and False are stated, and stay.
     values = {name: value for name, value in asdict(content).items() if value not in (None, ())}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 

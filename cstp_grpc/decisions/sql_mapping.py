@@ -1,24 +1,29 @@
-"""Conditions on decisions in SQL, and the mapping between decisions and rows."""
+"""Conditions on decisions in SQL, the mapping between decisions and rows, and reading what searches show of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
-from sqlalchemy import BindParameter, ColumnElement, Row, Text, and_, bindparam, cast, exists, or_
+from cachetools import LRUCache
+from sqlalchemy import BindParameter, ColumnElement, Row, Select, Text, and_, bindparam, cast, exists, func, or_, select
 
 from cstp_grpc.decisions.decision_terms import NO_TERMS, TERM_TYPE
-from cstp_grpc.decisions.model import Decision, DecisionFilter, Links, Reason
+from cstp_grpc.decisions.model import Decision, DecisionFilter, Links, Reason, estimate_memory_bytes
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_tables import decision_tags, decision_terms, decision_vectors, decisions
 from cstp_grpc.decisions.store import IndexRow, JournalEntry, PassageVectors, Vectors
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import decode_page_token, encode_page_token, from_microseconds, to_microseconds
-from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.unit_of_work import CompiledStatement, DriverConnection
+from cstp_grpc.unicode_text import replace_unstorable
 
 T = TypeVar("T")
 AnyRow = Row[*tuple[Any, ...]]
@@ -245,6 +250,7 @@ def readable_condition(sharing: ReadPolicy, caller: str) -> ColumnElement[bool]:
 
 def filter_conditions(filters: DecisionFilter) -> list[ColumnElement[bool]]:
     """Return the conditions of a filter; empty for a filter that does not restrict."""
+    # Texts are compared as they would have been stored, or some that are stored would never be found.
     column = decisions.c
     found: list[ColumnElement[bool]] = []
     for field, text in (
@@ -295,3 +301,105 @@ def after_token_condition(token: str, listing: ListingKey) -> ColumnElement[bool
     column = decisions.c
     # The first condition follows from the second; it lets the database begin at the right place of its index.
     return and_(column.date <= date, or_(column.date < date, column.id > decision_id))
+
+
+CACHE_BYTES = 8 * 1024 * 1024
+"""Memory for cached decisions. Chosen: some thousand of them, small beside the model of the embedder."""
+
+PARAMETERS = tuple(f"id_{place}" for place in range(2 * CHUNK))
+"""The names of the parameters for ids; twice CHUNK, since `_rows` rounds their number up to a power of two."""
+
+SelectedColumns = tuple[ColumnElement[Any], ...]
+WITH_REVISION: SelectedColumns = (*SUMMARY, decisions.c.revision)
+REVISIONS: SelectedColumns = (func.count(), func.sum(decisions.c.revision))
+
+
+@dataclass(slots=True)
+class CachedSummary:
+    """A decision as it was in a revision, and the latest known state of the journal in which it still was so."""
+
+    decision: Decision
+    revision: int
+    # Written by any thread without a lock: an older state in place of a later one only makes it be checked again.
+    state: int | None
+
+
+class CachedSummaryReader:
+    """Reads decisions without context, texts of reasons, source and links. Safe for many threads.
+
+    It caches the decisions read last with their revisions, which grow with every change. Each read checks that the
+    database still has these revisions, and reads the decisions themselves only if it does not. With `read_state`, which
+    is `DecisionStore.read_state` if that asks no database, there is no check until the state is another one.
+    """
+
+    def __init__(self, database: Database, read_state: Callable[[], int] | None = None) -> None:
+        self._database = database
+        self._read_state = read_state
+        # Guards the cache, which reorders its entries even when it is read. Not held while the database is asked.
+        self._lock = threading.Lock()
+        self._cached: LRUCache[str, CachedSummary] = LRUCache(
+            CACHE_BYTES, getsizeof=lambda known: estimate_memory_bytes(known.decision)
+        )
+        self._statement = cache(
+            lambda columns, count: CompiledStatement(summary_query(columns, count), database.dialect)
+        )
+
+    def read(self, ids: Sequence[str]) -> list[Decision]:
+        """Return the decisions that exist, without checking who may read them. Raises QueryFailed."""
+        # Before the database is asked, which may be ahead of it.
+        state = None if self._read_state is None else self._read_state()
+        with self._lock:
+            known = {key: found for key in ids if (found := self._cached.get(key)) is not None}
+        unchecked = {key: found for key, found in known.items() if state is None or found.state != state}
+        if unchecked or len(known) < len(ids):
+            with self._database.open_driver_connection() as driver:
+                return [
+                    decision
+                    for chunk in split_into_chunks(ids)
+                    for decision in self._read_chunk(driver, chunk, known, state)
+                ]
+        return [found.decision for found in known.values()]
+
+    def _read_chunk(
+        self, driver: DriverConnection, ids: Sequence[str], cached: Mapping[str, CachedSummary], state: int | None
+    ) -> list[Decision]:
+        known = {key: cached[key] for key in ids if key in cached}
+        # One stale decision makes all be read again, which is simpler and seldom: most decisions never change.
+        if self._are_current(driver, known):
+            for found in known.values():
+                found.state = state
+        else:
+            known = {}
+        missing = [key for key in ids if key not in known]
+        rows = self._rows(driver, missing, WITH_REVISION)
+        read = [CachedSummary(summary_from_row(row), row[-1], state) for row in rows]
+        if read:
+            with self._lock:
+                self._cached.update((found.decision.id, found) for found in read)
+        return [found.decision for found in (*known.values(), *read)]
+
+    def _are_current(self, driver: DriverConnection, known: Mapping[str, CachedSummary]) -> bool:
+        """Return True if all cached decisions exist in their cached revisions.
+
+        Revisions only grow, so comparing their sum is enough.
+        """
+        # An aggregate takes one row, which matters on the event loop: the driver releases the interpreter's lock for
+        # every row, and gets it back only in its turn.
+        present = self._rows(driver, list(known), REVISIONS)
+        return not present or list(present[0]) == [len(known), sum(found.revision for found in known.values())]
+
+    def _rows(self, driver: DriverConnection, ids: Sequence[str], columns: SelectedColumns) -> list[Sequence[Any]]:
+        """Return the given columns of the decisions that exist; nothing without `ids`."""
+        if not ids:
+            return []
+        # Rounded up to a power of two by repeating the last id, which changes no result: so ten statements serve all
+        # lengths, each compiled once.
+        count = 1 << (len(ids) - 1).bit_length()
+        named = dict(zip(PARAMETERS, [*ids, *[ids[-1]] * (count - len(ids))], strict=False))
+        return self._statement(columns, count).fetch(driver, named)
+
+
+def summary_query(columns: SelectedColumns, count: int) -> Select[Any]:
+    """Return the statement that reads `count` decisions by their ids."""
+    ids = [bindparam(name, type_=decisions.c.id.type) for name in PARAMETERS[:count]]
+    return select(*columns).where(decisions.c.id.in_(ids))

@@ -10,7 +10,15 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Select, bindparam, delete, exists, func, insert, or_, select, update
 
 from cstp_grpc.decisions.decision_terms import ANALYSIS_VERSION, SearchedContent, cached_terms
-from cstp_grpc.decisions.model import Decision, DecisionFilter, DecisionLink, JournalChange, LinkType, build_predicate
+from cstp_grpc.decisions.model import (
+    Decision,
+    DecisionFilter,
+    DecisionLink,
+    JournalChange,
+    LinkType,
+    RemovalFilter,
+    build_predicate,
+)
 from cstp_grpc.decisions.passages import PASSAGE_FORMAT
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_links import (
@@ -32,6 +40,7 @@ from cstp_grpc.decisions.sql_mapping import (
     OWN,
     WHOLE,
     AnyRow,
+    CachedSummaryReader,
     ListingKey,
     after_token_condition,
     encode_vectors,
@@ -44,7 +53,6 @@ from cstp_grpc.decisions.sql_mapping import (
     readable_condition,
     split_into_chunks,
 )
-from cstp_grpc.decisions.sql_summaries import CachedSummaryReader
 from cstp_grpc.decisions.sql_tables import (
     decision_links,
     decision_tags,
@@ -61,8 +69,8 @@ from cstp_grpc.decisions.store import DeclaredLinks, ErasedRow, IndexRow, Journa
 from cstp_grpc.enums import DecisionStatus
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest, count_within_budget, estimate_message_bytes
-from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork
+from cstp_grpc.unicode_text import replace_unstorable
 
 
 def read_deadlines(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, datetime]:
@@ -390,6 +398,17 @@ class SqlDecisionStore:
     def find_superseded(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
         """Return the ids that a link declared by the same agent supersedes."""
         return find_superseded_ids(unit_of_work, ids)
+
+    def find_removable(self, unit_of_work: UnitOfWork, conditions: RemovalFilter, limit: int) -> list[str]:
+        """Return the ids of up to `limit` decisions that meet conditions, the longest unchanged first."""
+        column, query = decisions.c, select(decisions.c.id)
+        if conditions.agent is not None:
+            query = query.where(column.agent == replace_unstorable(conditions.agent))
+        if conditions.except_agent is not None:
+            query = query.where(column.agent != conditions.except_agent)
+        if conditions.unchanged_since is not None:
+            query = query.where(column.updated_at < conditions.unchanged_since)
+        return list(unit_of_work.execute(query.order_by(column.updated_at).limit(limit)).scalars())
 
     def changed_rows(self, unit_of_work: UnitOfWork, model: str, ids: Sequence[str]) -> list[IndexRow]:
         """Return the rows that `index_rows_of` will return once the transaction is committed."""

@@ -18,7 +18,7 @@ from sqlalchemy import (
     false,
 )
 
-from cstp_grpc.storage.schema import IDENTIFIER, SERIAL, UtcDateTime, metadata, partial_index
+from cstp_grpc.storage.unit_of_work import IDENTIFIER, SERIAL, UtcDateTime, metadata, partial_index
 
 HAS_OUTCOME = "outcome IS NOT NULL"
 
@@ -51,11 +51,15 @@ decisions = Table(
     Column("reason_texts", JSON, nullable=False),
     Column("context", Text),
     UniqueConstraint("agent", "idempotency_key"),
+    # Unique: it is the order in which servers and indexes take changes over.
     Index(None, "revision", unique=True),
+    # Listings are ordered by date and id; each of these has one filter before that order.
     Index(None, "date", "id"),
     Index(None, "agent", "date", "id"),
     Index(None, "category", "date", "id"),
     Index(None, "project", "date", "id"),
+    # For retention.
+    Index(None, "updated_at"),
     partial_index("reviewed_date", where="reviewed_date IS NOT NULL"),
     partial_index("agent", "date", "id", where=HAS_OUTCOME, name="ix_decisions_outcomes"),
 )
@@ -91,6 +95,7 @@ decision_reviews = Table(
     Column("at", UtcDateTime, nullable=False),
     Column("confidence", Double),
     Index(None, "decision_id", "id"),
+    # NULLs differ from each other: reviews without a key may repeat.
     UniqueConstraint("decision_id", "reviewer", "request_key"),
 )
 """All reviews of decisions, in the order of their ids.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,13 @@ from cstp_grpc.decisions.model import (
     DeletedDecision,
     JournalChange,
     Links,
+    RemovalFilter,
 )
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
 
 Vector = NDArray[np.float32]
 """The embedding of one text, of shape (dimensions,)."""
@@ -77,6 +80,15 @@ class ErasedRow:
 
     decision_id: str
     revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalWrite(Generic[T]):
+    """What a transaction changed in the journal; `result` is what its job returned."""
+
+    result: T
+    rows: Sequence[IndexRow]
+    erased: Sequence[ErasedRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +231,9 @@ class DecisionStore(Protocol):
     def find_superseded(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
         """Return the ids that a link declared by the same agent supersedes."""
 
+    def find_removable(self, unit_of_work: UnitOfWork, conditions: RemovalFilter, limit: int) -> list[str]:
+        """Return the ids of up to `limit` decisions that meet conditions, the longest unchanged first."""
+
     def changed_rows(self, unit_of_work: UnitOfWork, model: str, ids: Sequence[str]) -> list[IndexRow]:
         """Return the rows that `index_rows_of` will return once the transaction is committed."""
 
@@ -271,10 +286,6 @@ class NeededBackground:
 
     contexts: tuple[str, ...] = ()
     successors: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        """Whether anything is needed."""
-        return bool(self.contexts or self.successors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ longer than loading them. If anything differs, or the receipt cannot be read, ve
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from cstp_grpc.extras import install_command
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +32,8 @@ def download_model() -> None:
 
     Raises ModelDownloadFailed.
     """
+    if importlib.util.find_spec("chromadb") is None:
+        raise ModelDownloadFailed(f"downloading them needs chromadb: {install_command('server')}.")
     # Chroma takes long to import and is needed only if no weights were found.
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 

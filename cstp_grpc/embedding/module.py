@@ -8,8 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from cstp_grpc.config import EmbeddingSettings
-from cstp_grpc.embedding.centred_embedder import CentredEmbedder
-from cstp_grpc.embedding.embedder import CachedEmbedder, Embedder, EmbeddingThreads, LazyEmbedder
+from cstp_grpc.embedding.embedder import CachedEmbedder, CentredEmbedder, Embedder, EmbeddingThreads, LazyEmbedder
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.embedding.model_files import DIMENSIONS as MINILM_DIMENSIONS
 from cstp_grpc.embedding.model_files import MODEL as MINILM

@@ -15,8 +15,8 @@ from cstp_grpc.client.call_steps import build_request, method_of_call, with_idem
 from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.enums import UNREACHABLE_GUARDRAIL, Severity
 from cstp_grpc.errors import InvalidArgument, MethodNotFound
-from cstp_grpc.federation.fan_out import ask_peers
-from cstp_grpc.federation.fan_out_plan import CallSubject, PeerPolicy, SubjectFilter
+from cstp_grpc.extras import require_extra
+from cstp_grpc.federation.fan_out import CallSubject, PeerPolicy, SubjectFilter, ask_peers
 from cstp_grpc.federation.merge import (
     EMPTY_VERDICT,
     NO_MATCHES,
@@ -265,6 +265,7 @@ def read_agent_card_keys(agent: Agent) -> Sequence[PublicKey]:
     """Return the keys that must have signed the agent's card, if any. Raises InvalidArgument."""
     if agent.card_key is None:
         return ()
+    require_extra("a2a")
     # It takes long to load, and most agents have none.
     from cstp_grpc.card_keys import UnusableKey, read_public_keys
 

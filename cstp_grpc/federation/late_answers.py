@@ -13,8 +13,7 @@ from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.enums import PeerStatus
-from cstp_grpc.federation.fan_out import PeerReply
-from cstp_grpc.federation.peer import Peer
+from cstp_grpc.federation.peer import Peer, PeerReply
 from cstp_grpc.federation.peer_responses import PeerResponse, agent_response_message, read_reply, without_decisions
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 
@@ -67,6 +66,7 @@ class LateReplyCollector:
         self._peers = {peer.name: peer for peer in peers}
         self._slots = slots
         self._forward = forward
+        # Guards both sets: the call asks on its own thread what peers report on theirs.
         self._lock = threading.Lock()
         # A reply may arrive between the end of the wait and the question whether it is awaited. Then `take` comes
         # first, and no slot may be acquired that nothing would release.

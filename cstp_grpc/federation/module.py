@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.callbacks.outbox import CallbackOutbox
 from cstp_grpc.config import FederationSettings
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.federation.fan_out_plan import FanOutLimiter, PeerPolicy, SubjectFilter
+from cstp_grpc.federation.fan_out import FanOutLimiter, PeerPolicy, SubjectFilter
 from cstp_grpc.federation.late_answers import LateAnswerForwarder
-from cstp_grpc.federation.peer import Peer
+from cstp_grpc.federation.peer import BreakerState, Peer
 from cstp_grpc.federation.servicer import FederatedCstpService
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
 from cstp_grpc.intents.module import IntentParts
+from cstp_grpc.measures import Measure, Readings
 from cstp_grpc.server_module import Module, SharedParts
+
+
+@dataclass(frozen=True, slots=True)
+class FederationParts:
+    """The module of federation, and its servicer of the protocol's methods."""
+
+    module: Module
+    servicer: FederatedCstpService
 
 
 def build_federation_module(
@@ -24,7 +34,7 @@ def build_federation_module(
     read_policy: ReadPolicy,
     sink: AuditSink,
     callbacks: CallbackOutbox | None,
-) -> Module:
+) -> FederationParts:
     """Build the module that takes the place of that of intents, and also asks `peers` if a call or the settings say so.
 
     `callbacks` delivers late answers of peers to agents.
@@ -49,7 +59,30 @@ def build_federation_module(
         stores_content=settings.cstp.intent.store_received,
         late=LateAnswerForwarder(callbacks, federation.callbacks.late_seconds) if callbacks else None,
     )
-    return Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
+    module = Module(
+        servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)], measures=build_peer_measures(peers)
+    )
+    return FederationParts(module, servicer)
+
+
+def build_peer_measures(peers: Sequence[Peer]) -> list[Measure]:
+    """Build the figures of the peers, which are as many as are configured."""
+
+    def read_breakers() -> Readings:
+        return {(peer.name, state.value): peer.breaker_state is state for peer in peers for state in BreakerState}
+
+    def read_calls() -> Readings:
+        return {(peer.name,): peer.calls_in_progress for peer in peers}
+
+    return [
+        Measure(
+            "peer_breaker_state",
+            "The state of the circuit breaker of a peer, 1 for the one that it has: closed, open or half_open.",
+            read_breakers,
+            ("peer", "state"),
+        ),
+        Measure("peer_calls_in_progress", "Calls that wait for a peer.", read_calls, ("peer",)),
+    ]
 
 
 def build_peer_policy(settings: FederationSettings, peers: Sequence[Peer]) -> PeerPolicy:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import StrEnum
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import Message
 
@@ -32,6 +33,7 @@ from cstp_grpc.federation.peer_transport import (
     unreadable_result,
 )
 from cstp_grpc.federation.response_validation import InvalidPeerResponse, validate_response
+from cstp_grpc.spans import UNRECORDED_CALL, CallSpan
 
 if TYPE_CHECKING:
     from cstp_grpc.card_keys import PublicKey
@@ -54,6 +56,17 @@ OnResult = Callable[[PeerCallResult], None]
 CancelCall = Callable[[], None]
 
 
+class BreakerState(StrEnum):
+    """Whether a circuit breaker admits calls."""
+
+    CLOSED = "closed"
+    """All are admitted."""
+    OPEN = "open"
+    """None is."""
+    HALF_OPEN = "half_open"
+    """One is, as a trial."""
+
+
 class CircuitBreaker:
     """Stops calls to a failing peer: none for `seconds` after `failures` in a row, then one trial at a time.
 
@@ -65,6 +78,7 @@ class CircuitBreaker:
         self._threshold = failures
         self._seconds = seconds
         self._clock = clock
+        # Guards all below, which the threads of several calls change; held for nothing that takes time.
         self._lock = threading.Lock()
         self._failures = 0
         self._retry_at: float | None = None
@@ -82,6 +96,14 @@ class CircuitBreaker:
                 return False
             self._trial_until = now + TRIAL_SECONDS
             return True
+
+    @property
+    def state(self) -> BreakerState:
+        """Whether calls are admitted now."""
+        with self._lock:
+            if self._retry_at is None:
+                return BreakerState.CLOSED
+            return BreakerState.OPEN if self._clock() < self._retry_at else BreakerState.HALF_OPEN
 
     def record_success(self) -> None:
         """Record that the peer responded, and close the circuit."""
@@ -104,6 +126,16 @@ class CircuitBreaker:
             self._trial_until = None
 
 
+class PeerObserver(Protocol):
+    """Observes calls of peers, on any thread. It must neither block nor raise."""
+
+    def begin_call(self, peer: str, method: str) -> CallSpan:
+        """Note that a call of a peer begins, in the context of who makes it."""
+
+    def observe_call(self, peer: str, status: str, seconds: float) -> None:
+        """Note how a call of a peer ended, a value of `PeerStatus`, and how many seconds it took."""
+
+
 class Peer:
     """Another agent that can be called, on threads of its own: if it does not respond, it exhausts only those.
 
@@ -123,8 +155,10 @@ class Peer:
         categories: Collection[str],
         max_calls: int,
         clock: Callable[[], float],
+        observer: PeerObserver | None = None,
     ) -> None:
         self.name = name
+        self._observer = observer
         self.required = required
         self.trust = trust
         self.timeout = timeout
@@ -151,7 +185,8 @@ class Peer:
         validated. The returned function cancels the call: the result is then TIMED_OUT_RESULT, unless there was one.
         """
         started = self._clock()
-        call = PeerCall(method, request, started, started + timeout, metadata, done)
+        span = UNRECORDED_CALL if self._observer is None else self._observer.begin_call(self.name, method.name)
+        call = PeerCall(method, request, started, started + timeout, (*metadata, *span.metadata), done, span)
         if not self._register(call):
             call.report(PEER_CLOSED_RESULT)
         # After it was registered and before it gets a thread: a peer that fails costs neither a connection nor a
@@ -206,6 +241,7 @@ class Peer:
             self._breaker.record_abandonment()
         else:
             self._breaker.record_failure()
+        self._observe(call, result)
         if result.status is not PeerStatus.ANSWERED:
             why = result.cause or (result.error.message if result.error else "-")
             logger.info("the peer %s, asked %s: %s: %s", self.name, call.method.name, result.status, why)
@@ -214,7 +250,24 @@ class Peer:
     def _report_if_running(self, call: PeerCall, result: PeerCallResult) -> None:
         """Report the result of a call that was not made, unless `close` has reported one already."""
         if self._unregister(call):
+            self._observe(call, result)
             call.report(result)
+
+    def _observe(self, call: PeerCall, result: PeerCallResult) -> None:
+        if self._observer is not None:
+            self._observer.observe_call(self.name, result.status.value, self._clock() - call.started)
+            call.span.end(result.status.value)
+
+    @property
+    def breaker_state(self) -> BreakerState:
+        """Whether it is called now."""
+        return self._breaker.state
+
+    @property
+    def calls_in_progress(self) -> int:
+        """How many calls wait for it."""
+        with self._lock:
+            return len(self._running or ())
 
     def _register(self, call: PeerCall) -> bool:
         """Add a call in progress, and return False if the peer is closed."""
@@ -246,6 +299,7 @@ class PeerCall:
     deadline: float
     metadata: CallMetadata
     done: OnResult
+    span: CallSpan
 
     def report(self, result: PeerCallResult) -> None:
         """Report the result."""
@@ -323,6 +377,7 @@ def open_peer(
     card_keys: Sequence[PublicKey] = (),
     max_calls: int = MAX_WAITING_CALLS,
     clock: Callable[[], float] = time.monotonic,
+    observer: PeerObserver | None = None,
 ) -> Peer:
     """Return the peer at a URL: `grpc://`, `grpcs://`, a bridge's `http(s)://`, or that of an agent card.
 
@@ -340,21 +395,24 @@ def open_peer(
         categories=frozenset(categories),
         max_calls=max_calls,
         clock=clock,
+        observer=observer,
     )
 
 
-def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
+def open_peers(opened: ExitStack, settings: FederationSettings, observer: PeerObserver | None = None) -> list[Peer]:
     """Open the configured peers without calling them; `opened` closes them. Raises ConfigError."""
     peers = []
     for number, configured in enumerate(settings.peers):
-        peer = open_configured_peer(configured, settings, f"federation.peers.{number}")
+        peer = open_configured_peer(configured, settings, f"federation.peers.{number}", observer)
         # At once, so that an error of a later peer closes those that are open.
         opened.callback(peer.close)
         peers.append(peer)
     return peers
 
 
-def open_configured_peer(configured: PeerSettings, settings: FederationSettings, key: str) -> Peer:
+def open_configured_peer(
+    configured: PeerSettings, settings: FederationSettings, key: str, observer: PeerObserver | None = None
+) -> Peer:
     """Open a configured peer, which the caller must close; `key` names it in messages. Raises ConfigError."""
     card_keys = read_card_keys(configured.card_key, key)
     with raise_config_errors(key, configured.ca_file):
@@ -369,4 +427,16 @@ def open_configured_peer(configured: PeerSettings, settings: FederationSettings,
             root_certificates=read_ca_file(configured.ca_file),
             card_keys=card_keys,
             breaker=CircuitBreaker(settings.breaker_failures, settings.breaker_seconds),
+            observer=observer,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReply:
+    """The result of calling one peer: an answer if the status is ANSWERED, else an error if one is known."""
+
+    agent: str
+    status: PeerStatus
+    answer: Message | None
+    error: CstpError | None
+    latency_ms: float

@@ -14,7 +14,6 @@ from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.enums import ApprovalStatus, PeerStatus, Severity
 from cstp_grpc.errors import DeadlineExceeded, InternalError, PermissionDenied, Unavailable
-from cstp_grpc.federation.fan_out import PeerReply
 from cstp_grpc.federation.merge import (
     EMPTY_VERDICT,
     NO_MATCHES,
@@ -34,7 +33,7 @@ from cstp_grpc.federation.merge import (
     merge_suggestions,
     top_matches,
 )
-from cstp_grpc.federation.peer import Peer
+from cstp_grpc.federation.peer import Peer, PeerReply
 from cstp_grpc.federation.response_validation import (
     MAX_AGENT_CHARACTERS,
     MAX_DECISIONS,
@@ -42,7 +41,8 @@ from cstp_grpc.federation.response_validation import (
     MAX_SUGGESTIONS,
 )
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
-from cstp_grpc.guardrails.model import IgnoredInput, MissingInput, Verdict, VerdictApproval, Violation
+from cstp_grpc.guardrails.inputs import IgnoredInput
+from cstp_grpc.guardrails.model import MissingInput, Verdict, VerdictApproval, Violation
 from cstp_grpc.unicode_text import to_single_line
 
 

@@ -17,7 +17,7 @@ from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.enums import Stakes
-from cstp_grpc.federation.fan_out_plan import CallSubject, FanOutLimiter, FanOutPlan, InboundHop
+from cstp_grpc.federation.fan_out import CallSubject, FanOutLimiter, FanOutPlan, InboundHop
 from cstp_grpc.federation.late_answers import LateAnswerForwarder
 from cstp_grpc.federation.merge import (
     EMPTY_VERDICT,
@@ -80,11 +80,9 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent here, then to peers."""
-        subject = CallSubject(
-            proto_values.optional_field(request, "category"), proto_values.STAKES.word(request.stakes) or Stakes.MEDIUM
-        )
-        if self._limiter.is_local(request.scope, request.agents, subject):
+        if not self.asks_peers(request):
             return await self._local.AnnounceIntent(request, context)
+        subject = announced_subject(request)
         if not request.HasField("correlation_id"):
             # The same intent has the same id at all agents.
             request.correlation_id = str(uuid.uuid4())
@@ -115,6 +113,10 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         action = request.intent if self._stores_content else None
         await self._record(action, request, verdict, peers, answer)
         return answer
+
+    def asks_peers(self, request: cstp_pb2.AnnounceIntentRequest) -> bool:
+        """Return True if an announcement is announced to peers, too. Raises InvalidArgument."""
+        return not self._limiter.is_local(request.scope, request.agents, announced_subject(request))
 
     async def QueryDecisions(
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
@@ -232,6 +234,13 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         return tuple(
             guardrail_id if agent == self._name else f"{agent}/{guardrail_id}" for agent, guardrail_id in violations
         )
+
+
+def announced_subject(request: cstp_pb2.AnnounceIntentRequest) -> CallSubject:
+    """Return the subject of an announcement."""
+    return CallSubject(
+        proto_values.optional_field(request, "category"), proto_values.STAKES.word(request.stakes) or Stakes.MEDIUM
+    )
 
 
 def request_for_peers(request: RequestT, plan: FanOutPlan, policy: ReadPolicy) -> RequestT:

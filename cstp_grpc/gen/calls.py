@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cstp_grpc.contract.calls import UnaryCall, Json, PagedCall, UploadCall, WatchCall
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, guardrails_pb2, intents_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, admin_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, erasure_pb2, guardrails_pb2, intents_pb2, journal_pb2, pre_actions_pb2, session_context_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
@@ -17,6 +17,69 @@ if TYPE_CHECKING:
 def get_access() -> UnaryCall[access_pb2.GetAccessResponse]:
     """Describe getAccess of cstp.v1.AccessService."""
     return UnaryCall("cstp.getAccess", {})
+
+
+def create_token(
+    request_id: str,
+    agent: str,
+    permissions: Sequence[str],
+    *,
+    expires_at: datetime | None = None,
+    note: str | None = None,
+) -> UnaryCall[admin_pb2.CreateTokenResponse]:
+    """Describe createToken of cstp.v1.AdminService."""
+    return UnaryCall(
+        "cstp.createToken",
+        {
+            "request_id": request_id,
+            "agent": agent,
+            "permissions": permissions,
+            "expires_at": expires_at,
+            "note": note,
+        },
+    )
+
+
+def list_tokens(
+    *,
+    page_size: int = 0,
+    agent: str | None = None,
+    with_ended: bool = False,
+) -> PagedCall[admin_pb2.AgentToken]:
+    """Describe listTokens of cstp.v1.AdminService."""
+    return PagedCall(
+        "cstp.listTokens",
+        {
+            "page_size": page_size,
+            "agent": agent,
+            "with_ended": with_ended,
+        },
+        "tokens",
+    )
+
+
+def rotate_token(
+    request_id: str,
+    id: str,
+    *,
+    keep_seconds: int | None = None,
+    expires_at: datetime | None = None,
+) -> UnaryCall[admin_pb2.RotateTokenResponse]:
+    """Describe rotateToken of cstp.v1.AdminService."""
+    return UnaryCall(
+        "cstp.rotateToken",
+        {
+            "request_id": request_id,
+            "id": id,
+            "keep_seconds": keep_seconds,
+            "expires_at": expires_at,
+        },
+    )
+
+
+def revoke_token(id: str) -> UnaryCall[admin_pb2.AgentToken]:
+    """Describe revokeToken of cstp.v1.AdminService."""
+    return UnaryCall("cstp.revokeToken", {"id": id}, "token")
 
 
 def get_approval(id: str) -> UnaryCall[approvals_pb2.Approval]:
@@ -347,6 +410,16 @@ def get_patterns(
     )
 
 
+def erase_agent(agent: str) -> UnaryCall[erasure_pb2.EraseAgentResponse]:
+    """Describe eraseAgent of cstp.v1.ErasureService."""
+    return UnaryCall("cstp.eraseAgent", {"agent": agent})
+
+
+def erase_subject(subject: str, *, confirm: bool = False) -> UnaryCall[erasure_pb2.EraseSubjectResponse]:
+    """Describe eraseSubject of cstp.v1.ErasureService."""
+    return UnaryCall("cstp.eraseSubject", {"subject": subject, "confirm": confirm})
+
+
 def list_guardrails(*, page_size: int = 0) -> PagedCall[guardrails_pb2.Guardrail]:
     """Describe listGuardrails of cstp.v1.GuardrailService."""
     return PagedCall("cstp.listGuardrails", {"page_size": page_size}, "guardrails")
@@ -625,6 +698,70 @@ def unshare_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
 def import_decisions() -> UploadCall[journal_pb2.ImportDecisionsRequest, journal_pb2.ImportResult]:
     """Describe importDecisions of cstp.v1.JournalService."""
     return UploadCall("cstp.importDecisions", "results")
+
+
+def pre_action(
+    intent: str,
+    *,
+    context: str | None = None,
+    category: str | None = None,
+    stakes: str | None = None,
+    confidence: float | None = None,
+    agent: types_pb2.AgentInfo | None = None,
+    correlation_id: str | None = None,
+    metadata: Mapping[str, Json] | None = None,
+    project: str | None = None,
+    paths: Sequence[str] = (),
+    scope: str | None = None,
+    agents: Sequence[str] = (),
+    min_journal_revision: str | None = None,
+    visibility: str | None = None,
+    decision: journal_pb2.DecisionContent | None = None,
+    links: journal_pb2.Links | None = None,
+) -> UnaryCall[pre_actions_pb2.PreActionResponse]:
+    """Describe preAction of cstp.v1.PreActionService."""
+    return UnaryCall(
+        "cstp.preAction",
+        {
+            "announcement": {
+                "intent": intent,
+                "context": context,
+                "category": category,
+                "stakes": stakes,
+                "confidence": confidence,
+                "agent": agent,
+                "correlation_id": correlation_id,
+                "metadata": metadata,
+                "project": project,
+                "paths": paths,
+                "scope": scope,
+                "agents": agents,
+                "min_journal_revision": min_journal_revision,
+                "visibility": visibility,
+            },
+            "decision": decision,
+            "links": links,
+        },
+    )
+
+
+def get_session_context(
+    *,
+    task: str | None = None,
+    project: str | None = None,
+    paths: Sequence[str] = (),
+    max_tokens: int | None = None,
+) -> UnaryCall[session_context_pb2.GetSessionContextResponse]:
+    """Describe getSessionContext of cstp.v1.SessionContextService."""
+    return UnaryCall(
+        "cstp.getSessionContext",
+        {
+            "task": task,
+            "project": project,
+            "paths": paths,
+            "max_tokens": max_tokens,
+        },
+    )
 
 
 def resolve_context(

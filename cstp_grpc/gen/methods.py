@@ -10,14 +10,15 @@ from cstp_grpc.contract.calls import CallExecutor, Json, OnFailure
 from cstp_grpc.gen import calls
 
 if TYPE_CHECKING:
-    from cstp_grpc.gen.cstp.v1 import access_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, guardrails_pb2, intents_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import access_pb2, admin_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, erasure_pb2, guardrails_pb2, intents_pb2, journal_pb2, pre_actions_pb2, session_context_pb2, types_pb2
     from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
 
 class Cstp:
-    """The methods of cstp.v1.AccessService, cstp.v1.ApprovalService, cstp.v1.IntentService, cstp.v1.CstpService,
-    cstp.v1.AuditService, cstp.v1.CalibrationService, cstp.v1.GuardrailService, cstp.v1.JournalService.
+    """The methods of cstp.v1.AccessService, cstp.v1.AdminService, cstp.v1.ApprovalService, cstp.v1.IntentService,
+    cstp.v1.CstpService, cstp.v1.AuditService, cstp.v1.CalibrationService, cstp.v1.ErasureService,
+    cstp.v1.GuardrailService, cstp.v1.JournalService, cstp.v1.PreActionService, cstp.v1.SessionContextService.
     """
 
     def __init__(self, caller: CallExecutor) -> None:
@@ -31,6 +32,96 @@ class Cstp:
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.get_access()
+        return self._caller.make(call, timeout=timeout)
+
+    def create_token(
+        self,
+        request_id: str,
+        agent: str,
+        permissions: Sequence[str],
+        *,
+        expires_at: datetime | None = None,
+        note: str | None = None,
+        timeout: float | None = None,
+    ) -> admin_pb2.CreateTokenResponse:
+        """Makes a token for an agent and answers with its secret, which is kept nowhere and cannot be had again.
+
+        A repetition with the same requestId makes no other token: it gives this one a new secret in place of the one
+        before, as long as nobody has used it and ten minutes are not over. Errors: PERMISSION_DENIED for a permission
+        that the caller lacks; CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another
+        tenant, and for one with 20 tokens that can be used; INVALID_ARGUMENT for a reserved name, or an end in the past
+        or too far ahead.
+
+        Args:
+            request_id: Chosen by the caller at random, to make a repetition safe: 1 to 128 visible ASCII characters.
+            agent: The agent that it identifies; 1 to 200 characters.
+            permissions: What the agent may do with it; at least one permission, and none but those of the caller. One
+                of query, check, announce, record, review, admin, any, converse, route, erase, approve.
+            expires_at: From when on it is not accepted any more; after `auth.managed_tokens.default_days` when absent.
+            note: What it is for; 1 to 200 characters.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.create_token(request_id, agent, permissions, expires_at=expires_at, note=note)
+        return self._caller.make(call, timeout=timeout)
+
+    def list_tokens(
+        self,
+        *,
+        page_size: int = 0,
+        agent: str | None = None,
+        with_ended: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[admin_pb2.AgentToken]:
+        """Lists tokens without their secrets, the newest first, page by page.
+
+        Errors: INVALID_ARGUMENT for a page token of other conditions. Yields one after another and fetches pages as
+        they are needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            agent: Of exactly this agent.
+            with_ended: True lists those too that were revoked or have expired.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_tokens(page_size=page_size, agent=agent, with_ended=with_ended)
+        return self._caller.pages(call, timeout=timeout)
+
+    def rotate_token(
+        self,
+        request_id: str,
+        id: str,
+        *,
+        keep_seconds: int | None = None,
+        expires_at: datetime | None = None,
+        timeout: float | None = None,
+    ) -> admin_pb2.RotateTokenResponse:
+        """Makes another token with the agent, permissions and note of one that can be used, and lets that one end a
+        while later.
+
+        A repetition is answered as that of CreateToken. Errors: NOT_FOUND; PERMISSION_DENIED for a token with a
+        permission that the caller lacks; CONFLICT for a token that has ended, and as CreateToken.
+
+        Args:
+            request_id: As for CreateToken.
+            id: The identifier of the token.
+            keep_seconds: How many seconds the old one is still accepted, up to 30 days and not beyond its own end; an
+                hour when absent, and 0 ends it at once.
+            expires_at: When the new one ends; when absent, it has the length of time that the old one had.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.rotate_token(request_id, id, keep_seconds=keep_seconds, expires_at=expires_at)
+        return self._caller.make(call, timeout=timeout)
+
+    def revoke_token(self, id: str, *, timeout: float | None = None) -> admin_pb2.AgentToken:
+        """Ends a token at once.
+
+        Revoking it again changes nothing. Errors: NOT_FOUND.
+
+        Args:
+            id: Its identifier.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.revoke_token(id)
         return self._caller.make(call, timeout=timeout)
 
     def get_approval(self, id: str, *, timeout: float | None = None) -> approvals_pb2.Approval:
@@ -432,7 +523,8 @@ class Cstp:
                 session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
                 push_notification_sent, session_deleted, calls_refused, intent_closed, decision_updated,
                 decision_linked, decision_deleted, approval_requested, approval_granted, approval_denied,
-                approval_revoked, approval_used, approval_expired.
+                approval_revoked, approval_used, approval_expired, token_created, token_rotated, token_revoked,
+                agent_erased, content_removed, entries_removed, subject_erased.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked, warned or was in a dry run.
@@ -584,6 +676,44 @@ class Cstp:
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
+        return self._caller.make(call, timeout=timeout)
+
+    def erase_agent(self, agent: str, *, timeout: float | None = None) -> erasure_pb2.EraseAgentResponse:
+        """Erases what an agent has left: its decisions with their reviews, vectors and links, what it said in reviews
+        of others' decisions, its intents, approval requests, tasks, citations and notifications, and from the audit
+        trail the contents of its entries and of those about its decisions and requests.
+
+        Kept are identifiers of its decisions, and in the audit trail that the entries were made, by whom and when. It
+        is done in batches, so a call that fails is repeated and goes on. Revoke the tokens of the agent before, or it
+        leaves more. Errors: INVALID_ARGUMENT for a name that the server itself uses, UNAVAILABLE.
+
+        Args:
+            agent: The agent, by the name of its tokens; 1 to 200 characters.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.erase_agent(agent)
+        return self._caller.make(call, timeout=timeout)
+
+    def erase_subject(
+        self,
+        subject: str,
+        *,
+        confirm: bool = False,
+        timeout: float | None = None,
+    ) -> erasure_pb2.EraseSubjectResponse:
+        """Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
+        contexts, messages, shared contexts, routings and events, and the contents of their entries in the audit trail,
+        of which the identifiers stay.
+
+        Without `confirm` nothing is erased, and the answer says how much there is. It is done in batches, so a call
+        that fails is repeated and goes on. Errors: UNAVAILABLE.
+
+        Args:
+            subject: The user, by the user_id of its sessions, letter by letter; 1 to 200 characters.
+            confirm: True erases it, for good; false and absent say how much there is.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.erase_subject(subject, confirm=confirm)
         return self._caller.make(call, timeout=timeout)
 
     def list_guardrails(
@@ -1097,6 +1227,122 @@ class Cstp:
         """
         call = calls.import_decisions()
         return self._caller.upload(call, requests, batch=batch, timeout=timeout)
+
+    def pre_action(
+        self,
+        intent: str,
+        *,
+        context: str | None = None,
+        category: str | None = None,
+        stakes: str | None = None,
+        confidence: float | None = None,
+        agent: types_pb2.AgentInfo | None = None,
+        correlation_id: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        project: str | None = None,
+        paths: Sequence[str] = (),
+        scope: str | None = None,
+        agents: Sequence[str] = (),
+        min_journal_revision: str | None = None,
+        visibility: str | None = None,
+        decision: journal_pb2.DecisionContent | None = None,
+        links: journal_pb2.Links | None = None,
+        timeout: float | None = None,
+    ) -> pre_actions_pb2.PreActionResponse:
+        """Announces what the caller is about to do, as AnnounceIntent does, and records the decision to do it if the
+        verdict allows it.
+
+        Both are one transaction, or neither is on disk. Where peers are asked, the announcement is on disk before they
+        are, and a repetition records the decision that is missing. The same announcement under the same correlation id
+        with the same decision is a repetition, whose decision is recorded once; it is judged anew. The caller needs the
+        permission `record` as well. Errors: as AnnounceIntent; CONFLICT, with nothing recorded, where the announcement
+        was made with another decision, or its decision is deleted.
+
+        Args:
+            intent: What the agent intends to do; 1 to 8000 characters, not blank.
+            context: Further text that is searched together with the intent; at most 20000 characters.
+            category: The category of the decision; similar decisions of this category come first.
+            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            confidence: How sure the agent is, 0 to 1.
+            agent: Who the agent says it is.
+            correlation_id: Chosen by the caller to tie announcements and answers together: 1 to 128 visible ASCII
+                characters. Generated when absent. The content that the caller announced last under it, announced again,
+                is a repetition, which is recorded once; any other content is a revision. Ids of other agents are other
+                ids.
+            metadata: Structured data; the guardrails read it as `context`. At most 24 levels deep. Checks that
+                `confirmedChecks` in it lists by their texts are not suggested.
+            project: The project that the paths are in, as the server is configured with it; when absent and there are
+                paths, the only one that is configured.
+            paths: The files and folders that the agent is about to touch, relative to the project's root; at most 100,
+                each of 1 to 4096 characters. They need not exist yet.
+            scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
+                federated.
+            agents: The peers to ask where the scope is federated; when empty, all that speak for the category. Required
+                peers that do are always asked. At most 32.
+            min_journal_revision: The journalRevision of an answer of this agent: similar decisions are searched in what
+                the journal had then, or later, whichever of several servers answers. 1 to 100 characters; when absent,
+                what other servers wrote may be missed for a moment. Peers do not get it. Nothing is recorded if it
+                cannot be met.
+            visibility: Who is told of the intent: where it is shared, other agents that announce something alike within
+                24 hours read its text, category, stakes, project and paths, with its verdict and how it was closed.
+                When absent, as the server is configured for the agent, private by default. Shared and private
+                announcements are different contents, so that one that is announced again as private is no longer told.
+                Peers do not get it. One of private, shared.
+            decision: The decision to record. What it leaves out of context, category, stakes, confidence and project is
+                that of the announcement. When absent, the intent is the title, and where that is too long the beginning
+                of the context too; a server that stores no contents of intents requires it.
+            links: How the decision relates to others.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.pre_action(
+            intent,
+            context=context,
+            category=category,
+            stakes=stakes,
+            confidence=confidence,
+            agent=agent,
+            correlation_id=correlation_id,
+            metadata=metadata,
+            project=project,
+            paths=paths,
+            scope=scope,
+            agents=agents,
+            min_journal_revision=min_journal_revision,
+            visibility=visibility,
+            decision=decision,
+            links=links,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def get_session_context(
+        self,
+        *,
+        task: str | None = None,
+        project: str | None = None,
+        paths: Sequence[str] = (),
+        max_tokens: int | None = None,
+        timeout: float | None = None,
+    ) -> session_context_pb2.GetSessionContextResponse:
+        """Answers what the caller should know when it starts: its decisions that are due for review, that failed and
+        that are recent, lessons by category, the rules and inputs in force, what its confidences have meant, intents of
+        others, and what governs the paths that it names.
+
+        It is cut to a budget of tokens, the most useful first. Errors: QUERY_FAILED, NOT_FOUND for an unknown project,
+        INVALID_ARGUMENT for a path that leaves the project.
+
+        Args:
+            task: What the agent is going to do. Related are the intents of others that resemble it; when absent, recent
+                ones. 1 to 8000 characters, not blank.
+            project: The project that it is about, as the server is configured with it: its decisions come first. When
+                absent and there are paths, the only one that is configured.
+            paths: The files and folders that it is about, relative to the project's root; at most 100. When empty and a
+                project is named, its root.
+            max_tokens: How many tokens the Markdown may have, 200 to 100000; 2000 when absent. A token is estimated as
+                four characters.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_session_context(task=task, project=project, paths=paths, max_tokens=max_tokens)
+        return self._caller.make(call, timeout=timeout)
 
 
 class IntentLayer:

@@ -40,7 +40,7 @@ from cstp_grpc.guardrails.cel_variables import (
     tokenize_expression,
 )
 from cstp_grpc.guardrails.history import HISTORY_SCOPES
-from cstp_grpc.guardrails.input_values import InputType
+from cstp_grpc.guardrails.inputs import InputType
 
 MAX_EXPRESSION_CHARACTERS = 10_000
 """Maximum length of an expression. Chosen: ten fill the engine's limit of 100 000 characters for one compilation."""

@@ -117,63 +117,6 @@ def presence_variable(name: str) -> str:
     return f"has.{name}"
 
 
-def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression:
-    """Find the variables of an expression.
-
-    `constants` are the literals that replace parameters, by their full names. Raises RuleExpressionError if a variable
-    is not read by its full name.
-    """
-    tokens = tokenize_expression(source)
-    text = list(source)
-    replaced: list[ReplacedPart] = []
-    values, presences, history = set(), set(), set()
-    position = 0
-    while position < len(tokens):
-        token = tokens[position]
-        if token.kind == "name" and starts_operand(tokens, position):
-            if token.text == "has" and is_presence_test(tokens, position):
-                presences.add(read_variable_name(tokens, position + 2))
-                # As long as before, so that the columns in messages stay right: `has(context.x)`, `has.context.x `.
-                text[tokens[position + 1].start] = "."
-                text[tokens[position + 5].start] = " "
-                position += 5
-            elif token.text in VARIABLE_ROOTS:
-                name = read_variable_name(tokens, position)
-                values.add(name)
-                if name == MENTIONS_VARIABLE:
-                    replaced.append(read_mentions_call(tokens, position))
-                elif name in constants:
-                    values.remove(name)
-                    last = tokens[position + 2]
-                    # A parameter is a variable of its type in the aligned text.
-                    replaced.append(ReplacedPart(constants[name], None, token.start, last.start + len(last.text)))
-            elif token.text == NOW_VARIABLE:
-                values.add(NOW_VARIABLE)
-            elif token.text == INTENTS_VARIABLE:
-                check_intents_call(tokens[position + 1 : position + 6])
-                values.add(INTENTS_VARIABLE)
-            elif token.text == HISTORY_ROOT:
-                query, end = read_history_call(tokens, position, constants)
-                history.add(query)
-                values.add(query.variable)
-                # A number, as the answer is.
-                replaced.append(
-                    ReplacedPart(f'{query.variable}["{query.key}"]', "0", token.start, tokens[end].start + 1)
-                )
-                position = end
-        position += 1
-    return RuleExpression(
-        source,
-        replace_parts(text, replaced, aligned=False),
-        replace_parts(text, replaced, aligned=True),
-        frozenset(values),
-        frozenset(presences),
-        frozenset(history),
-        "".join(text),
-        tuple(replaced),
-    )
-
-
 class ReplacedPart(NamedTuple):
     """A part of an expression that the engine gets in other words: these, its first character, and the one behind it.
 
@@ -184,6 +127,84 @@ class ReplacedPart(NamedTuple):
     aligned: str | None
     start: int
     end: int
+
+
+@dataclass(slots=True)
+class ExpressionScan:
+    """What was found in an expression so far, whose `text` is changed where it must become as long as before."""
+
+    tokens: Sequence[CelToken]
+    constants: Mapping[str, str]
+    text: list[str]
+    values: set[str] = field(default_factory=set)
+    presences: set[str] = field(default_factory=set)
+    history: set[HistoryQuery] = field(default_factory=set)
+    replaced: list[ReplacedPart] = field(default_factory=list)
+
+    def take_operand(self, position: int) -> int:
+        """Take an operand that begins with a name, and return the position of its last token that is done with.
+
+        Raises RuleExpressionError.
+        """
+        tokens, token = self.tokens, self.tokens[position]
+        if token.text == "has" and is_presence_test(tokens, position):
+            self.presences.add(read_variable_name(tokens, position + 2))
+            # As long as before, so that the columns in messages stay right: `has(context.x)`, `has.context.x `.
+            self.text[tokens[position + 1].start] = "."
+            self.text[tokens[position + 5].start] = " "
+            return position + 5
+        if token.text in VARIABLE_ROOTS:
+            self._take_variable(position)
+        elif token.text == NOW_VARIABLE:
+            self.values.add(NOW_VARIABLE)
+        elif token.text == INTENTS_VARIABLE:
+            check_intents_call(tokens[position + 1 : position + 6])
+            self.values.add(INTENTS_VARIABLE)
+        elif token.text == HISTORY_ROOT:
+            query, end = read_history_call(tokens, position, self.constants)
+            self.history.add(query)
+            self.values.add(query.variable)
+            # A number, as the answer is.
+            part = ReplacedPart(f'{query.variable}["{query.key}"]', "0", token.start, tokens[end].start + 1)
+            self.replaced.append(part)
+            return end
+        return position
+
+    def _take_variable(self, position: int) -> None:
+        name = read_variable_name(self.tokens, position)
+        if name in self.constants:
+            first, last = self.tokens[position], self.tokens[position + 2]
+            # A parameter is a variable of its type in the aligned text.
+            self.replaced.append(ReplacedPart(self.constants[name], None, first.start, last.start + len(last.text)))
+            return
+        self.values.add(name)
+        if name == MENTIONS_VARIABLE:
+            self.replaced.append(read_mentions_call(self.tokens, position))
+
+
+def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression:
+    """Find the variables of an expression.
+
+    `constants` are the literals that replace parameters, by their full names. Raises RuleExpressionError if a variable
+    is not read by its full name.
+    """
+    tokens = tokenize_expression(source)
+    scan = ExpressionScan(tokens, constants, list(source))
+    position = 0
+    while position < len(tokens):
+        if tokens[position].kind == "name" and starts_operand(tokens, position):
+            position = scan.take_operand(position)
+        position += 1
+    return RuleExpression(
+        source,
+        replace_parts(scan.text, scan.replaced, aligned=False),
+        replace_parts(scan.text, scan.replaced, aligned=True),
+        frozenset(scan.values),
+        frozenset(scan.presences),
+        frozenset(scan.history),
+        "".join(scan.text),
+        tuple(scan.replaced),
+    )
 
 
 MAX_PHRASES = 200
@@ -304,6 +325,7 @@ def read_history_call(
         seconds = parse_history_seconds(text)
     except ValueError as error:
         raise RuleExpressionError(f"asks history of a time that {error}") from None
+    # In one order, so that two spellings of a question are one query.
     ordered = tuple(scope for scope in HistoryScope if scope in scopes)
     return HistoryQuery(ordered, HistoryMeasure(texts[1]), seconds), end
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from cstp_grpc.audit.judged_actions import JudgedAction
-from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink, JudgedAction
 from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, RateLimited, error_reason
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.history_lookup import (
+from cstp_grpc.guardrails.history import (
     HistoryReader,
     NoHistoryReader,
     add_histories,
@@ -45,9 +45,9 @@ def verdict_audit_fields(verdict: Verdict | None) -> dict[str, Any]:
         return {}
     return {
         "allowed": verdict.allowed,
-        "violations": tuple(map(GUARDRAIL_ID, verdict.violations)),
-        "warnings": tuple(map(GUARDRAIL_ID, verdict.warnings)),
-        "dryrun": tuple(map(GUARDRAIL_ID, verdict.dryrun)),
+        "violations": verdict.violations and tuple(map(GUARDRAIL_ID, verdict.violations)),
+        "warnings": verdict.warnings and tuple(map(GUARDRAIL_ID, verdict.warnings)),
+        "dryrun": verdict.dryrun and tuple(map(GUARDRAIL_ID, verdict.dryrun)),
         "evaluated": verdict.evaluated,
         "rule_set_version": verdict.rule_set_version,
         "approval_id": verdict.approval and verdict.approval.id,
@@ -61,7 +61,8 @@ def judged_audit_fields(action: Action, verdict: Verdict | None) -> dict[str, An
     """Return the fields of an audit entry that record a verdict and what it is on; none without a verdict."""
     if verdict is None:
         return {}
-    judged = JudgedAction(
+    fields = verdict_audit_fields(verdict)
+    fields["judged"] = JudgedAction(
         category=action.category,
         stakes=action.stakes,
         confidence=action.confidence,
@@ -71,9 +72,9 @@ def judged_audit_fields(action: Action, verdict: Verdict | None) -> dict[str, An
         paths=action.code.paths,
         permissions=action.permissions,
         # Also where a person has decided by now: rules say that an approval is needed, and not whether there is one.
-        approval_required=verdict.approval_required or verdict.approval is not None,
+        approval_required=verdict.approval is not None or (not verdict.allowed and verdict.approval_required),
     )
-    return verdict_audit_fields(verdict) | {"judged": judged}
+    return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class ApprovalGate(Protocol):
     """Requests approvals, and lets actions through that have one."""
 
     def prepare(self, question: ApprovalQuestion) -> Callable[[UnitOfWork], Verdict]:
-        """Return what settles a question within the transaction that records the verdict.
+        """Return a function that settles a question within the transaction that records the verdict.
 
         It returns the verdict with its approval: a pending or denied one, or one that is used up by it, so that the
         verdict allows the action. Raises InvalidArgument if the action has no canonical form; what is returned raises
@@ -127,6 +128,19 @@ class NoRelatedIntents:
         return NO_INTENTS
 
 
+class VerdictObserver(Protocol):
+    """Observes verdicts, on any thread. It must neither block nor raise."""
+
+    def measure_judgement(self) -> AbstractContextManager[object]:
+        """Measure the block, in which an action is judged."""
+
+    def observe_verdict(self, verdict: Verdict) -> None:
+        """Note a verdict."""
+
+    def observe_failure(self) -> None:
+        """Note an action on which there is no verdict."""
+
+
 @dataclass(frozen=True, slots=True)
 class RuleSnapshot:
     """The rules at one instant, for an answer of several steps that must all come from one version."""
@@ -134,6 +148,7 @@ class RuleSnapshot:
     evaluator: GuardrailEvaluator | None
     clock: Callable[[], datetime]
     history: HistoryReader
+    observer: VerdictObserver | None = None
 
     @property
     def reads_intents(self) -> bool:
@@ -147,6 +162,18 @@ class RuleSnapshot:
 
     def judge(self, action: Action) -> Verdict:
         """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
+        if self.observer is None:
+            return self._evaluate(action)
+        try:
+            with self.observer.measure_judgement():
+                verdict = self._evaluate(action)
+        except Exception:
+            self.observer.observe_failure()
+            raise
+        self.observer.observe_verdict(verdict)
+        return verdict
+
+    def _evaluate(self, action: Action) -> Verdict:
         if self.evaluator is None:
             raise GuardrailEvalFailed("There is no usable rule set")
         if action.now is None and self.evaluator.reads_time:
@@ -188,9 +215,10 @@ class GuardrailChecker:
         intents: IntentFactsReader | None = None,
         history: HistoryReader | None = None,
         approvals: ApprovalGate | None = None,
+        observer: VerdictObserver | None = None,
     ) -> None:
         # Replaced by one assignment, which is atomic; whoever takes several steps with it takes it once.
-        self._rules = RuleSnapshot(evaluator, clock, history or NoHistoryReader())
+        self._rules = RuleSnapshot(evaluator, clock, history or NoHistoryReader(), observer)
         self._sink = sink
         self._clock = clock
         self._intents = intents or NoRelatedIntents()
@@ -329,13 +357,14 @@ def is_relayed(caller: str, reader: str | None) -> bool:
 
 def needs_approval(outcome: Verdict | Exception) -> bool:
     """Return whether an approval is missing."""
-    return isinstance(outcome, Verdict) and outcome.approval_required
+    # Nearly all actions are allowed, and lack none.
+    return isinstance(outcome, Verdict) and not outcome.allowed and outcome.approval_required
 
 
 def prepare_approval(
     gate: ApprovalGate, identity: CheckIdentity, action: Action, outcome: Verdict | Exception
 ) -> Callable[[UnitOfWork], Verdict | Exception]:
-    """Return what settles within a transaction whether a check has the approval that it needs, if it needs one."""
+    """Return a function that decides within a transaction whether a check has an approval that it needs."""
     if not isinstance(outcome, Verdict) or not outcome.approval_required:
         return lambda _: outcome
     on_behalf_of = identity.claimed_agent if identity.is_relayed else None
@@ -348,7 +377,7 @@ def prepare_approval(
 
 
 def settle_or_refuse(settle: Callable[[UnitOfWork], Verdict], unit_of_work: UnitOfWork) -> Verdict | Exception:
-    """Return what a settlement returns within a transaction, or the error if it is refused.
+    """Return the result of a settlement within a transaction, or the error if it is refused.
 
     It is returned, because it is recorded in the same transaction.
     """

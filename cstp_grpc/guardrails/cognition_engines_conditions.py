@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from cstp_grpc.enums import Stakes
 from cstp_grpc.guardrails.cel_engine import value_literal
 from cstp_grpc.guardrails.cel_variables import RESERVED_NAMES
-from cstp_grpc.guardrails.input_values import InputType
+from cstp_grpc.guardrails.inputs import InputType
 from cstp_grpc.guardrails.rulebook_format import INPUT_NAME_PATTERN
 from cstp_grpc.guardrails.yaml_document import FLOAT_PATTERN
 

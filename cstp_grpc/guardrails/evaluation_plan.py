@@ -1,20 +1,30 @@
-"""What has to be read and evaluated for the guardrails that an action can concern, with their compiled expressions.
+"""Which guardrails an action can concern, and what has to be read and evaluated for these.
 
-Variables that are no inputs are the action, its code, the related intents and the past.
+They are selected by equality, before any expression is evaluated. Guardrails with the same conditions form a group.
+Each group is a bit; every value that a condition names has the bits of the groups that accept it, so that selecting
+takes one look-up per condition, however many groups there are. Then the variables are read that the selected ones name:
+inputs, the action, its code, the related intents and the past.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cstp_grpc.guardrails.cel_cost import MAX_STEPS, MAX_TOTAL_STEPS, SHARED_STEPS, measure_size, measure_sizes
+from cstp_grpc.guardrails.cel_cost import (
+    MAX_STEPS,
+    MAX_TOTAL_STEPS,
+    SHARED_STEPS,
+    measure_size,
+    measure_sizes,
+)
 from cstp_grpc.guardrails.cel_engine import (
     LARGEST_SIZE,
     STAKES_ORDER,
-    CelEnvironment,
     CelEvaluationError,
     CelPredicateBatch,
     CelProgram,
@@ -23,12 +33,11 @@ from cstp_grpc.guardrails.cel_variables import (
     INTENTS_VARIABLE,
     MENTIONS_VARIABLE,
     NOW_VARIABLE,
-    RuleExpression,
     normalize_words,
     presence_variable,
 )
 from cstp_grpc.guardrails.history import HISTORY_SCOPES, HistoryQuery, HistoryScope
-from cstp_grpc.guardrails.input_values import (
+from cstp_grpc.guardrails.inputs import (
     CONVERTERS,
     ConvertValue,
     InputValueError,
@@ -42,11 +51,129 @@ from cstp_grpc.guardrails.model import (
     Guardrail,
     InputDeclaration,
     MissingInput,
-    TextTemplate,
     Violation,
 )
-from cstp_grpc.guardrails.rule_selection import GuardrailGroup
-from cstp_grpc.guardrails.text_templates import CompiledTemplate, compile_template
+
+if TYPE_CHECKING:
+    # It compiles what is planned here.
+    from cstp_grpc.guardrails.rule_compilation import CompiledTemplate, GroupConditions, GuardrailGroup
+
+
+class RuleSelector:
+    """Selects the groups that an action can concern, as bits in the order of the given sequence."""
+
+    def __init__(self, groups: Sequence[GuardrailGroup]) -> None:
+        conditions = [group.conditions for group in groups]
+        tests = [(ConditionMask([test.accepted(each) for each in conditions]), test) for test in CONDITIONS]
+        self._tests = [(mask, test.read, test.accepts_absent) for mask, test in tests if mask.restricts]
+        self._agent_masks = [mask for mask, test in tests if mask.restricts and test.is_agent]
+        self._expiries = sorted({each.expires for each in conditions if each.expires is not None})
+        # The groups in force before the first expiry, between the first and the second, and so on.
+        self._in_force = [(1 << len(groups)) - 1] + [
+            bits_of(each.expires is None or each.expires > instant for each in conditions) for instant in self._expiries
+        ]
+        self._sizes = [len(group.guardrails) for group in groups]
+
+    @property
+    def expires(self) -> bool:
+        """Whether any guardrail expires."""
+        return bool(self._expiries)
+
+    def period(self, now: datetime | None) -> int:
+        """Return how many of the instants at which guardrails expire have passed; without an instant none has."""
+        return bisect_right(self._expiries, now) if now is not None and self._expiries else 0
+
+    def count_in_force(self) -> list[int]:
+        """Return the number of guardrails that are not expired, for each period."""
+        return [sum(self._sizes[group] for group in positions_of(bits)) for bits in self._in_force]
+
+    def select(self, action: Action, period: int) -> int:
+        """Return the bits of the groups that an action can concern."""
+        selected = self._in_force[period]
+        for mask, read, accepts_absent in self._tests:
+            value = read(action)
+            if value is not None or not accepts_absent:
+                selected &= mask.accepting(value)
+        return selected
+
+    def select_for_agent(self, agent: str, period: int) -> int:
+        """Return the bits of the groups that are in force for an agent, whatever it says of its action."""
+        selected = self._in_force[period]
+        for mask in self._agent_masks:
+            selected &= mask.accepting(agent)
+        return selected
+
+
+class ConditionMask:
+    """For each value that a condition names, the bits of the groups that accept it."""
+
+    def __init__(self, accepted: Sequence[Collection[str]]) -> None:
+        # Groups without this condition accept every value.
+        self._unrestricted = bits_of(not values for values in accepted)
+        self._by_value = {
+            value: self._unrestricted | bits_of(value in values for values in accepted)
+            for value in {each for values in accepted for each in values}
+        }
+
+    @property
+    def restricts(self) -> bool:
+        """Whether any group has the condition."""
+        return bool(self._by_value)
+
+    def accepting(self, value: str | None) -> int:
+        """Return the bits of the groups that accept a value; None is accepted only without the condition."""
+        return self._unrestricted if value is None else self._by_value.get(value, self._unrestricted)
+
+
+def fold_name(name: str) -> str:
+    """Return a name without its case and the spaces around it."""
+    return name.strip().casefold()
+
+
+ReadText = Callable[[Action], str | None]
+GetAccepted: TypeAlias = "Callable[[GroupConditions], Collection[str]]"
+
+
+class Condition(NamedTuple):
+    """The values that a group accepts, and the action's value.
+
+    `accepts_absent` is whether an action without one is accepted, `is_agent` whether it is the authenticated agent,
+    which the caller cannot choose.
+    """
+
+    accepted: GetAccepted
+    read: ReadText
+    accepts_absent: bool = False
+    is_agent: bool = False
+
+
+CONDITIONS: Sequence[Condition] = (
+    Condition(lambda group: group.match.stakes, lambda action: action.stakes),
+    Condition(lambda group: group.match.categories, lambda action: action.category),
+    Condition(lambda group: group.match.agents, lambda action: action.agent, is_agent=True),
+    Condition(lambda group: group.match.projects, lambda action: action.project),
+    Condition(lambda group: group.scope.agents, lambda action: action.agent, is_agent=True),
+    # Fail closed: whoever names no project, or spells it otherwise, could leave the scope of every project.
+    Condition(
+        lambda group: set(map(fold_name, group.scope.projects)),
+        lambda action: fold_name(action.project or "") or None,
+        accepts_absent=True,
+    ),
+)
+
+
+def bits_of(flags: Iterable[bool]) -> int:
+    """Return a number whose bits are the flags, the first of them lowest."""
+    return sum(1 << position for position, flag in enumerate(flags) if flag)
+
+
+def positions_of(bits: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set, in rising order."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
 
 ReadVariable = Callable[[Action], object]
 """Returns a variable's value, or None if it is absent. Raises InputValueError."""
@@ -143,15 +270,8 @@ LARGE_READERS: Mapping[str, ReadVariable] = {
 FACT_READERS: Mapping[str, ReadVariable] = {**ACTION_READERS, **LARGE_READERS, **HISTORY_READERS}
 """The readers of everything but the inputs."""
 
-
 CONTEXT_PREFIX = "context."
 """Prefix of input names in expressions."""
-
-BATCH_GUARDRAILS = 50
-"""Guardrails per batch. Chosen: smaller batches need more engine calls; in a larger one, all rules are evaluated again
-if one fails. SHARED_STEPS is MAX_STEPS divided by it."""
-BATCH_CHARACTERS = 50_000
-"""Maximum length of a batch's expressions together; the engine accepts 100 000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,83 +316,11 @@ class GuardrailBatch:
     selection: CelPredicateBatch
 
 
-class GuardrailCompiler:
-    """Compiles guardrails that read the given inputs."""
-
-    def __init__(self, environment: CelEnvironment, inputs: Mapping[str, InputDeclaration]) -> None:
-        self._environment = environment
-        self._inputs = inputs
-
-    def compile_group(self, group: GuardrailGroup) -> Sequence[GuardrailBatch]:
-        """Compile the guardrails of a group."""
-        rules = [self._compile(position, guardrail) for position, guardrail in group.guardrails]
-        return [
-            GuardrailBatch(part, self._environment.compile_batch([rule.guardrail.when for rule in part]))
-            for part in batch_rules(rules)
-        ]
-
-    def _compile(self, position: int, guardrail: Guardrail) -> CompiledGuardrail:
-        # The tested ones too: `!has(context.reviewer)` matches just because the caller has not sent it.
-        declared = [self._inputs[name] for name in sorted(input_names_of([guardrail.when]))]
-        return CompiledGuardrail(
-            position,
-            guardrail,
-            self._environment.compile_one(guardrail.when),
-            Violation(
-                guardrail.id,
-                guardrail.name,
-                guardrail.message,
-                guardrail.severity,
-                guardrail.suggestion,
-                approvers=guardrail.approvers,
-            ),
-            [describe_missing_input(each) for each in declared],
-            [CONTEXT_PREFIX + each.name for each in declared if each.is_required],
-            self._compile_text(guardrail.message_template),
-            self._compile_text(guardrail.suggestion_template),
-        )
-
-    def _compile_text(self, template: TextTemplate | None) -> CompiledTemplate | None:
-        return None if template is None else compile_template(template, self._environment)
-
-
-def batch_rules(rules: Sequence[CompiledGuardrail]) -> Iterator[Sequence[CompiledGuardrail]]:
-    """Yield guardrails in batches."""
-    part: list[CompiledGuardrail] = []
-    characters = 0
-    for rule in rules:
-        length = len(rule.guardrail.when.text)
-        characters += length
-        # Closed before the guardrail that would be too much. One alone always fits, by MAX_EXPRESSION_CHARACTERS.
-        if part and (len(part) == BATCH_GUARDRAILS or characters > BATCH_CHARACTERS):
-            yield part
-            part, characters = [], length
-        part.append(rule)
-    if part:
-        yield part
-
-
-def describe_missing_input(declared: InputDeclaration) -> MissingInput:
-    """Return how an input is described to those who have not given it."""
-    return MissingInput(declared.name, declared.type, declared.description, declared.values)
-
-
-def input_names_of(expressions: Sequence[RuleExpression]) -> frozenset[str]:
-    """Return the names of the inputs that expressions read or test for presence."""
-    return frozenset(
-        name.removeprefix(CONTEXT_PREFIX)
-        for expression in expressions
-        for name in expression.values | expression.presences
-        if name.startswith(CONTEXT_PREFIX)
-    )
-
-
 InputReader: TypeAlias = tuple[str, str, object, ConvertValue]
 """The variable of an input, its name in the context, its converted default, and what converts a value."""
 
 ApartRules: TypeAlias = Mapping[str, CelEvaluationError | None]
 """The guardrails that are not evaluated in a batch, by id; with the reason, those that are not evaluated at all."""
-
 
 NOTHING_APART: ApartRules = MappingProxyType({})
 
@@ -379,6 +427,7 @@ def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDecla
     """Return the plan for the guardrails in these batches."""
     rules = [rule for batch in batches for rule in batch.rules]
     expressions = [expression for rule in rules for expression in rule.guardrail.expressions]
+    # Sorted, since answers name what was assumed in this order, whichever process gives them.
     read = sorted({name for expression in expressions for name in expression.values})
     tested = sorted({name for expression in expressions for name in expression.presences})
     history = sorted({query for expression in expressions for query in expression.history})

@@ -22,16 +22,14 @@ from cstp_grpc.guardrails.evaluation_plan import (
     ApartRules,
     CompiledGuardrail,
     EvaluationPlan,
-    GuardrailCompiler,
     MatchedRule,
-    describe_missing_input,
+    RuleSelector,
     input_converter,
-    input_names_of,
     make_plan,
+    positions_of,
 )
 from cstp_grpc.guardrails.history import HISTORY_SCOPES, HistoryQuery, describe_history
-from cstp_grpc.guardrails.input_names import InputNames
-from cstp_grpc.guardrails.input_values import InputValueError, check_context_bounds
+from cstp_grpc.guardrails.inputs import IgnoredInput, InputNames, InputValueError, check_context_bounds
 from cstp_grpc.guardrails.model import (
     EVALUATION_ERROR,
     UNDECLARED_INPUT,
@@ -40,13 +38,17 @@ from cstp_grpc.guardrails.model import (
     UNKNOWN_ACTION_ID,
     Action,
     Guardrail,
-    IgnoredInput,
     InputDeclaration,
     RuleSet,
     Verdict,
     Violation,
 )
-from cstp_grpc.guardrails.rule_selection import RuleSelector, group_guardrails, positions_of
+from cstp_grpc.guardrails.rule_compilation import (
+    GuardrailCompiler,
+    describe_missing_input,
+    group_guardrails,
+    input_names_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class UnknownInputReporter:
         self, ignored: Sequence[IgnoredInput], is_informed: bool, judged: Sequence[Violation] = ()
     ) -> Unknowns:
         """Return the violations and warnings for an action that violates these guardrails."""
+        # Nearly all actions end here.
         if is_informed and (not ignored or self._undeclared is None):
             return NOTHING_UNKNOWN
         found = []
@@ -220,7 +223,7 @@ class GuardrailEvaluator:
         make_plan([batch for group in self._groups for batch in group], self._inputs)
 
     def find_history_queries(self, action: Action) -> Sequence[HistoryQuery]:
-        """Return what the guardrails that an action can concern ask about the past."""
+        """Return the history queries of the guardrails that an action can concern."""
         selected = self._selector.select(action, self._selector.period(action.now))
         return (self._plans.get(selected) or self._make_plan(selected)).history
 
@@ -326,7 +329,7 @@ class GuardrailEvaluator:
         return plan
 
     def _make_reporter(self, groups: int) -> UnknownInputReporter:
-        """Return what reports on the inputs that the groups read whose bits are set."""
+        """Return a reporter of the inputs that the groups read whose bits are set."""
         names = frozenset[str]().union(*(self._inputs_of_groups[group] for group in positions_of(groups)))
         reporter = UnknownInputReporter(self._policy, [self._inputs[name] for name in sorted(names)])
         if len(self._reporters) < MAX_KEPT:

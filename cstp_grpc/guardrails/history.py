@@ -1,16 +1,21 @@
-"""What rules ask about outcomes of the past, and the answers: `history.failures(category, "24h")`."""
+"""What rules ask about outcomes of the past, as `history.failures(category, "24h")`, and looking up the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from itertools import combinations
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cstp_grpc.enums import Outcome
-from cstp_grpc.guardrails.input_values import InputValueError, to_duration
+from cstp_grpc.guardrails.inputs import InputValueError, to_duration
+
+if TYPE_CHECKING:
+    # Both read the past by this module.
+    from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
+    from cstp_grpc.guardrails.model import Action
 
 MAX_HISTORY_DAYS = 90
 """The longest time of which outcomes count. Chosen: a quarter; servers keep so much of it in memory."""
@@ -79,6 +84,7 @@ def parse_history_seconds(text: str) -> int:
     try:
         time = to_duration(text)
     except InputValueError:
+        # Refused below, with the text that names every condition.
         time = timedelta()
     if not timedelta() < time <= timedelta(days=MAX_HISTORY_DAYS) or time.microseconds:
         raise ValueError(f'must be of whole seconds, like "90m", "24h" or "7d", and at most "{MAX_HISTORY_DAYS}d"')
@@ -187,6 +193,7 @@ class StatedHistory:
             case HistoryMeasure.SUCCESSES:
                 return len(successes)
             case HistoryMeasure.SUCCESSES_SINCE_FAILURE:
+                # Ages: the youngest failure. A success at the same instant does not come after it.
                 last = min(failures, default=float("inf"))
                 return sum(age < last for age in successes)
 
@@ -196,5 +203,85 @@ class StatedHistory:
     def _matches(self, outcome: PastOutcome, scope: HistoryScope) -> bool:
         stated, wanted = getattr(outcome, scope), getattr(self.subject, scope)
         if scope is HistoryScope.AGENT:
+            # Never folded: an authenticated name has one spelling.
             return bool(stated == wanted)
         return stated is not None and wanted is not None and fold_label(stated) == fold_label(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRequest:
+    """What is asked about the past of an action.
+
+    Only outcomes that `reader` may read are counted; a query whose scopes the subject lacks has no answer.
+    """
+
+    subject: HistorySubject
+    reader: str
+    queries: tuple[HistoryQuery, ...]
+
+
+class HistoryReader(Protocol):
+    """Counts outcomes. Facts that cannot be read say why."""
+
+    async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return the facts for each request, from one state of the journal."""
+
+    def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return the same for a caller that may block."""
+
+
+class NoHistoryReader:
+    """Reads nothing, so that rules about the past cannot be evaluated."""
+
+    async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return that nobody has looked."""
+        return self.read_blocking(requests)
+
+    def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return that nobody has looked."""
+        return [UNREAD_HISTORY] * len(requests)
+
+
+def prepare_history(evaluator: GuardrailEvaluator, history: HistoryReader) -> None:
+    """Let what guardrails will ask for be read now, so that no check waits for it; may block.
+
+    If it cannot be read, the checks try again.
+    """
+    if evaluator.longest_history:
+        # Without scopes, for whatever is asked later: what is read is not restricted by them, only what is counted.
+        everything = HistoryQuery((), HistoryMeasure.COUNT, evaluator.longest_history)
+        history.read_blocking([HistoryRequest(HistorySubject(""), "", (everything,))])
+
+
+async def add_histories(
+    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
+) -> Sequence[Action]:
+    """Return the actions with what guardrails read of the past; nothing is read unless one of them does."""
+    requests = make_history_requests(evaluator, actions, reader)
+    return join_histories(actions, await history.read(requests)) if requests else actions
+
+
+def add_histories_blocking(
+    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
+) -> Sequence[Action]:
+    """Return the same as `add_histories` for a caller that may block."""
+    requests = make_history_requests(evaluator, actions, reader)
+    return join_histories(actions, history.read_blocking(requests)) if requests else actions
+
+
+def make_history_requests(
+    evaluator: GuardrailEvaluator, actions: Sequence[Action], reader: str
+) -> Sequence[HistoryRequest]:
+    """Return a request for each action; none at all if no guardrail that they concern asks about the past."""
+    if not evaluator.longest_history:
+        return []
+    requests = [
+        HistoryRequest(action.history_subject, reader, tuple(evaluator.find_history_queries(action)))
+        for action in actions
+    ]
+    return requests if any(request.queries for request in requests) else []
+
+
+def join_histories(actions: Sequence[Action], found: Sequence[HistoryFacts]) -> Sequence[Action]:
+    """Return the actions, each with its facts."""
+    return [replace(action, history=facts) for action, facts in zip(actions, found, strict=True)]

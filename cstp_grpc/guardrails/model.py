@@ -11,7 +11,10 @@ from typing import Any
 from cstp_grpc.enums import ApprovalStatus, Enforcement, Severity, Stakes
 from cstp_grpc.guardrails.cel_variables import RuleExpression
 from cstp_grpc.guardrails.history import UNREAD_HISTORY, HistoryFacts, HistorySubject
-from cstp_grpc.guardrails.input_values import InputType
+from cstp_grpc.guardrails.inputs import (
+    IgnoredInput,
+    InputType,
+)
 
 EVALUATION_ERROR = "EVALUATION_ERROR"
 """The code of a violation whose guardrail could not be evaluated."""
@@ -122,14 +125,6 @@ class Violation:
     missing_inputs: tuple[MissingInput, ...] = ()
     approvers: tuple[str, ...] = ()
     """The agents that may approve the action, of those with the permission; empty for all of these."""
-
-
-@dataclass(frozen=True, slots=True)
-class IgnoredInput:
-    """A key of the context that no guardrail knows; `closest` is the declared name that resembles it, if any does."""
-
-    name: str
-    closest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

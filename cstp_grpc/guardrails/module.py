@@ -10,12 +10,12 @@ from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import UnknownInputPolicy
-from cstp_grpc.guardrails.explanation_pages import RuleExplainer
 from cstp_grpc.guardrails.rulebook import RulebookError, read_rulebooks
-from cstp_grpc.guardrails.rulebook_copy import RulebookCopy
+from cstp_grpc.guardrails.rulebook_files import RulebookCopy
 from cstp_grpc.guardrails.rulebook_reload import RulebookReloader, RuleLoader
-from cstp_grpc.guardrails.rules_in_force import LoadedRules, RulesInForce
+from cstp_grpc.guardrails.rules_in_force import LoadedRules, RuleExplainer, RulesInForce
 from cstp_grpc.guardrails.servicer import GuardrailService
+from cstp_grpc.measures import Measure, MeasureKind, Readings, read_value
 from cstp_grpc.server.deployment import Deployment, rulebook_path
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
@@ -82,4 +82,32 @@ def build_guardrails_module(shared: SharedParts, parts: RuleParts, checker: Guar
         late_background=[reloader],
         on_reload=[reloader.request_reload],
         health={RULEBOOK_HEALTH: rules.is_up_to_date},
+        measures=build_rule_measures(rules),
     )
+
+
+def build_rule_measures(rules: RulesInForce) -> list[Measure]:
+    """Build the figures of the rules in force and of loading others."""
+
+    def read_info() -> Readings:
+        return {(rules.current.listing.version,): 1}
+
+    def read_loads() -> Readings:
+        return {("replaced",): rules.replacements, ("failed",): rules.failures}
+
+    return [
+        Measure("rule_set_info", "The version of the rules in force, which dashboards join.", read_info, ("rule_set",)),
+        Measure("guardrails_in_force", "Guardrails of these rules.", read_value(lambda: rules.current.listing.count)),
+        Measure(
+            "rulebook_loads",
+            "Changes of rulebooks, by whether they replaced the rules or could not be loaded.",
+            read_loads,
+            ("result",),
+            MeasureKind.COUNTER,
+        ),
+        Measure(
+            "rulebooks_up_to_date",
+            "Whether the rules in force are those of the files; 0 if these cannot be loaded.",
+            read_value(rules.is_up_to_date),
+        ),
+    ]

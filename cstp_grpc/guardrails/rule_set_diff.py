@@ -99,7 +99,7 @@ def rules_by_id(rule_set: RuleSet) -> Mapping[str, tuple[ParsedRulebook, Guardra
 
 
 def describe_guardrail(item: tuple[ParsedRulebook, Guardrail]) -> JsonObject:
-    """Return what a rulebook says of a guardrail, without the keys that are absent."""
+    """Return the declaration of a guardrail, without the keys that are absent."""
     rulebook, rule = item
     values = {
         "rulebook": rulebook.name,
@@ -138,7 +138,7 @@ def describe_scope(scope: RuleScope) -> JsonObject | None:
 
 
 def describe_input(declared: InputDeclaration) -> JsonObject:
-    """Return what a rulebook says of an input, without the keys that are absent."""
+    """Return the declaration of an input, without the keys that are absent."""
     values = {
         "type": declared.type.value,
         "default": declared.default,

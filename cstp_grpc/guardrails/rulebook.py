@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cstp_grpc.guardrails.input_names import find_spelling_clashes
+from cstp_grpc.guardrails.inputs import find_spelling_clashes
 from cstp_grpc.guardrails.model import Guardrail, InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.guardrails.rulebook_extension import (
     Extension,

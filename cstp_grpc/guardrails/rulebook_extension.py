@@ -12,7 +12,7 @@ from typing import Final
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.cel_engine import ParameterValue
-from cstp_grpc.guardrails.input_values import CONVERTERS, InputType, InputValueError, check_context_bounds
+from cstp_grpc.guardrails.inputs import CONVERTERS, InputType, InputValueError, check_context_bounds
 from cstp_grpc.guardrails.rulebook_files import (
     RULEBOOK_SUFFIXES,
     RulebookFile,
@@ -21,7 +21,7 @@ from cstp_grpc.guardrails.rulebook_files import (
     read_rulebook_file,
 )
 from cstp_grpc.guardrails.rulebook_format import EXTENSION, INPUT_NAME_PATTERN, PARAMETER, PARAMETER_TYPES
-from cstp_grpc.guardrails.rulebook_test_actions import invalid_value_reason
+from cstp_grpc.guardrails.rulebook_sections import invalid_value_reason
 from cstp_grpc.guardrails.yaml_document import ReportProblem, YamlFields, mapping_entries, read_document
 from cstp_grpc.yaml_with_lines import YamlNode
 
@@ -57,6 +57,7 @@ def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportPr
         path = locate_rulebook(fields.text("rulebook"), file, root)
         if isinstance(path, Path):
             found.append(Extension(path, arguments, item.line))
+        # One that is missing was reported already.
         elif fields.get("rulebook"):
             report(item.line, "extends", path)
     return found

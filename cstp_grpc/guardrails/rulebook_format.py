@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from cstp_grpc.enums import Enforcement, Outcome, Permission, Severity, Stakes
 from cstp_grpc.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS
 from cstp_grpc.guardrails.cel_variables import RESERVED_NAMES
-from cstp_grpc.guardrails.input_values import InputType
+from cstp_grpc.guardrails.inputs import InputType
 from cstp_grpc.guardrails.yaml_document import IDENTIFIER_PATTERN, MAX_TEXT_CHARACTERS
 
 JsonSchema: TypeAlias = Mapping[str, Any]

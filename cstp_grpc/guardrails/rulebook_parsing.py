@@ -15,7 +15,7 @@ from cstp_grpc.guardrails.cel_variables import (
     RuleExpression,
     RuleExpressionError,
 )
-from cstp_grpc.guardrails.input_values import (
+from cstp_grpc.guardrails.inputs import (
     CONVERTERS,
     InputType,
     InputValueError,
@@ -31,7 +31,7 @@ from cstp_grpc.guardrails.model import (
     RulebookTest,
     TextTemplate,
 )
-from cstp_grpc.guardrails.rule_conditions import read_approvers, read_expiry, read_match, read_scope
+from cstp_grpc.guardrails.rule_compilation import parse_template
 from cstp_grpc.guardrails.rulebook_extension import read_parameters
 from cstp_grpc.guardrails.rulebook_format import (
     API_VERSION,
@@ -42,8 +42,14 @@ from cstp_grpc.guardrails.rulebook_format import (
     RULEBOOK,
     TEST,
 )
-from cstp_grpc.guardrails.rulebook_test_actions import TestActionReader, invalid_value_reason
-from cstp_grpc.guardrails.text_templates import parse_template
+from cstp_grpc.guardrails.rulebook_sections import (
+    TestActionReader,
+    invalid_value_reason,
+    read_approvers,
+    read_expiry,
+    read_match,
+    read_scope,
+)
 from cstp_grpc.guardrails.yaml_document import YamlFields, mapping_entries, read_document
 from cstp_grpc.yaml_with_lines import YamlNode
 

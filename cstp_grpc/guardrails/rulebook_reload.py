@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
-from cstp_grpc.guardrails.rule_listing import RuleListing
-from cstp_grpc.guardrails.rule_selection import find_expired_guardrails
+from cstp_grpc.guardrails.rule_compilation import find_expired_guardrails
 from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set, read_rulebooks
 from cstp_grpc.guardrails.rulebook_extension import extended_paths, rulebook_root
 from cstp_grpc.guardrails.rulebook_files import RulebookFile, list_rulebook_files
 from cstp_grpc.guardrails.rulebook_parsing import RulebookProblem
-from cstp_grpc.guardrails.rules_in_force import FailedLoad, LoadedRules, RulesInForce, to_relative_problem
+from cstp_grpc.guardrails.rules_in_force import FailedLoad, LoadedRules, RuleListing, RulesInForce, to_relative_problem
 from cstp_grpc.storage.background_work import PeriodicTask
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE
 from cstp_grpc.guardrails.evaluation_plan import CODE_READERS
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.guardrails.history import HISTORY_SCOPES
-from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
+from cstp_grpc.guardrails.inputs import CONFIRMED_CHECKS_KEY
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, RuleSet, Verdict, Violation
 
 UNRECORDED_CODE: Final = frozenset(CODE_READERS) - {"code.paths"}
@@ -83,7 +83,7 @@ class RulebookReplay:
         self._read = {rule.id: rule.when.values for rule in rule_set.guardrails}
 
     def judge(self, recorded: RecordedAction) -> ReplayedAction:
-        """Return what a recorded action would come to; unknown if its content is not kept."""
+        """Return the verdict that a recorded action would get now; unknown if its content is not kept."""
         action = recorded.action
         if action is None:
             return ReplayedAction(recorded, VerdictKind.UNKNOWN)
@@ -119,14 +119,14 @@ def unrecorded_variables(action: Action) -> Iterator[str]:
 
 
 def classify_verdict(verdict: Verdict, unknown: set[str]) -> VerdictKind:
-    """Return what a verdict means, whether or not the `unknown` guardrails fire; unknown if that decides it."""
+    """Return the kind of a verdict; unknown if it depends on whether the `unknown` guardrails fire."""
     at_least = strictest_kind(each for each in verdict.violations if each.guardrail_id not in unknown)
     at_most = strictest_kind(verdict.violations)
     return at_least if at_least is at_most else VerdictKind.UNKNOWN
 
 
 def strictest_kind(violations: Iterable[Violation]) -> VerdictKind:
-    """Return what violations mean together."""
+    """Return the strictest kind of verdict among violations."""
     severities = {each.severity for each in violations}
     if not severities:
         return VerdictKind.ALLOWED

@@ -12,19 +12,17 @@ from cstp_grpc.enums import Permission
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker, batch_check_id
-from cstp_grpc.guardrails.explanation_pages import RuleExplainer
 from cstp_grpc.guardrails.messages import (
-    ENFORCEMENT,
-    check_message,
     claimed_agent_name,
     explanation_message,
+    guardrail_message,
     input_message,
     parse_action,
     parse_explained_action,
+    write_check,
 )
 from cstp_grpc.guardrails.model import CheckResult, ParsedRulebook
-from cstp_grpc.guardrails.rule_listing import ListedGuardrail
-from cstp_grpc.guardrails.rules_in_force import FailedLoad, RulesInForce
+from cstp_grpc.guardrails.rules_in_force import FailedLoad, RuleExplainer, RulesInForce
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import PageRequest
 
@@ -117,45 +115,21 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
             self._run_blocking,
             self._max_bytes,
         )
-        return guardrails_pb2.BatchCheckGuardrailsResponse(
-            results=[
-                result_message(result, self._name, batch_check_id(caller.request_id, place))
-                for place, result in enumerate(results)
-            ]
-        )
+        response = guardrails_pb2.BatchCheckGuardrailsResponse()
+        for place, result in enumerate(results):
+            write_result(response.results.add(), result, self._name, batch_check_id(caller.request_id, place))
+        return response
 
 
-def result_message(result: CheckResult | CstpError, agent: str, check_id: str) -> guardrails_pb2.BatchCheckResult:
-    """Convert what became of one action of a batch to a message."""
+def write_result(
+    message: guardrails_pb2.BatchCheckResult, result: CheckResult | CstpError, agent: str, check_id: str
+) -> None:
+    """Set a result of a response to what became of one action of a batch."""
     if isinstance(result, CstpError):
-        error = guardrails_pb2.CheckError(reason=result.reason, message=result.message)
-        return guardrails_pb2.BatchCheckResult(error=error)
-    return guardrails_pb2.BatchCheckResult(verdict=check_message(result, agent, check_id))
-
-
-def guardrail_message(listed: ListedGuardrail, *, shows_expressions: bool) -> guardrails_pb2.Guardrail:
-    """Convert a guardrail to a message."""
-    rule = listed.guardrail
-    suggestion = rule.suggestion
-    if rule.suggestion_template is not None and not shows_expressions:
-        suggestion = rule.suggestion_template.outline
-    return guardrails_pb2.Guardrail(
-        id=rule.id,
-        name=rule.name,
-        description=rule.description,
-        severity=proto_values.SEVERITY.number(rule.severity),
-        enforcement=ENFORCEMENT.number(rule.enforcement),
-        expires=proto_values.optional_timestamp(rule.expires),
-        owner=rule.owner or listed.rulebook.owner,
-        tags=rule.tags,
-        rulebook=listed.rulebook.name,
-        inputs=listed.inputs,
-        suggestion=suggestion,
-        expression=rule.when.source if shows_expressions else None,
-        categories=sorted(rule.match.categories),
-        stakes=[proto_values.STAKES.number(stakes) for stakes in sorted(rule.match.stakes)],
-        approvers=rule.approvers,
-    )
+        message.error.reason = result.reason
+        message.error.message = result.message
+    else:
+        write_check(message.verdict, result, agent, check_id)
 
 
 def rulebook_message(rulebook: ParsedRulebook) -> guardrails_pb2.Rulebook:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from cstp_grpc.guardrails.input_values import InputValueError, json_type_name, to_number
+from cstp_grpc.guardrails.inputs import InputValueError, json_type_name, to_number
 from cstp_grpc.guardrails.rulebook_files import MAX_RULEBOOK_BYTES
 from cstp_grpc.yaml_with_lines import YamlError, YamlNode, YamlReader, YamlScalar
 

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from cstp_grpc.hooks import hook_texts
 from cstp_grpc.hooks.learning_blocks import StatedLearning, read_learnings
+from cstp_grpc.hooks.long_calls import (
+    MAX_CALL_CHARACTERS,
+    MAX_DESCRIPTION_CHARACTERS,
+    omit_written_text,
+    split_description,
+)
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
 from cstp_grpc.hooks.server_calls import JsonObject, ServerCallFailed, ServerCalls
 from cstp_grpc.hooks.tool_rules import ANNOUNCE, NOTHING, ToolQuestion, ToolRules, path_in_project
 
-MAX_DESCRIPTION_CHARACTERS: Final = 8000
-"""Maximum length of the description of an action, as the contract has it."""
 APPROVE: Final = "approve"
 """The severity of a violation that a person may approve."""
 INVALID_ARGUMENT: Final = "INVALID_ARGUMENT"
 """The reason of a call that is wrong in itself."""
+SEVERAL_PROJECTS: Final = "there are several"
+"""What the server says of a project that must be named."""
 CORRELATION_ID: Final = re.compile(r"[!-~]{1,128}")
 """A correlation id, as the contract has it."""
+CONTRACT_SECTIONS: Final = ("Contracts", "Pitfalls", "Boundaries", "Checks")
+"""The sections of nodes that are told of a file, as an announcement is answered with them."""
+CONTRACT_TOKENS: Final = 1500
+"""How many tokens are told of a file. Chosen: less than what an announcement is answered with at most."""
+MAX_READ_PATHS: Final = 5
+"""Of how many files of one call it is told what governs them. Chosen: each is a call of the server."""
 SIMILAR_DECISIONS: Final = 3
 """How many similar decisions a prompt is answered with. Chosen: what a model still reads before it starts."""
+
+
+SESSION_TOKENS: Final = 1500
+"""Budget of what a session is told of earlier ones. Chosen: two thirds of what a model is told at once."""
 
 
 class FailurePolicy(StrEnum):
@@ -51,6 +67,10 @@ class HookSettings:
     rules: ToolRules
     project: str | None = None
     """The project as the server is configured with it; None for its only one."""
+    tells_before_tool: bool = True
+    """Whether the agent can be told something before a tool is called; otherwise what governs a file comes after."""
+    hears_last_message: bool = True
+    """Whether the end of a turn has what the agent said."""
     on_failure: FailurePolicy = FailurePolicy.ASK
     approvals: ApprovalPolicy = ApprovalPolicy.ASK
 
@@ -88,9 +108,15 @@ def answer_failure(moment: HookMoment, why: str, policy: FailurePolicy) -> HookA
 
 
 def start_session(calls: ServerCalls, settings: HookSettings) -> HookAnswer:
-    """Tell the model what judges it and how it files what it learns."""
-    rules = calls.call("cstp.listGuardrails", {})["guardrails"]
-    return HookAnswer(context=hook_texts.introduce_session(rules, files_learnings=settings.project is not None))
+    """Tell the model what judges it, what earlier sessions left, and how it files what it learns."""
+    # Without the project, whose own files coding agents read by themselves.
+    remembered = calls.call("cstp.getSessionContext", {"maxTokens": SESSION_TOKENS})["markdown"]
+    return HookAnswer(context=hook_texts.introduce_session(remembered, files_learnings=files_learnings(settings)))
+
+
+def files_learnings(settings: HookSettings) -> bool:
+    """Return whether learnings are filed that the agent states at the end of its turn."""
+    return settings.project is not None and settings.hears_last_message
 
 
 def answer_prompt(event: HookEvent, calls: ServerCalls) -> HookAnswer:
@@ -107,21 +133,64 @@ def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
     question = settings.rules.question_about(event.tool, event.arguments, event.folder)
     if question.ask == NOTHING:
         return HookAnswer()
+    is_command = question.description == str(event.arguments.get("command", "")).strip()
+    if len(question.description) > MAX_DESCRIPTION_CHARACTERS and is_command:
+        question = replace(question, description=omit_written_text(question.description))
     # Not cut: what the guardrails do not read, they cannot forbid.
     if len(question.description) > MAX_DESCRIPTION_CHARACTERS:
-        length = len(question.description)
-        why = f"the call has {length} characters, of which guardrails read {MAX_DESCRIPTION_CHARACTERS}"
-        return answer_failure(event.moment, why, settings.on_failure)
+        return judge_in_parts(event, question, calls, settings)
     if question.ask == ANNOUNCE:
-        response = announce_tool_call(event, question, calls, settings)
-        verdict = response.get("guardrailStatus")
-        if verdict is None:
-            raise ServerCallFailed("the server gave no verdict")
-        context = hook_texts.describe_announcement(response)
-    else:
-        verdict = calls.call("cstp.checkGuardrails", check_params(event, question, settings))
-        context = hook_texts.describe_warnings(verdict)
-    return answer_verdict(verdict, context, settings.approvals)
+        return judge_announcement(event, question, calls, settings)
+    verdict = calls.call("cstp.checkGuardrails", check_params(event, question, settings))
+    return answer_verdict(verdict, hook_texts.describe_warnings(verdict), settings.approvals)
+
+
+def judge_announcement(
+    event: HookEvent, question: ToolQuestion, calls: ServerCalls, settings: HookSettings
+) -> HookAnswer:
+    """Announce a tool call, and return the answer that the feedback demands. Raises ServerCallFailed and KeyError."""
+    params = announcement_params(event, question)
+    code = {"paths": list(question.paths)} if question.paths else {}
+    project = {} if settings.project is None else {"project": settings.project}
+    notice = ""
+    try:
+        response = calls.call("cstp.announceIntent", {**params, **code, **project})
+    except ServerCallFailed as error:
+        # A server without projects, or with several, cannot tell what governs the paths; it can judge the words.
+        if project or not code or error.violations.keys() != {"project"}:
+            raise
+        response = calls.call("cstp.announceIntent", params)
+        # That the server has no project is no mistake, but that one of several is not named is.
+        if SEVERAL_PROJECTS in error.violations["project"]:
+            notice = hook_texts.NAME_PROJECT
+    verdict = response.get("guardrailStatus")
+    if verdict is None:
+        raise ServerCallFailed("the server gave no verdict")
+    answer = answer_verdict(verdict, hook_texts.describe_announcement(response), settings.approvals)
+    return replace(answer, notice=notice)
+
+
+def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Have a tool call judged that has more words than guardrails read at once. Raises ServerCallFailed and KeyError.
+
+    Each part may be objected to. If none is, the call has not been judged as a whole: that is a failure.
+    """
+    length = len(question.description)
+    if length > MAX_CALL_CHARACTERS:
+        why = f"the call has {length} characters, more than {MAX_CALL_CHARACTERS}; put its data into a file"
+        return answer_failure(event.moment, why, FailurePolicy.DENY)
+    parts = [replace(question, description=part) for part in split_description(question.description)]
+    actions = [check_params(event, part, settings)["action"] for part in parts]
+    results = calls.call("cstp.batchCheckGuardrails", {"actions": actions})["results"]
+    if len(results) != len(actions):
+        raise ServerCallFailed("the server judged some parts of the call only")
+    answers = [answer_verdict(each["verdict"], "", settings.approvals) for each in results]
+    for decision in (HookDecision.DENY, HookDecision.ASK):
+        if objecting := [answer for answer in answers if answer.decision is decision]:
+            return objecting[0]
+    read = f"of which guardrails read {MAX_DESCRIPTION_CHARACTERS} at once"
+    why = f"the call has {length} characters, {read}; to no part of it they object"
+    return answer_failure(event.moment, why, settings.on_failure)
 
 
 def answer_verdict(verdict: JsonObject, context: str, approvals: ApprovalPolicy) -> HookAnswer:
@@ -137,24 +206,12 @@ def answer_verdict(verdict: JsonObject, context: str, approvals: ApprovalPolicy)
     return HookAnswer(HookDecision.DENY, hook_texts.describe_denial(verdict))
 
 
-def announce_tool_call(
-    event: HookEvent, question: ToolQuestion, calls: ServerCalls, settings: HookSettings
-) -> JsonObject:
-    """Return the response to the announcement of a tool call. Raises ServerCallFailed."""
+def announcement_params(event: HookEvent, question: ToolQuestion) -> JsonObject:
+    """Return the parameters of an announcement without what tells where the code is."""
     params: dict[str, Any] = {"intent": describe_call(event, question), "metadata": question.inputs}
     if CORRELATION_ID.fullmatch(event.call_id):
         params["correlationId"] = event.call_id
-    params |= stated_facts(question)
-    code = {"paths": list(question.paths)} if question.paths else {}
-    if settings.project is not None:
-        return calls.call("cstp.announceIntent", {**params, **code, "project": settings.project})
-    try:
-        return calls.call("cstp.announceIntent", {**params, **code})
-    except ServerCallFailed as error:
-        # A server without projects, or with several, cannot tell what governs the paths; it can judge the words.
-        if not code or error.fields != ("project",):
-            raise
-        return calls.call("cstp.announceIntent", params)
+    return {**params, **stated_facts(question)}
 
 
 def check_params(event: HookEvent, question: ToolQuestion, settings: HookSettings) -> JsonObject:
@@ -185,10 +242,20 @@ def close_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
     try:
         calls.call("cstp.closeIntent", {"correlationId": event.call_id, "outcome": outcome})
     except ServerCallFailed as error:
-        # Not announced, for the server could not be asked then, of which the user has been told.
-        if error.reason != "NOT_FOUND":
+        # Not announced, for the server could not be asked then, of which the user has been told; or the same call was
+        # made before, by an agent that gives calls no ids, and ended in another way.
+        if error.reason not in ("NOT_FOUND", "CONFLICT"):
             raise
-    return HookAnswer()
+    if settings.tells_before_tool or settings.project is None:
+        return HookAnswer()
+    return HookAnswer(context=read_contracts(question.paths, calls, settings.project))
+
+
+def read_contracts(paths: Sequence[str], calls: ServerCalls, project: str) -> str:
+    """Return the contracts of paths of a project, as text for the model. Raises ServerCallFailed."""
+    wanted = {"project": project, "sections": CONTRACT_SECTIONS, "compact": True, "maxTokens": CONTRACT_TOKENS}
+    found = (calls.call("intentLayer.resolveContext", {**wanted, "path": path}) for path in paths[:MAX_READ_PATHS])
+    return hook_texts.describe_contracts([each["markdown"] for each in found])
 
 
 def file_learnings(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:

@@ -31,6 +31,11 @@ UNKNOWN_ACTION: Final = "UNKNOWN_ACTION"
 
 NEEDS_PROJECT: Final = "CSTP filed no learnings: the hook is run without --project."
 
+NAME_PROJECT: Final = (
+    "CSTP told nothing of what must hold for the edited file: the server has several projects, and the hook is run"
+    " without --project."
+)
+
 INTRODUCTION: Final = (
     "CSTP judges the tool calls of this session by the organisation's guardrails. If a call is denied, do what the"
     " reason suggests or choose another way; do not reach the same by another tool. What must hold for a file comes"
@@ -38,16 +43,14 @@ INTRODUCTION: Final = (
 )
 
 
-def introduce_session(rules: Sequence[JsonObject], *, files_learnings: bool) -> str:
-    """Return what a model is told when its session starts; `rules` are Guardrail messages."""
-    acting = [each for each in rules if each.get("enforcement", "enforce") == "enforce"]
-    lines = (f"{quote_text(each['name'])} [{each['id']}, {each['severity']}]" for each in acting)
+def introduce_session(remembered: str, *, files_learnings: bool) -> str:
+    """Return the text for a model at the start of its session; `remembered` is the Markdown of its session context."""
     how = (
         f"If you learned something that others would like to know, end your last message with such a block:\n{FORM}"
         if files_learnings
         else "If you learned something that others would like to know, file it with `cstp learn report`."
     )
-    return cut_context(join_sections([INTRODUCTION, render_items("Guardrails in force", lines), how]))
+    return cut_context(join_sections([INTRODUCTION, remembered.strip(), how]))
 
 
 def describe_precedents(decisions: Sequence[JsonObject]) -> str:
@@ -57,7 +60,7 @@ def describe_precedents(decisions: Sequence[JsonObject]) -> str:
 
 
 def describe_announcement(response: JsonObject) -> str:
-    """Return what an AnnounceIntentResponse tells a model beside the verdict; empty if it tells nothing."""
+    """Return the precedents and suggestions of an AnnounceIntentResponse as text for a model; empty without any."""
     related = map(describe_related, response["relatedIntents"])
     sections = [
         describe_warnings(response["guardrailStatus"]),
@@ -66,6 +69,12 @@ def describe_announcement(response: JsonObject) -> str:
         render_items("What other agents are doing", related, note=OTHERS_NOTE),
     ]
     return cut_context(join_sections(sections))
+
+
+def describe_contracts(texts: Iterable[str]) -> str:
+    """Return the texts of nodes about files as one text for a model; empty without any."""
+    said = list(dict.fromkeys(filter(None, texts)))
+    return cut_context(join_sections(["What must hold for what you just edited:", *said])) if said else ""
 
 
 def describe_warnings(verdict: JsonObject) -> str:
@@ -81,7 +90,7 @@ def describe_denial(verdict: JsonObject) -> str:
 
 
 def describe_needed_approval(verdict: JsonObject) -> str:
-    """Return what a user is asked to approve."""
+    """Return the question that asks a user for an approval."""
     asked = render_items("What asks for it", map(describe_violation, verdict["violations"]))
     headline = "CSTP: the guardrails let a person decide on this."
     return cut_context(join_sections([headline, asked, describe_approval(verdict.get("approval"))]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
 
 class HookMoment(Enum):
@@ -25,6 +25,8 @@ class HookEvent:
     """An event of an agent's session; members that the moment does not have are empty."""
 
     moment: HookMoment
+    name: str = ""
+    """The name of the event, as the agent spells it; empty if the event could not be read."""
     tool: str = ""
     """The name of the tool, as the agent spells it."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -66,3 +68,58 @@ class HookAnswer:
     """What the user is told."""
     keep_going: bool = False
     """At the end of a turn: whether the agent has something to do first, which `reason` says."""
+
+
+Settings = Mapping[str, Any]
+"""An object of JSON in the settings of an agent."""
+
+
+class ReadEvent(Protocol):
+    """Reads the events of an agent."""
+
+    def __call__(self, payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
+        """Return the event of a payload; `project_folder` is what the agent's variable names.
+
+        Raises ValueError for what is no payload of a hook.
+        """
+
+
+class WriteAnswer(Protocol):
+    """Writes answers for an agent."""
+
+    def __call__(self, event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
+        """Return the answer to an event as the agent reads it."""
+
+
+class WantedHooks(Protocol):
+    """Describes the hooks in the settings of an agent."""
+
+    def __call__(self, command: str, *, seconds: float, every_tool: bool = False) -> Mapping[str, Settings]:
+        """Return the entries that the settings need for each event: a hook, or a group of them.
+
+        `seconds` is what the command takes at most. With `every_tool`, hooks run for all tools, as a table that is not
+        the packaged one may need.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class HookHost:
+    """A coding agent that runs hooks: how its events are read, its answers written and its settings made."""
+
+    read_event: ReadEvent
+    write_answer: WriteAnswer
+    wanted_hooks: WantedHooks
+    tools: Mapping[str, Any]
+    """The packaged table of its tools, in the form of a file."""
+    settings_files: Mapping[str, str]
+    """The files with its hooks by scope, the one that is meant without a scope first."""
+    empty_settings: str = "{\n}\n"
+    """What such a file is that does not exist."""
+    tells_before_tool: bool = True
+    """Whether its model can be told something before a tool is called; otherwise that comes with the tool's result."""
+    hears_last_message: bool = True
+    """Whether its hooks are told what the agent said last."""
+    shows_notices: bool = True
+    """Whether its user is shown notices; otherwise they are printed on standard error, for the agent's log of hooks."""
+    project_folder_variable: str | None = None
+    """The environment variable with the folder in which the session was started; that of a payload may change."""

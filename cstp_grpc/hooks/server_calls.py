@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ CALL_ID: Final = 1
 
 
 class ServerCallFailed(Exception):
-    """A call has no result; `reason` is a value of ErrorReason, `fields` are those of the request that are wrong."""
+    """A call has no result; `reason` is a value of ErrorReason, `violations` say what is wrong with which field."""
 
-    def __init__(self, message: str, reason: str = "", fields: tuple[str, ...] = ()) -> None:
+    def __init__(self, message: str, reason: str = "", violations: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason
-        self.fields = fields
+        self.violations = violations
 
 
 class ServerCalls(Protocol):
@@ -146,9 +147,9 @@ def error_from_jsonrpc(error: JsonObject) -> ServerCallFailed:
     data = error.get("data")
     details: JsonObject = data if isinstance(data, dict) else {}
     listed = details.get("violations")
-    violations = listed if isinstance(listed, list) else []
-    fields = tuple(str(each["field"]) for each in violations if isinstance(each, dict) and "field" in each)
-    return ServerCallFailed(str(error.get("message", "")), str(details.get("reason", "")), fields)
+    found = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    violations = {str(each["field"]): str(each.get("description", "")) for each in found if "field" in each}
+    return ServerCallFailed(str(error.get("message", "")), str(details.get("reason", "")), violations)
 
 
 class ClientCalls:
@@ -170,5 +171,5 @@ class ClientCalls:
             raise ServerCallFailed(str(error), "INVALID_ARGUMENT") from error
         except CstpError as error:
             # The client names fields as the contract does; `project` and `paths` are spelled alike in JSON.
-            fields = tuple(violation.field for violation in error.violations)
-            raise ServerCallFailed(error.message, error.reason, fields) from error
+            violations = {violation.field: violation.description for violation in error.violations}
+            raise ServerCallFailed(error.message, error.reason, violations) from error

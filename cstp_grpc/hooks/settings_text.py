@@ -97,9 +97,9 @@ def iter_groups(root: JsonItem) -> Iterator[tuple[JsonItem, JsonItem]]:
 
 
 def hooks_of_group(group: JsonItem) -> Sequence[JsonItem]:
-    """Return the hooks of a group."""
+    """Return the hooks of a group, which is a hook itself where agents have no groups."""
     hooks = group.member(HOOKS)
-    return hooks.items if hooks else ()
+    return hooks.items if hooks else (group,)
 
 
 def find_removals(root: JsonItem, is_ours: IsOurs) -> Iterator[tuple[int, int]]:

@@ -28,6 +28,8 @@ PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """A name in braces in a description: an argument of the tool, or one of the two names below."""
 TOOL_NAME: Final = "tool"
 ALL_ARGUMENTS: Final = "arguments"
+FULL_DESCRIPTION: Final = "Call {tool} with {arguments}"
+"""The description of calls whose rule has none."""
 
 MAIN_BRANCHES: Final = r"(?:main|master|trunk|develop|production|release\S*)"
 FORCED_PUSH: Final = (
@@ -36,24 +38,27 @@ FORCED_PUSH: Final = (
 """`git push` with `--force` or `-f` and the name of a branch that others usually build on, in one command. Other names
 are left to rules about the words of the command."""
 
-DEFAULT_TOOLS: Final[Mapping[str, Any]] = {
-    "tools": [
-        {
-            "tool": "Bash",
-            "ask": CHECK,
-            "description": "{command}",
-            "inputs": [{"argument": "command", "matches": FORCED_PUSH, "set": {"forcePush": True}}],
-        },
-        {"tool": "PowerShell", "ask": CHECK, "description": "{command}"},
-        {"tool": "Edit", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": ["file_path"]},
-        {"tool": "MultiEdit", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": ["file_path"]},
-        {"tool": "Write", "ask": ANNOUNCE, "description": "Write {file_path}", "paths": ["file_path"]},
-        {"tool": "NotebookEdit", "ask": ANNOUNCE, "description": "Edit {notebook_path}", "paths": ["notebook_path"]},
-        {"tool": "mcp__cstp__*", "ask": NOTHING},
-        {"tool": "mcp__*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
-    ]
-}
-"""The table if none is given, in the form of a file."""
+SHELL_INPUTS: Final = [{"argument": "command", "matches": FORCED_PUSH, "set": {"forcePush": True}}]
+"""What the packaged tables state of the commands of shells, in the form of a file."""
+OWN_MCP_TOOLS: Final = (
+    "look_before_acting",
+    "check_action",
+    "find_decisions",
+    "record_decision",
+    "review_decision",
+    "session_context",
+    "code_context",
+    "report_learning",
+)
+"""The tools of `cstp mcp`, which ask the server themselves."""
+
+
+def own_mcp_rules(name_format: str) -> list[dict[str, Any]]:
+    """Return the rules that leave the tools of `cstp mcp` alone, in the form of a file; `{}` stands for a tool's name.
+
+    Each is named: another server may have the same name, and its tools are judged.
+    """
+    return [{"tool": name_format.format(tool), "ask": NOTHING} for tool in OWN_MCP_TOOLS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,9 @@ class ToolRule:
     tool: str
     """A pattern of names, in which `*` stands for any characters."""
     ask: str = CHECK
-    description: str = "Call {tool} with {arguments}"
+    description: str = FULL_DESCRIPTION
     paths: Sequence[str] = ()
-    """The arguments that are files or folders."""
+    """The arguments that are files or folders, or lists of them."""
     category: str | None = None
     stakes: str | None = None
     inputs: Sequence[InputRule] = ()
@@ -106,23 +111,44 @@ class ToolRules:
         return cls([parse_rule(entry) for entry in content["tools"]])
 
     def question_about(self, tool: str, arguments: Mapping[str, Any], folder: str) -> ToolQuestion:
-        """Return what to ask about a call; paths in the project's folder are relative to it, others are left out."""
+        """Return the question about a call; paths in the project's folder are relative to it, others are left out."""
         rule = next((each for each in self._rules if fnmatchcase(tool, each.tool)), ToolRule(tool))
         inputs: dict[str, Any] = {}
         for each in rule.inputs:
             if each.pattern.search(argument_text(arguments.get(each.argument, ""))):
                 inputs |= each.values
-        named = {name: value for name in rule.paths if isinstance(value := arguments.get(name), str) and value}
-        inside = {name: path for name, value in named.items() if (path := path_in_project(value, folder))}
-        paths = tuple(inside.values())
-        words = fill_description(rule.description, tool, {**arguments, **inside})
-        return ToolQuestion(rule.ask, words, paths, rule.category, rule.stakes, inputs)
+        inside = {name: paths for name in rule.paths if (paths := paths_in_project(arguments.get(name), folder))}
+        words = fill_description(rule.description, tool, {**arguments, **spell_paths(inside, arguments)})
+        announced = tuple(path for found in inside.values() for path in found)
+        return ToolQuestion(rule.ask, words, announced, rule.category, rule.stakes, inputs)
 
 
 def fill_description(template: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a description with each name in braces replaced; an argument that is missing is left out."""
+    """Return a description with each name in braces replaced; an argument that is missing is left out.
+
+    If all of them are missing, the call is another than the description is made for, and is described in full.
+    """
     known = {**arguments, TOOL_NAME: tool, ALL_ARGUMENTS: dict(arguments)}
+    names = PLACEHOLDER.findall(template)
+    if names and not any(known.get(name) for name in names):
+        template = FULL_DESCRIPTION
     return PLACEHOLDER.sub(lambda match: argument_text(known.get(match[1], "")), template).strip()
+
+
+def paths_in_project(value: Any, folder: str) -> list[str]:
+    """Return those of a path or a list of paths that are in a project's folder, relative to it."""
+    listed = value if isinstance(value, list) else [value]
+    named = [path for path in listed if isinstance(path, str) and path]
+    return [found for path in named if (found := path_in_project(path, folder))]
+
+
+def spell_paths(inside: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the arguments that are paths as texts: relative to the project, unless some of them are elsewhere."""
+    spelled: dict[str, str] = {}
+    for name, paths in inside.items():
+        listed = arguments[name] if isinstance(arguments[name], list) else [arguments[name]]
+        spelled[name] = ", ".join(paths if len(paths) == len(listed) else map(argument_text, listed))
+    return spelled
 
 
 def path_in_project(path: str, folder: str) -> str | None:

@@ -209,7 +209,9 @@ class ProjectCodeReader:
         return read_context(name, self._projects[name], paths, self._memo) if paths else None
 
     def _only_project(self) -> str:
-        if len(self._projects) != 1:
+        if len(self._projects) > 1:
+            raise InvalidArgument.field("project", "must be given, because there are several")
+        if not self._projects:
             raise InvalidArgument.field("project", "must be given, because there is not just one")
         return next(iter(self._projects))
 

@@ -18,8 +18,9 @@ from cstp_grpc.intent_layer.model import (
     SectionPart,
     UnreadableReportFile,
 )
-from cstp_grpc.intent_layer.node_document import INTRODUCTION, count_tokens, section_key
+from cstp_grpc.intent_layer.node_document import INTRODUCTION, section_key
 from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.token_estimate import count_tokens
 
 PENDING_SECTION = "Pending Learnings"
 """The heading of the learnings that were not reviewed yet."""

@@ -107,6 +107,7 @@ def split_entries(text: str) -> list[tuple[str, str]]:
         headed = headed or block.type == "heading"
         for begin in block.children if block.type in LISTS else [block]:
             title = _entry_title(begin)
+            # Below a heading, lists and paragraphs are the text of its entry.
             if title and (block.type == "heading" or not headed):
                 starts.append((begin.map[0] if begin.map else 0, title))
     lines = text.split("\n")

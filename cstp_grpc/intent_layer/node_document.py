@@ -1,4 +1,4 @@
-"""A node's file parsed into sections with exact offsets, the source line of merged learnings, and token counts."""
+"""A node's file parsed into sections with exact offsets, and the source line of merged learnings."""
 
 from __future__ import annotations
 
@@ -19,20 +19,6 @@ SOURCE_LINE = "_Source: {}_"
 """The last line of a merged learning, with the file name of its report."""
 SOURCE_LINE_PATTERN = SOURCE_LINE.format(r"[^\n]{0,300}")
 """Matches source lines. Bounded, so that a search in a text with many underscores stays linear."""
-
-
-CHARACTERS_PER_TOKEN = 4
-"""A usual approximation for English text."""
-
-
-def count_tokens(text: str) -> int:
-    """Return one token for every four characters, rounded up.
-
-    An approximation on purpose: it is the same on every machine and for every model, so that a node that is within its
-    budget here is within it everywhere.
-    """
-    # Floor division of the negative number rounds up.
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 MAX_NESTING = 100

@@ -195,12 +195,15 @@ def _path_of_code(text: str) -> WrittenPath | None:
         return None
     name = name_of(path.rstrip("/"))
     stem, dot, extension = name.rpartition(".")
+    # `example.org/page` is an address, and `...` stands for anything.
     if DOMAIN.match(path) or not name.strip("."):
         return None
     if dot and stem and extension.lower() in EXTENSIONS:
         return None if name.lower() in NAMES_THAT_ARE_NO_FILES else WrittenPath(path)
+    # A word, or a file of a kind that no project has.
     if "/" not in path or (dot and stem):
         return None
+    # A folder for sure only where it says so: `and/or` has a slash, too.
     return WrittenPath(path, certain=path.endswith("/"))
 
 

@@ -20,7 +20,7 @@ from cachetools import LRUCache
 
 from cstp_grpc.errors import CstpError, InvalidArgument, Unavailable
 from cstp_grpc.intent_layer.model import ROOT, Node, NodeFile
-from cstp_grpc.intent_layer.node_document import NodeDocument, count_tokens, parse_node
+from cstp_grpc.intent_layer.node_document import NodeDocument, parse_node
 from cstp_grpc.intent_layer.node_imports import ImportFollower, ParsedFile, find_imports
 from cstp_grpc.intent_layer.project_files import (
     TRAVERSE_FLAGS,
@@ -39,6 +39,7 @@ from cstp_grpc.intent_layer.project_files import (
     stamp_of,
     stat_at,
 )
+from cstp_grpc.token_estimate import count_tokens
 
 NODE_FILES = ("CLAUDE.md", "AGENTS.md")
 """The files of a node, in the order in which they are read; the first is for the root."""

@@ -137,6 +137,7 @@ def parse_report(content: bytes, learning_id: str, state: LearningState, file: s
     `learning_id` is the name of its file without the suffix, and overrides the one in the report. Raises
     ReportFormatError if the type, the time or the text is missing.
     """
+    # What is no UTF-8 is replaced: the rest of what another tool wrote is worth reading all the same.
     outline = _split_report(content.decode(errors="replace"))
     fields, paths, prose = _parse_header(outline.header)
     operation = fields.get("operation") or None

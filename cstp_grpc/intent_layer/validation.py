@@ -69,6 +69,7 @@ def select_nodes(tree: ProjectTree, paths: Iterable[str] = ()) -> tuple[Node | U
     if not located:
         return tuple(tree.walk())
     folders = {path for path in located if tree.is_folder(path)}
+    # Only for folders: to walk a large project takes long, and a file needs none of it.
     below = [found for found in tree.walk() if _is_in_any(found.folder, folders)] if folders else []
     found = {each.folder: each for each in below}
     for path in located:

@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.relevance import Favoured
 from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
-from cstp_grpc.decisions.store import NO_BACKGROUND, BackgroundReader, DecisionBackground
-from cstp_grpc.enums import INTENT_LAYER_AGENT, Permission
+from cstp_grpc.decisions.store import NO_BACKGROUND, BackgroundReader, DecisionBackground, JournalWrite
+from cstp_grpc.enums import INTENT_LAYER_AGENT, Permission, Visibility
 from cstp_grpc.errors import InvalidArgument, error_reason
 from cstp_grpc.guardrails.checker import (
     ApprovalGate,
@@ -24,26 +23,36 @@ from cstp_grpc.guardrails.checker import (
     settle_or_refuse,
     verdict_audit_fields,
 )
-from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
-from cstp_grpc.guardrails.input_values import check_context_bounds
+from cstp_grpc.guardrails.inputs import check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, UNREAD_INTENTS, Action, IntentFacts, Verdict
 from cstp_grpc.intents.model import (
     Announcement,
+    CitationRecorder,
     CodeContext,
     CodeContextReader,
+    ConfidenceHistory,
+    DecisionRecording,
     Intent,
     IntentContended,
     IntentStore,
     IntentVector,
+    RecordJob,
+    SettleVerdict,
     SharedIntent,
-)
-from cstp_grpc.intents.related_intents import IntentSubject, RelatedIntent, RelatedIntents
-from cstp_grpc.intents.suggestions import (
+    StoredAnnouncement,
     Suggestion,
     SuggestionBars,
+)
+from cstp_grpc.intents.related_intents import (
+    RelatedIntent,
+    RelatedIntents,
+    subject_of_announcement,
+)
+from cstp_grpc.intents.suggestions import (
     SuggestionSources,
     build_suggestions,
     find_needed_background,
+    unconfirmed_checks,
 )
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -81,6 +90,8 @@ class Feedback:
     """What suggestions need of similar decisions beyond what searches read."""
     action: Action | None = None
     """What the verdict is on."""
+    written: JournalWrite[Decision] | None = None
+    """What the decision that was recorded with the intent changed in the journal, which is to be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,41 +103,26 @@ class ActingAgent:
     permissions: frozenset[Permission]
 
 
-SettleVerdict: TypeAlias = Callable[[UnitOfWork], Verdict | Exception | None]
-"""Returns within a transaction the verdict that is recorded in it, or the reason why there is none."""
+@dataclass(frozen=True, slots=True)
+class AnnouncementWrite:
+    """What the transaction of an announcement stores.
 
-
-class StoredAnnouncement(NamedTuple):
-    """A stored intent, with its verdict if there is one, or the reason why there is none."""
+    What `settle` returns within it is the verdict on the intent, or the reason why there is none; `record` records the
+    decision that was made, if there is one and the intent is allowed. `vector` is that of the announced text, if any is
+    needed.
+    """
 
     intent: Intent
-    outcome: Verdict | Exception | None
+    request_id: str
+    feedback: Feedback
+    settle: SettleVerdict
+    vector: IntentVector | None = None
+    record: RecordJob | None = None
 
-
-class CitationRecorder(Protocol):
-    """Records which decisions an agent was given, so that it can be notified if one of them fails."""
-
-    def cite(
-        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
-    ) -> None:
-        """Record within a transaction the decisions in an answer; `url` is the callback URL of the agent."""
-
-
-class ConfidenceRecord(Protocol):
-    """What the stated confidences of an agent have meant."""
-
-    def find_warning(self, category: str | None, confidence: float) -> str | None:
-        """Return a warning with its figures if a confidence has meant something else; None if not."""
-
-
-class ConfidenceHistory(Protocol):
-    """Keeps the records of agents."""
-
-    def current_record(self, agent: str) -> ConfidenceRecord | None:
-        """Return the record of an agent without blocking; None if it has to be read."""
-
-    def read_record(self, agent: str) -> ConfidenceRecord:
-        """Read the record of an agent. Raises QueryFailed."""
+    @property
+    def shared_vector(self) -> IntentVector | None:
+        """The vector that is stored with the intent: None if that is private."""
+        return self.vector if self.intent.visibility is Visibility.SHARED else None
 
 
 class Announcer:
@@ -186,8 +182,12 @@ class Announcer:
         request_id: str,
         reader: str | None = None,
         permissions: frozenset[Permission] = frozenset(),
+        recording: DecisionRecording | None = None,
     ) -> Feedback:
         """Record an intent and return the feedback on it; guardrails read the `permissions` of the caller.
+
+        With `recording`, its decision is recorded in the same transaction if the verdict allows the intent; if that
+        fails within the transaction, nothing is recorded.
 
         Similar decisions and related intents are those that `reader` may read; None means the caller. Raises
         QueryFailed, GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for
@@ -195,41 +195,39 @@ class Announcer:
         content is not stored, Unavailable for a revision that the journal has not reached, and NotFound for an unknown
         project.
         """
-        check_context_bounds(announcement.metadata, "metadata")
-        if announcement.is_shared and not self._stores_content:
-            raise InvalidArgument.field("visibility", "must be private: this server stores no contents of intents")
-        if announcement.min_journal_revision is not None:
-            await self._pool.run(self._search.require_revision, announcement.min_journal_revision)
+        await self._require_valid(announcement)
         code = await self._read_code_context(announcement)
         received_at = self._clock()
-        reader = caller if reader is None else reader
-        vector: IntentVector | None = None
+        acting = ActingAgent(caller, caller if reader is None else reader, permissions)
         try:
-            acting = ActingAgent(caller, reader, permissions)
-            feedback = await self._build_feedback(announcement, code, acting, received_at)
-            if announcement.is_shared or (self._responds and self._related.may_exist):
-                vector = await self._related.embed(announcement.searched_text)
-            settle = self._prepare_approval(announcement, acting, feedback, request_id)
+            write = await self._prepare(announcement, code, acting, received_at, request_id, recording)
         except Exception as error:
             # Stored all the same: that the agent intended it is true, whatever failed here.
             failure = error
-            await self._store_intent(announcement, caller, request_id, Feedback(received_at), settle=lambda _: failure)
+            intent = self._build_intent(announcement, caller, received_at)
+            await self._store(AnnouncementWrite(intent, request_id, Feedback(received_at), lambda _: failure))
             raise
-        stored, outcome = await self._store_intent(
-            announcement, caller, request_id, feedback, vector, settle=settle or (lambda _: feedback.verdict)
-        )
+        stored, outcome, written = await self._store(write)
         if isinstance(outcome, Exception):
             raise outcome
-        feedback = replace(feedback, verdict=outcome)
-        related = await self._find_related(announcement, caller, reader, vector) if self._responds else []
-        suggestions = self._suggest(announcement, feedback, related, reader)
+        related = await self._find_related(announcement, acting, write.vector) if self._responds else []
+        feedback = replace(write.feedback, verdict=outcome)
         return replace(
             feedback,
             received_at=stored.received_at,
             revision=stored.revision,
             related=tuple(related),
-            suggestions=tuple(suggestions),
+            suggestions=tuple(self._suggest(announcement, feedback, related, acting.reader)),
+            written=written,
         )
+
+    async def _require_valid(self, announcement: Announcement) -> None:
+        """Check what needs no file. Raises InvalidArgument, and for its revision QueryFailed and Unavailable."""
+        check_context_bounds(announcement.metadata, "metadata")
+        if announcement.is_shared and not self._stores_content:
+            raise InvalidArgument.field("visibility", "must be private: this server stores no contents of intents")
+        if announcement.min_journal_revision is not None:
+            await self._pool.run(self._search.require_revision, announcement.min_journal_revision)
 
     async def _read_code_context(self, announcement: Announcement) -> CodeContext | None:
         """Return the code context of the paths, or None without any; a project without paths must be known."""
@@ -239,6 +237,27 @@ class Announcer:
         if announcement.project is not None:
             self._code.read_context(announcement.project, ())
         return None
+
+    async def _prepare(
+        self,
+        announcement: Announcement,
+        code: CodeContext | None,
+        acting: ActingAgent,
+        received_at: datetime,
+        request_id: str,
+        recording: DecisionRecording | None,
+    ) -> AnnouncementWrite:
+        """Judge an intent, look up what belongs to the answer, and return what is to be stored."""
+        feedback = await self._build_feedback(announcement, code, acting, received_at)
+        vector: IntentVector | None = None
+        if announcement.is_shared or (self._responds and self._related.may_exist):
+            vector = await self._related.embed(announcement.searched_text)
+        settle = self._prepare_approval(announcement, acting, feedback, request_id)
+        record: RecordJob | None = None
+        if recording is not None and may_be_allowed(feedback.verdict):
+            record = await recording.prepare()
+        intent = self._build_intent(announcement, acting.name, received_at)
+        return AnnouncementWrite(intent, request_id, feedback, settle or (lambda _: feedback.verdict), vector, record)
 
     async def _build_feedback(
         self, announcement: Announcement, code: CodeContext | None, acting: ActingAgent, received_at: datetime
@@ -254,7 +273,15 @@ class Announcer:
         if rules.reads_history:
             (action,) = await rules.add_histories([action], reader)
         verdict = rules.judge(action)
-        similar = await self._find_similar(announcement, reader)
+        # In the order of SEARCHED_DECISIONS.
+        similar = await self._searches.find_precedents(
+            announcement.searched_text,
+            SEARCHED_DECISIONS,
+            reader,
+            MAX_SIMILAR,
+            self._min_score,
+            Favoured(announcement.category, announcement.project),
+        )
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
         background = await self._read_background(similar, reader)
         return Feedback(
@@ -264,12 +291,14 @@ class Announcer:
     def _prepare_approval(
         self, announcement: Announcement, acting: ActingAgent, feedback: Feedback, request_id: str
     ) -> SettleVerdict | None:
-        """Return what settles within a transaction whether the intent has the approval that its verdict needs, if any.
+        """Return a function that decides within a transaction whether the intent has a needed approval.
 
         Raises InvalidArgument.
         """
         verdict, action = feedback.verdict, feedback.action
-        if self._approvals is None or action is None or verdict is None or not verdict.approval_required:
+        if self._approvals is None or action is None or verdict is None or verdict.allowed:
+            return None
+        if not verdict.approval_required:
             return None
         settle = self._approvals.prepare(
             ApprovalQuestion(
@@ -287,7 +316,7 @@ class Announcer:
     async def _read_background(self, similar: Sequence[Match], reader: str) -> DecisionBackground:
         """Return the background that suggestions need; most announcements need none, and nothing is read."""
         needed = find_needed_background(similar, reader, self._bars)
-        if not needed:
+        if needed is None:
             return NO_BACKGROUND
         run = self._pool.run_short if self._background.is_local else self._pool.run
         return await run(self._background.read, needed, reader)
@@ -328,7 +357,7 @@ class Announcer:
         return self._related.read_subject_facts(subject_of_announcement(announcement, caller, reader, vector))
 
     async def _find_related(
-        self, announcement: Announcement, caller: str, reader: str, vector: IntentVector | None
+        self, announcement: Announcement, acting: ActingAgent, vector: IntentVector | None
     ) -> list[RelatedIntent]:
         """Return the related intents once the own one is stored.
 
@@ -338,61 +367,16 @@ class Announcer:
             await self._related.catch_up()
         if vector is None:
             return []
-        return self._related.find(subject_of_announcement(announcement, caller, reader, vector))
+        return self._related.find(subject_of_announcement(announcement, acting.name, acting.reader, vector))
 
-    async def _find_similar(self, announcement: Announcement, reader: str) -> list[Match]:
-        """Return similar decisions, in the order of `SEARCHED_DECISIONS`."""
-        text = announcement.searched_text
-        return await self._searches.find_precedents(
-            text,
-            SEARCHED_DECISIONS,
-            reader,
-            MAX_SIMILAR,
-            self._min_score,
-            Favoured(announcement.category, announcement.project),
-        )
-
-    async def _store_intent(
-        self,
-        announcement: Announcement,
-        caller: str,
-        request_id: str,
-        feedback: Feedback,
-        vector: IntentVector | None = None,
-        *,
-        settle: SettleVerdict,
-    ) -> StoredAnnouncement:
-        """Store the intent with its audit entry, its vector if it is shared, and the citations of the feedback.
-
-        Whatever `settle` returns within the transaction is its verdict, or the reason why there is none.
-        """
-        intent = self._build_intent(announcement, caller, feedback.received_at)
-        cited = [match.decision for match in feedback.similar]
-
-        def job(unit_of_work: UnitOfWork) -> StoredAnnouncement:
-            # Lock order: settling and citing may wait for the global write lock, and inserting the intent takes its
-            # revision lock. The other way round, a server could hold an intent's lock while it waits for a server that
-            # wants it.
-            outcome = settle(unit_of_work)
-            is_answered = not isinstance(outcome, Exception)
-            if self._citations is not None and is_answered:
-                self._citations.cite(unit_of_work, caller, intent.correlation_id, intent.claimed_url, cited)
-            stored = self._intents.insert_or_get(unit_of_work, intent)
-            if announcement.is_shared and vector is not None and is_answered:
-                # A repetition too, whose verdict may be another one.
-                self._related.store(unit_of_work, SharedIntent(stored, vector, allowed_by(outcome)))
-            elif stored.revision > 1:
-                self._related.note_withdrawal(unit_of_work, stored.key)
-            entry = announcement_entry(
-                intent, stored.revision, request_id, feedback, outcome, with_content=self._stores_content
-            )
-            self._sink.append(unit_of_work, entry)
-            return StoredAnnouncement(stored, outcome)
+    async def _store(self, write: AnnouncementWrite) -> StoredAnnouncement:
+        """Store the intent with its audit entry, its vector if it is shared, and the citations of the feedback."""
+        job = partial(self._store_within, write)
 
         # For an intent that another server adds at the same time: the revision lock is waited for, first in a
         # transaction of its own, which contains no other job whose locks could be waited for in return.
         def job_alone(unit_of_work: UnitOfWork) -> StoredAnnouncement:
-            self._intents.hold(unit_of_work, caller, intent.correlation_id)
+            self._intents.hold(unit_of_work, write.intent.agent, write.intent.correlation_id)
             return job(unit_of_work)
 
         try:
@@ -400,11 +384,38 @@ class Announcer:
         except IntentContended:
             stored = await self._writer.write(job_alone, alone=True)
         told, outcome = replace(stored.intent, context=None, metadata=None), stored.outcome
-        if announcement.is_shared and vector is not None and not isinstance(outcome, Exception):
-            self._related.add(SharedIntent(told, vector, allowed_by(outcome)))
+        shared_vector = write.shared_vector
+        if shared_vector is not None and not isinstance(outcome, Exception):
+            self._related.add(SharedIntent(told, shared_vector, allowed_by(outcome)))
         else:
             self._related.withdraw(told.key)
         return stored
+
+    def _store_within(self, write: AnnouncementWrite, unit_of_work: UnitOfWork) -> StoredAnnouncement:
+        """Do within a transaction what `_store` stores. Raises IntentContended, and what recording raises."""
+        intent, feedback, shared_vector = write.intent, write.feedback, write.shared_vector
+        # Lock order: settling, recording and citing may wait for the global write lock, and inserting the intent takes
+        # its revision lock. The other way round, a server could hold an intent's lock while it waits for a server that
+        # wants it.
+        outcome = write.settle(unit_of_work)
+        is_answered = not isinstance(outcome, Exception)
+        written = write.record(unit_of_work) if write.record is not None and allowed_by(outcome) else None
+        if self._citations is not None and is_answered:
+            cited = [match.decision for match in feedback.similar]
+            self._citations.cite(unit_of_work, intent.agent, intent.correlation_id, intent.claimed_url, cited)
+        stored = self._intents.insert_or_get(unit_of_work, intent)
+        if shared_vector is not None and is_answered:
+            # A repetition too, whose verdict may be another one.
+            self._related.store(unit_of_work, SharedIntent(stored, shared_vector, allowed_by(outcome)))
+        elif stored.revision > 1:
+            self._related.note_withdrawal(unit_of_work, stored.key)
+        entry = announcement_entry(
+            intent, stored.revision, write.request_id, feedback, outcome, with_content=self._stores_content
+        )
+        if written is not None:
+            entry = replace(entry, decision_id=written.result.id)
+        self._sink.append(unit_of_work, entry)
+        return StoredAnnouncement(stored, outcome, written)
 
     def _build_intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
         kept = announcement if self._stores_content else None
@@ -432,6 +443,11 @@ def allowed_by(verdict: Verdict | Exception | None) -> bool | None:
     return verdict.allowed if isinstance(verdict, Verdict) else None
 
 
+def may_be_allowed(verdict: Verdict | None) -> bool:
+    """Return True if a verdict allows the intent, or will if it has its approval."""
+    return verdict is not None and (verdict.allowed or verdict.approval_required)
+
+
 def announcement_entry(
     intent: Intent,
     revision: int,
@@ -456,20 +472,6 @@ def announcement_entry(
         error=error_reason(outcome) if isinstance(outcome, Exception) else None,
         **judged,
     )
-
-
-def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> list[str]:
-    """Return the checks on the code that the announcement does not list as made."""
-    confirmed = announcement.metadata.get(CONFIRMED_CHECKS_KEY)
-    made = {text for text in confirmed if isinstance(text, str)} if isinstance(confirmed, list) else set()
-    return [check for check in code.check_items if check not in made] if code else []
-
-
-def subject_of_announcement(
-    announcement: Announcement, caller: str, reader: str, vector: IntentVector
-) -> IntentSubject:
-    """Return the subject of an announcement, which is compared with the intents of others."""
-    return IntentSubject(vector, caller, reader, announcement.project, announcement.paths)
 
 
 def action_from_announcement(

@@ -14,9 +14,9 @@ from cstp_grpc.errors import Conflict, NotFound
 from cstp_grpc.intents.model import Intent, IntentClosing, IntentContended, IntentStore
 from cstp_grpc.intents.related_intents import RecentIntents
 from cstp_grpc.storage.background_work import WorkPool
-from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.unicode_text import replace_unstorable
 
 
 class DecisionReader(Protocol):

@@ -77,6 +77,11 @@ class IntentFeed:
         """Return the token of a position."""
         return self._tokens.write(item.position)
 
+    @property
+    def open_count(self) -> int:
+        """How many subscriptions are open."""
+        return self._hub.open_count
+
     def close(self) -> None:
         """End all subscriptions and refuse new ones."""
         self._hub.close()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Protocol
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cstp_grpc.caller import Caller
+from cstp_grpc.decisions.model import Decision
+from cstp_grpc.decisions.store import JournalWrite
 from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, NotFound
-from cstp_grpc.guardrails.model import NO_CODE, CodeFacts
+from cstp_grpc.guardrails.model import NO_CODE, CodeFacts, Verdict
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
@@ -248,6 +251,12 @@ class IntentStore(Protocol):
     def close(self, unit_of_work: UnitOfWork, key: IntentKey, closing: IntentClosing) -> None:
         """Store how a revision that `find_to_close` returned ended."""
 
+    def remove_before(self, unit_of_work: UnitOfWork, instant: datetime, limit: int) -> int:
+        """Remove up to `limit` revisions received before an instant, the oldest first, and return their number.
+
+        The newest one of all, and the one closed last, stay: their numbers are not given again.
+        """
+
     def count_closings(self) -> int:
         """Return a number that is a greater one after each transaction of this process that closed an intent."""
 
@@ -349,3 +358,120 @@ class IntentSharing:
 
 PRIVATE_INTENTS: Final = IntentSharing()
 """Nobody shares without saying so."""
+
+
+class SuggestionKind(StrEnum):
+    """What a suggestion is drawn from."""
+
+    GUARDRAIL = "guardrail"
+    RELATED_INTENT = "related_intent"
+    CONFIDENCE = "confidence"
+    CHECK = "check"
+    SUPERSEDED = "superseded"
+    LESSON = "lesson"
+    CONDITION = "condition"
+    FAILURE = "failure"
+    PRECEDENT = "precedent"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A suggestion with what it rests on.
+
+    `relevance` is the score of the most similar decision or intent, None if it rests on neither; `outcome` is that of
+    the decisions or of the intent, None if they have none or different ones.
+    """
+
+    text: str
+    kind: SuggestionKind
+    decision_ids: tuple[str, ...] = ()
+    guardrail_id: str | None = None
+    intent: IntentKey | None = None
+    relevance: float | None = None
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestionBars:
+    """The least relevance of what is suggested, 0 to 1; listing it needs less.
+
+    `teaching` is for what has a lesson, `bare` for a failure about which nobody noted anything, `related` for intents
+    of others.
+    """
+
+    teaching: float
+    bare: float
+    related: float
+
+    @classmethod
+    def above(cls, min_score: float, min_related_score: float) -> SuggestionBars:
+        """Return the bars for decisions and intents that are listed from these scores on."""
+        return cls(
+            raise_bar(min_score, TEACHING_SHARE),
+            raise_bar(min_score, BARE_SHARE),
+            raise_bar(min_related_score, RELATED_SHARE),
+        )
+
+
+def raise_bar(score: float, share: float) -> float:
+    """Return the score that is a share of the way from another one to 1."""
+    return score + share * (1 - score)
+
+
+TEACHING_SHARE = 0.25
+"""How far the bar for lessons is from the least score that is listed to 1. Chosen: with the default of 0.35 it is 0.51,
+from which on a decision is more likely relevant than not, as scores are calibrated."""
+BARE_SHARE = 0.8
+"""Chosen: what only shares some words with the intent stays below."""
+RELATED_SHARE = 0.1
+"""Likewise for intents of others, whose scores are similarities."""
+
+RecordJob: TypeAlias = Callable[[UnitOfWork], JournalWrite[Decision]]
+"""Records a decision within a transaction."""
+
+SettleVerdict: TypeAlias = Callable[[UnitOfWork], Verdict | Exception | None]
+"""Returns within a transaction the verdict that is recorded in it, or the reason why there is none."""
+
+
+class StoredAnnouncement(NamedTuple):
+    """A stored intent, with its verdict if there is one, or the reason why there is none.
+
+    `written` is what the recorded decision changed in the journal, None without one.
+    """
+
+    intent: Intent
+    outcome: Verdict | Exception | None
+    written: JournalWrite[Decision] | None = None
+
+
+class DecisionRecording(Protocol):
+    """The decision that is recorded with an announcement if the verdict allows it."""
+
+    async def prepare(self) -> RecordJob:
+        """Return the job that records it. Raises QueryFailed."""
+
+
+class CitationRecorder(Protocol):
+    """Records which decisions an agent was given, so that it can be notified if one of them fails."""
+
+    def cite(
+        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
+    ) -> None:
+        """Record within a transaction the decisions in an answer; `url` is the callback URL of the agent."""
+
+
+class ConfidenceRecord(Protocol):
+    """What the stated confidences of an agent have meant."""
+
+    def find_warning(self, category: str | None, confidence: float) -> str | None:
+        """Return a warning with its figures if a confidence has meant something else; None if not."""
+
+
+class ConfidenceHistory(Protocol):
+    """Keeps the records of agents."""
+
+    def current_record(self, agent: str) -> ConfidenceRecord | None:
+        """Return the record of an agent without blocking; None if it has to be read."""
+
+    def read_record(self, agent: str) -> ConfidenceRecord:
+        """Read the record of an agent. Raises QueryFailed."""

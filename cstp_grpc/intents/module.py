@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.decisions.journal import Journal
-from cstp_grpc.decisions.module import build_watch_limits
+from cstp_grpc.decisions.module import DecisionParts, build_watch_limits, build_watcher_measure
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
-from cstp_grpc.decisions.search.decision_search import DecisionSearch
-from cstp_grpc.decisions.store import BackgroundReader
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
 from cstp_grpc.guardrails.checker import ApprovalGate, GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.history_lookup import prepare_history
-from cstp_grpc.intents.announcer import Announcer, CitationRecorder, ConfidenceHistory
+from cstp_grpc.guardrails.history import prepare_history
+from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.closing import IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
-from cstp_grpc.intents.model import CodeContextReader, IntentSharing, IntentStore
+from cstp_grpc.intents.model import (
+    CitationRecorder,
+    CodeContextReader,
+    ConfidenceHistory,
+    IntentSharing,
+    IntentStore,
+    SuggestionBars,
+)
 from cstp_grpc.intents.outcome_history import OutcomeHistory
-from cstp_grpc.intents.related_intents import RecentIntents, RelatedIntents
+from cstp_grpc.intents.related_intents import REMOVAL_BATCH, RecentIntents, RelatedIntents
 from cstp_grpc.intents.servicer import CstpService, IntentService, QueryLimits
 from cstp_grpc.intents.sql_outcomes import SqlOutcomeStore
 from cstp_grpc.intents.sql_shared_intents import SqlSharedIntentStore
-from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.background_work import ExpiryTask
@@ -47,21 +54,21 @@ class IntentParts:
     checker: GuardrailChecker
     servicer: CstpService
     limits: QueryLimits
+    related: RelatedIntents
+    refresh_recent: Callable[[], object]
+    """Takes over which shared intents there are now."""
 
 
 def build_intents_module(
     shared: SharedParts,
     evaluator: GuardrailEvaluator,
-    search: DecisionSearch,
-    background: BackgroundReader,
-    journal: Journal,
+    decisions: DecisionParts,
     intents: IntentStore,
     code: CodeContextReader,
     sink: AuditSink,
     citations: CitationRecorder | None,
     read_policy: ReadPolicy,
     confidences: ConfidenceHistory,
-    tokens: RevisionTokens,
     approvals: ApprovalGate | None,
 ) -> IntentParts:
     """Build guardrail checks and announcements.
@@ -69,42 +76,62 @@ def build_intents_module(
     `citations` records which decisions an agent was given; `confidences` warns it of its own; `approvals` requests
     approvals unless they are left out.
     """
-    settings, pools = shared.settings, shared.pools
+    settings, pools, journal = shared.settings, shared.pools, decisions.journal
     recent = build_recent_intents(shared)
     related = build_related_intents(shared, recent, read_policy)
     history = build_history(shared, read_policy, journal, intents)
     # Before the server listens, so that the first check does not wait for it.
     prepare_history(evaluator, history)
-    checker = GuardrailChecker(evaluator, sink, shared.clock, related, history, approvals)
-    announcer = Announcer(
-        search,
+    checker = GuardrailChecker(evaluator, sink, shared.clock, related, history, approvals, shared.observers.verdicts)
+    announcer = build_announcer(
+        shared, decisions, checker, code, intents, sink, related, citations, confidences, approvals
+    )
+    limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
+    sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))
+    queries = pools[PoolName.QUERIES]
+    servicer = CstpService(
+        settings.agent.name, announcer, decisions.search, checker, limits, read_policy, sharing, queries=queries
+    )
+    closer = IntentCloser(intents, recent, journal, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
+    feed = build_feed(shared, intents, read_policy, decisions.tokens)
+    module = build_intent_service_module(shared, intents, recent, closer, feed)
+    protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
+    return IntentParts(module, protocol_module, checker, servicer, limits, related, recent.refresh)
+
+
+def build_announcer(
+    shared: SharedParts,
+    decisions: DecisionParts,
+    checker: GuardrailChecker,
+    code: CodeContextReader,
+    intents: IntentStore,
+    sink: AuditSink,
+    related: RelatedIntents,
+    citations: CitationRecorder | None,
+    confidences: ConfidenceHistory,
+    approvals: ApprovalGate | None,
+) -> Announcer:
+    """Build what answers announcements."""
+    cstp = shared.settings.cstp
+    return Announcer(
+        decisions.search,
         checker,
         code,
         intents,
         sink,
         shared.writer,
         shared.clock,
-        pools[PoolName.CHECKS],
+        shared.pools[PoolName.CHECKS],
         related,
-        background,
-        bars=SuggestionBars.above(settings.cstp.least_feedback_score, settings.cstp.intent.related_min_score),
-        min_score=settings.cstp.least_feedback_score,
-        stores_content=settings.cstp.intent.store_received,
-        responds=settings.cstp.intent.auto_respond,
+        decisions.background,
+        bars=SuggestionBars.above(cstp.least_feedback_score, cstp.intent.related_min_score),
+        min_score=cstp.least_feedback_score,
+        stores_content=cstp.intent.store_received,
+        responds=cstp.intent.auto_respond,
         citations=citations,
         confidences=confidences,
         approvals=approvals,
     )
-    limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
-    sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))
-    servicer = CstpService(
-        settings.agent.name, announcer, search, checker, limits, read_policy, sharing, queries=pools[PoolName.QUERIES]
-    )
-    closer = IntentCloser(intents, recent, journal, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
-    feed = build_feed(shared, intents, read_policy, tokens)
-    module = build_intent_service_module(shared, recent, closer, feed)
-    protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
-    return IntentParts(module, protocol_module, checker, servicer, limits)
 
 
 def build_history(
@@ -128,8 +155,23 @@ def build_feed(
     return IntentFeed(intents, read_policy, tokens, limits, storage.refresh_seconds, run_blocking)
 
 
+def build_intent_retention(shared: SharedParts, intents: IntentStore) -> list[ExpiryTask]:
+    """Build the removal of intents that are as old as the settings say."""
+    days = shared.settings.retention.intent_days
+    if days is None:
+        return []
+
+    def remove_batch() -> bool:
+        before = shared.clock() - timedelta(days=days)
+        job = partial(intents.remove_before, instant=before, limit=REMOVAL_BATCH)
+        return shared.writer.run(job) == REMOVAL_BATCH
+
+    complaint = "expired intents are not deleted"
+    return [ExpiryTask("intent-expiry", remove_batch, RETENTION_SECONDS, logger, complaint)]
+
+
 def build_intent_service_module(
-    shared: SharedParts, recent: RecentIntents, closer: IntentCloser, feed: IntentFeed
+    shared: SharedParts, intents: IntentStore, recent: RecentIntents, closer: IntentCloser, feed: IntentFeed
 ) -> Module:
     """Build the service that closes and streams intents, and the removal of those that are not told any more."""
     service = IntentService(closer, feed, shared.pools[PoolName.OTHERS].run)
@@ -142,11 +184,12 @@ def build_intent_service_module(
         "shared intents of more than a day are not removed",
     )
     return Module(
-        late_background=[retention],
+        late_background=[retention, *build_intent_retention(shared, intents)],
         servicers=[(intents_pb2_grpc.add_IntentServiceServicer_to_server, service)],
         begin_stop=[feed.close],
         # Announcements notify nobody themselves, since they must not wait for watchers.
         on_foreign_commit=[recent.refresh, feed.notify],
+        measures=[build_watcher_measure("intents", feed)],
     )
 
 

@@ -9,10 +9,8 @@ from typing import Final
 
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.errors import CstpError
-from cstp_grpc.guardrails.history import CountedHistory, HistoryFacts, UnreadHistory
-from cstp_grpc.guardrails.history_lookup import HistoryRequest
-from cstp_grpc.intents.outcomes import OutcomeState, OutcomeStore
-from cstp_grpc.intents.recent_outcomes import RecentOutcomes
+from cstp_grpc.guardrails.history import CountedHistory, HistoryFacts, HistoryRequest, UnreadHistory
+from cstp_grpc.intents.recent_outcomes import OutcomeState, OutcomeStore, RecentOutcomes
 from cstp_grpc.storage.background_work import WorkPool
 
 SHORT_CHANGES: Final = 20

@@ -1,4 +1,7 @@
-"""The outcomes of a recent time in memory, in columns, so that a question is answered in microseconds."""
+"""Outcomes that count for rules over the past: the port that reads them, and those of a recent time in memory.
+
+The latter are in columns, so that a question is answered in microseconds.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, eq
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from cachetools import LRUCache
@@ -17,11 +20,85 @@ from numpy.typing import NDArray
 
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.enums import Outcome, Visibility
-from cstp_grpc.guardrails.history import HistoryMeasure, HistoryScope, fold_label
-from cstp_grpc.guardrails.history_lookup import HistoryRequest
-from cstp_grpc.intents.outcomes import KnownOutcome
+from cstp_grpc.guardrails.history import HistoryMeasure, HistoryRequest, HistoryScope, fold_label
 from cstp_grpc.storage.pagination import to_microseconds
-from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.unicode_text import replace_unstorable
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOutcome:
+    """How a decision or a closed intent turned out, as it stands now.
+
+    `source` identifies it. `at` is aware: when the outcome became known. `outcome` is None for a decision that has
+    none, or none any more. `decision_source` is the source of the decision that came of an intent, and `is_counted` is
+    False if that decision has an outcome of its own, which then counts instead.
+    """
+
+    source: str
+    agent: str
+    category: str | None
+    project: str | None
+    visibility: Visibility
+    outcome: Outcome | None
+    at: datetime
+    tags: tuple[str, ...] = ()
+    decision_source: str | None = None
+    is_counted: bool = True
+
+
+def decision_source(decision_id: str) -> str:
+    """Return the source of the outcome of a decision."""
+    return f"decision {decision_id}"
+
+
+def intent_source(number: int) -> str:
+    """Return the source of the outcome of an intent, whose number the store gave to it."""
+    return f"intent {number}"
+
+
+class OutcomeState(NamedTuple):
+    """How far changes are known: the revision of the journal, and the number of the last closing of an intent."""
+
+    revision: int
+    closing_number: int
+
+    def is_beyond(self, other: OutcomeState) -> bool:
+        """Return whether this state has any change that another one has not."""
+        return any(own > its for own, its in zip(self, other, strict=True))
+
+    def count_from(self, earlier: OutcomeState) -> int:
+        """Return about how many changes there were since an earlier state."""
+        return sum(new - old for new, old in zip(self, earlier, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeChanges:
+    """Changes up to a state: outcomes as they are now, and the sources of those that are gone."""
+
+    state: OutcomeState
+    outcomes: Sequence[KnownOutcome]
+    deleted: Sequence[str] = ()
+
+
+class OutcomeStore(Protocol):
+    """Reads the outcomes of decisions and of closed intents."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether reads take microseconds, because the database is a file of this machine."""
+
+    def read_state(self) -> OutcomeState:
+        """Return up to where changes are committed. Raises QueryFailed."""
+
+    def load_since(self, instant: datetime) -> OutcomeChanges:
+        """Return all outcomes known since an instant, and the state that they are of. Raises QueryFailed."""
+
+    def changes_after(self, state: OutcomeState) -> OutcomeChanges:
+        """Return the decisions and closings that changed after a state, and the new state. Raises QueryFailed.
+
+        A decision that changed for another reason is among them, as it is.
+        """
+
 
 COLUMNS: Final[Mapping[str, type[Any]]] = {
     "at": np.int64,
@@ -200,6 +277,7 @@ class RecentOutcomes:
     def _add(self, added: Columns) -> None:
         start, end = self._size, self._size + len(added["at"])
         if end > len(self._columns["at"]):
+            # Half as much again: outcomes come one by one, and each would copy all columns.
             grown = {name: np.empty(end + end // 2, kind) for name, kind in COLUMNS.items()}
             for name, column in grown.items():
                 column[:start] = self._used(name)
@@ -210,6 +288,7 @@ class RecentOutcomes:
         self._names_decisions |= bool(np.any(added["decision"] != NOTHING))
         at = self._used("at")
         if np.any(at[max(start, 1) :] < at[max(start, 1) - 1 : -1]):
+            # An import may bring what is older. Timelines hold positions, which are others afterwards.
             order = np.argsort(at, kind="stable")
             self._columns = {name: self._used(name)[order] for name in COLUMNS}
             self._timelines.clear()

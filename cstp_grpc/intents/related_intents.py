@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,6 +17,7 @@ from cstp_grpc.errors import CstpError
 from cstp_grpc.guardrails.cel_variables import MAX_WINDOW_SECONDS
 from cstp_grpc.guardrails.model import IntentFacts
 from cstp_grpc.intents.model import (
+    Announcement,
     Intent,
     IntentClosing,
     IntentId,
@@ -109,6 +110,12 @@ class RecentIntents:
             similarities = self._vectors[:count] @ vector
             found = np.flatnonzero((self._times[:count] >= oldest) & (similarities >= min_similarity))
             return [(self._shared[row], float(similarities[row])) for row in found]
+
+    def list_recent(self) -> list[SharedIntent]:
+        """Return the intents of the last day, in no order."""
+        oldest = self._clock() - RECENT_TIME
+        with self._lock:
+            return [shared for shared in self._shared if shared.intent.received_at >= oldest]
 
     def refresh(self) -> None:
         """Take over what the database holds; only what changed is read. Raises QueryFailed."""
@@ -331,6 +338,18 @@ class RelatedIntents:
         found = sorted(self._related(subject), key=rank_key, reverse=True)
         return found[:MAX_RELATED]
 
+    def list_recent(self, caller: str, reader: str, project: str | None, paths: Sequence[str]) -> list[RelatedIntent]:
+        """Return the intents of other agents of the last day: open ones first, then those about the same place.
+
+        The score is what a common place adds to a similarity.
+        """
+        found = [
+            RelatedIntent(shared, common_place_bonus(shared.intent, project, paths))
+            for shared in self._recent.list_recent()
+            if shared.intent.agent != caller and self._read_policy.may_read_intent(shared.intent.category, reader)
+        ]
+        return sorted(found, key=rank_key, reverse=True)
+
     def read_subject_facts(self, subject: IntentSubject) -> IntentFacts:
         """Return the facts that guardrails read of related intents: the ages of those that are open and not blocked."""
         now = self._clock()
@@ -356,7 +375,7 @@ class RelatedIntents:
             intent = shared.intent
             if intent.agent == subject.caller or not self._read_policy.may_read_intent(intent.category, subject.reader):
                 continue
-            score = similarity + common_place_bonus(intent, subject)
+            score = similarity + common_place_bonus(intent, subject.project, subject.paths)
             if score >= self._min_score:
                 yield RelatedIntent(shared, min(max(score, 0.0), 1.0))
 
@@ -366,11 +385,11 @@ def rank_key(related: RelatedIntent) -> tuple[bool, float, datetime]:
     return related.intent.closing is None, related.score, related.intent.received_at
 
 
-def common_place_bonus(intent: Intent, subject: IntentSubject) -> float:
+def common_place_bonus(intent: Intent, project: str | None, paths: Sequence[str]) -> float:
     """Return the amount that a common project, or a common path in it, adds to the similarity."""
-    if intent.project is None or intent.project != subject.project:
+    if intent.project is None or intent.project != project:
         return 0.0
-    return SAME_PATH if paths_overlap(intent.paths, subject.paths) else SAME_PROJECT
+    return SAME_PATH if paths_overlap(intent.paths, paths) else SAME_PROJECT
 
 
 def paths_overlap(some: Iterable[str], others: Iterable[str]) -> bool:
@@ -381,3 +400,10 @@ def paths_overlap(some: Iterable[str], others: Iterable[str]) -> bool:
         for own in (PurePosixPath(path).parts for path in some)
         for other in parts
     )
+
+
+def subject_of_announcement(
+    announcement: Announcement, caller: str, reader: str, vector: IntentVector
+) -> IntentSubject:
+    """Return the subject of an announcement, which is compared with the intents of others."""
+    return IntentSubject(vector, caller, reader, announcement.project, announcement.paths)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
 from cstp_grpc.decisions import messages
+from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
 from cstp_grpc.decisions.search.search_scheduler import SearchScheduler
+from cstp_grpc.decisions.store import JournalWrite
 from cstp_grpc.enums import Stakes, Visibility
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, intents_pb2, intents_pb2_grpc, types_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker
@@ -25,20 +28,21 @@ from cstp_grpc.guardrails.messages import check_message, claimed_agent_name, gua
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
-from cstp_grpc.intents.messages import MatchMessages, decision_summary, similar_decision_message
 from cstp_grpc.intents.model import (
     PRIVATE_INTENTS,
     Announcement,
     CodeContext,
     CodeNote,
+    DecisionRecording,
     Intent,
     IntentClosing,
     IntentFilter,
     IntentSharing,
     IntentStore,
+    Suggestion,
+    SuggestionKind,
 )
 from cstp_grpc.intents.related_intents import RelatedIntent
-from cstp_grpc.intents.suggestions import Suggestion, SuggestionKind
 from cstp_grpc.storage.background_work import RunBlocking, WorkPool
 from cstp_grpc.storage.pagination import PageRequest
 
@@ -87,14 +91,29 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent."""
+        response, _ = await self.announce(request)
+        return response
+
+    def asks_peers(self, request: cstp_pb2.AnnounceIntentRequest) -> bool:
+        """Return False: there are none."""
+        return False
+
+    def parse_announcement(self, request: cstp_pb2.AnnounceIntentRequest) -> Announcement:
+        """Parse an announcement of the current caller."""
+        return parse_announcement(request, self._sharing.default_visibility(current_caller.get()))
+
+    async def announce(
+        self, request: cstp_pb2.AnnounceIntentRequest, recording: DecisionRecording | None = None
+    ) -> tuple[cstp_pb2.AnnounceIntentResponse, JournalWrite[Decision] | None]:
+        """Announce an intent, with a decision to record if it is allowed, and what that changed in the journal."""
         if request.agents:
             reject_agents(request)
         caller = current_caller.get()
-        announced = parse_announcement(request, self._sharing.default_visibility(caller))
+        announced = self.parse_announcement(request)
         feedback = await self._announcer.announce(
-            announced, caller.agent, caller.request_id, caller.reader, caller.permissions
+            announced, caller.agent, caller.request_id, caller.reader, caller.permissions, recording
         )
-        return cstp_pb2.AnnounceIntentResponse(
+        response = cstp_pb2.AnnounceIntentResponse(
             received=True,
             correlation_id=announced.correlation_id,
             received_at=proto_values.timestamp_message(feedback.received_at),
@@ -109,6 +128,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             revision=feedback.revision,
             related_intents=[related_intent_message(related) for related in feedback.related],
         )
+        return response, feedback.written
 
     async def QueryDecisions(
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
@@ -386,4 +406,83 @@ def related_intent_message(related: RelatedIntent) -> intents_pb2.RelatedIntent:
         project=intent.project,
         paths=intent.paths,
         score=related.score,
+    )
+
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+MAX_KEPT: Final = 1000
+"""Maximum number of matches whose messages are kept. Chosen: the results of some hundred searches, about 2 MB."""
+
+
+class MatchMessages(Generic[MessageT]):
+    """Converts matches to messages, and keeps these: a search that is repeated finds the same objects again.
+
+    A message is not to be changed. For one thread.
+    """
+
+    def __init__(self, convert: Callable[[Match], MessageT], max_kept: int = MAX_KEPT) -> None:
+        self._convert = convert
+        self._max_kept = max_kept
+        # By identity, because hashing a match takes longer than converting it. The match is kept beside its message,
+        # so that no other object can have its identity.
+        self._kept: dict[int, tuple[Match, MessageT]] = {}
+
+    def of(self, matches: Sequence[Match]) -> list[MessageT]:
+        """Return the messages of matches."""
+        return [self._message(match) for match in matches]
+
+    def _message(self, match: Match) -> MessageT:
+        kept = self._kept.get(id(match))
+        if kept is not None:
+            return kept[1]
+        message = self._convert(match)
+        if len(self._kept) >= self._max_kept:
+            self._kept.clear()
+        self._kept[id(match)] = match, message
+        return message
+
+
+def similar_decision_message(match: Match) -> cstp_pb2.SimilarDecision:
+    """Convert a match to a similar decision of an announcement's response."""
+    return cstp_pb2.SimilarDecision(
+        id=match.decision.id,
+        title=match.decision.title,
+        outcome=proto_values.OUTCOME.number(match.decision.outcome),
+        date=proto_values.timestamp_message(match.decision.date),
+        distance=match.distance,
+        score=match.score,
+        notes=match.decision.notes,
+        matched_by=map(messages.MATCH_REASON.number, match.matched_by),
+        similar_count=match.similar_count,
+        similar_outcomes=map(proto_values.OUTCOME.number, match.similar_outcomes),
+        status=proto_values.STATUS.number(match.decision.status),
+        superseded_by=match.superseded_by,
+    )
+
+
+def decision_summary(match: Match, include_reasons: bool) -> cstp_pb2.DecisionSummary:
+    """Convert a match to a decision summary of a query's response."""
+    item = match.decision
+    return cstp_pb2.DecisionSummary(
+        id=item.id,
+        title=item.title,
+        category=item.category,
+        confidence=item.confidence,
+        stakes=proto_values.STAKES.number(item.stakes),
+        status=proto_values.STATUS.number(item.status),
+        outcome=proto_values.OUTCOME.number(item.outcome),
+        date=proto_values.timestamp_message(item.date),
+        distance=match.distance,
+        notes=item.notes,
+        # None for an empty list, which takes as long to be set as the other fields together.
+        reasons=[reason.type for reason in item.reasons] or None if include_reasons else None,
+        tags=item.tags or None,
+        project=item.project,
+        agent=item.agent,
+        score=match.score,
+        matched_by=map(messages.MATCH_REASON.number, match.matched_by),
+        similar_count=match.similar_count,
+        similar_outcomes=map(proto_values.OUTCOME.number, match.similar_outcomes) if match.similar_outcomes else None,
+        superseded_by=match.superseded_by,
     )

@@ -10,11 +10,10 @@ from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case,
 
 from cstp_grpc.decisions.sql_mapping import OUTCOME, TAGS, VISIBILITY, Values, decode_json_list
 from cstp_grpc.decisions.sql_tables import decisions, deleted_decisions
-from cstp_grpc.intents.outcomes import KnownOutcome, OutcomeChanges, OutcomeState, decision_source, intent_source
+from cstp_grpc.intents.recent_outcomes import KnownOutcome, OutcomeChanges, OutcomeState, decision_source, intent_source
 from cstp_grpc.intents.sql_store import IS_NUMBERED, intents
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.schema import UtcDateTime
-from cstp_grpc.storage.unit_of_work import CompiledStatement
+from cstp_grpc.storage.unit_of_work import CompiledStatement, UtcDateTime
 
 STATE = select(
     select(func.coalesce(func.max(decisions.c.revision), -1)).scalar_subquery(),

@@ -27,9 +27,8 @@ from sqlalchemy import (
 from cstp_grpc.intents.model import IntentId, IntentVector, SharedIntent, SharedIntentChange
 from cstp_grpc.intents.sql_store import intent_from_row, intents, shared_intent_changes, shared_intents
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.schema import UtcDateTime
 from cstp_grpc.storage.sequence_order import SequenceOrder
-from cstp_grpc.storage.unit_of_work import ChangeNotice, CompiledStatement, UnitOfWork, bind_parameters
+from cstp_grpc.storage.unit_of_work import ChangeNotice, CompiledStatement, UnitOfWork, UtcDateTime, bind_parameters
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite

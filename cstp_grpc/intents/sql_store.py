@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -25,6 +26,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     cast,
+    delete,
     desc,
     exists,
     func,
@@ -48,10 +50,20 @@ from cstp_grpc.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
-from cstp_grpc.storage.schema import IDENTIFIER, OPTIONAL_JSON, SERIAL, UtcDateTime, metadata, partial_index
 from cstp_grpc.storage.sequence_order import SequenceOrder
-from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
+from cstp_grpc.storage.unit_of_work import (
+    IDENTIFIER,
+    OPTIONAL_JSON,
+    SERIAL,
+    CompiledStatement,
+    GlobalWriteLock,
+    UnitOfWork,
+    UtcDateTime,
+    bind_parameters,
+    metadata,
+    partial_index,
+)
+from cstp_grpc.unicode_text import replace_unstorable
 
 intents = Table(
     "intents",
@@ -198,6 +210,25 @@ class SqlIntentStore:
         unit_of_work.execute(update(intents).where(*same).values(closing_to_row(closing) | {"closing_number": number}))
         # Before anybody learns of the closing, so that it counts from then on.
         unit_of_work.call_at_end(self._note_closing)
+
+    def remove_before(self, unit_of_work: UnitOfWork, instant: datetime, limit: int) -> int:
+        """Remove up to `limit` revisions received before an instant, the oldest first, and return their number."""
+        table, others = intents.c, intents.alias().c
+        # Numbers follow from the greatest one in the table, and others read what is after the last one that they know.
+        newest = select(func.max(others.id)).scalar_subquery()
+        last_closed = (
+            select(func.max(others.closing_number)).where(others.closing_number.is_not(None)).scalar_subquery()
+        )
+        old = (
+            select(table.id)
+            .where(table.received_at < instant, table.id != newest)
+            .where(or_(table.closing_number.is_(None), table.closing_number != last_closed))
+            .order_by(table.received_at, table.id)
+            .limit(limit)
+        )
+        # In the order in which others take the same lock, before rows are locked.
+        self._order.hold(unit_of_work)
+        return unit_of_work.execute(delete(intents).where(table.id.in_(old))).rowcount
 
     def count_closings(self) -> int:
         """Return a number that is a greater one after each transaction of this process that closed an intent."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from itertools import islice, takewhile
 
 from cstp_grpc.decisions.model import Decision, Match
+from cstp_grpc.decisions.search.search_results import series_of_title
 from cstp_grpc.decisions.store import (
     MAX_BACKGROUND,
     NO_BACKGROUND,
@@ -17,10 +18,18 @@ from cstp_grpc.decisions.store import (
     NeededBackground,
 )
 from cstp_grpc.enums import DecisionStatus, Outcome
+from cstp_grpc.guardrails.inputs import CONFIRMED_CHECKS_KEY
 from cstp_grpc.guardrails.model import UNKNOWN_ACTION, Verdict, Violation
-from cstp_grpc.intents.conditions import TROUBLED, can_compare, describe_outcome, distinguishing_conditions
-from cstp_grpc.intents.model import IntentKey
-from cstp_grpc.intents.related_intents import RelatedIntent
+from cstp_grpc.intents.model import (
+    Announcement,
+    CodeContext,
+    Suggestion,
+    SuggestionBars,
+    SuggestionKind,
+)
+from cstp_grpc.intents.related_intents import (
+    RelatedIntent,
+)
 
 MAX_SUGGESTIONS = 5
 MAX_QUOTED = 400
@@ -38,80 +47,12 @@ CLOSING_VERBS = {
     Outcome.ABANDONED: "gave up",
 }
 
-
 DECISION_SECTION = re.compile(
     r"^#{1,6}[ \t]+decision(?:[ \t]+outcome)?(?:[ \t]*:)?[ \t]*$\s*^(\S[^\n]*(?:\n[^\n#*+-][^\n]*)*)", re.I | re.M
 )
 """The section of a decision record that says what was decided, as Nygard's and MADR's templates name it."""
 LIST_ITEM = re.compile(r"[ \t]*(?:[*+-]|\d{1,3}[.)])[ \t]+(\S.*)")
 MINUTES_AN_HOUR = 60
-
-
-class SuggestionKind(StrEnum):
-    """What a suggestion is drawn from."""
-
-    GUARDRAIL = "guardrail"
-    RELATED_INTENT = "related_intent"
-    CONFIDENCE = "confidence"
-    CHECK = "check"
-    SUPERSEDED = "superseded"
-    LESSON = "lesson"
-    CONDITION = "condition"
-    FAILURE = "failure"
-    PRECEDENT = "precedent"
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A suggestion with what it rests on.
-
-    `relevance` is the score of the most similar decision or intent, None if it rests on neither; `outcome` is that of
-    the decisions or of the intent, None if they have none or different ones.
-    """
-
-    text: str
-    kind: SuggestionKind
-    decision_ids: tuple[str, ...] = ()
-    guardrail_id: str | None = None
-    intent: IntentKey | None = None
-    relevance: float | None = None
-    outcome: Outcome | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SuggestionBars:
-    """The least relevance of what is suggested, 0 to 1; listing it needs less.
-
-    `teaching` is for what has a lesson, `bare` for a failure about which nobody noted anything, `related` for intents
-    of others.
-    """
-
-    teaching: float
-    bare: float
-    related: float
-
-    @classmethod
-    def above(cls, min_score: float, min_related_score: float) -> SuggestionBars:
-        """Return the bars for decisions and intents that are listed from these scores on."""
-        return cls(
-            raise_bar(min_score, TEACHING_SHARE),
-            raise_bar(min_score, BARE_SHARE),
-            raise_bar(min_related_score, RELATED_SHARE),
-        )
-
-
-def raise_bar(score: float, share: float) -> float:
-    """Return the score that is a share of the way from another one to 1."""
-    return score + share * (1 - score)
-
-
-TEACHING_SHARE = 0.25
-"""How far the bar for lessons is from the least score that is listed to 1. Chosen: with the default of 0.35 it is 0.51,
-from which on a decision is more likely relevant than not, as scores are calibrated."""
-BARE_SHARE = 0.8
-"""Chosen: what only shares some words with the intent stays below."""
-RELATED_SHARE = 0.1
-"""Likewise for intents of others, whose scores are similarities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +89,8 @@ def build_suggestions(sources: SuggestionSources) -> list[Suggestion]:
     return take_distinct(rank_suggestions(sources), MAX_SUGGESTIONS)
 
 
-def find_needed_background(similar: Sequence[Match], reader: str, bars: SuggestionBars) -> NeededBackground:
-    """Return of which decisions suggestions need more than a search reads; usually of none.
+def find_needed_background(similar: Sequence[Match], reader: str, bars: SuggestionBars) -> NeededBackground | None:
+    """Return of which decisions suggestions need more than a search reads; None, as usual, if of none.
 
     These are superseded ones whose successor is not among the matches; the best own precedents without a lesson, for
     their contexts; and likewise own ones among those that are compared.
@@ -165,7 +106,16 @@ def find_needed_background(similar: Sequence[Match], reader: str, bars: Suggesti
         if match.score >= bars.teaching and match.superseded_by is not None and match.superseded_by not in listed
     ]
     contexts = [decision.id for decision in (*precedents[:MAX_READ_PRECEDENTS], *compared)]
+    if not contexts and not superseded:
+        return None
     return NeededBackground(tuple(contexts[:MAX_BACKGROUND]), tuple(superseded[:MAX_BACKGROUND]))
+
+
+def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> list[str]:
+    """Return the checks on the code that the announcement does not list as made."""
+    confirmed = announcement.metadata.get(CONFIRMED_CHECKS_KEY)
+    made = {text for text in confirmed if isinstance(text, str)} if isinstance(confirmed, list) else set()
+    return [check for check in code.check_items if check not in made] if code else []
 
 
 def rank_suggestions(sources: SuggestionSources) -> Iterator[Suggestion]:
@@ -391,3 +341,120 @@ def describe_age(age: timedelta) -> str:
         return "just now"
     number, unit = (minutes, "minute") if minutes < MINUTES_AN_HOUR else (minutes // MINUTES_AN_HOUR, "hour")
     return f"{number} {unit}{'' if number == 1 else 's'} ago"
+
+
+MIN_DECISIONS = 2
+"""How many decisions must have failed, and how many succeeded, before they are compared. Chosen: one of each differ in
+everything."""
+WORD_PATTERN = re.compile(r"[^\W\d_]{4,}")
+"""A word that may name a condition; shorter ones mostly bind others."""
+
+FAILED = frozenset({Outcome.FAILURE, Outcome.PARTIAL})
+"""A partial success counts as a failure."""
+TAGGED = "have the tag {}"
+MENTIONED = 'mention "{}", as you do'
+
+Conditions = Callable[[Decision], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class DistinguishingCondition:
+    """A condition that several decisions of one group have, and none of the other group.
+
+    `text` completes "2 of the 3 similar decisions that failed …", `failed` is whether they did, `decisions` are those
+    that have it, `of` is how many are in their group and `against` how many in the other.
+    """
+
+    text: str
+    mentions: bool
+    """Whether the condition is a word that the decisions mention, not a tag."""
+    failed: bool
+    decisions: tuple[Decision, ...]
+    of: int
+    against: int
+
+
+def distinguishing_conditions(decisions: Sequence[Decision], intent: str, reader: str) -> list[DistinguishingCondition]:
+    """Return at most one condition of failures and one of successes, each the most frequent.
+
+    Conditions are tags and, for failures only, words that the intent has too: those of titles and, of the reader's own
+    decisions, of contexts, which are private.
+    """
+    if not can_compare(decisions):
+        return []
+    failed = [each for each in decisions if each.outcome in FAILED]
+    succeeded = [each for each in decisions if each.outcome is Outcome.SUCCESS]
+    stated = split_words(intent)
+
+    def words(decision: Decision) -> Iterable[str]:
+        context = decision.context if decision.agent == reader else None
+        return stated & split_words(f"{decision.title} {context or ''}")
+
+    found = [
+        most_frequent_condition(failed, succeeded, list_tags, TAGGED, failed=True)
+        or most_frequent_condition(failed, succeeded, words, MENTIONED, failed=True),
+        most_frequent_condition(succeeded, failed, list_tags, TAGGED, failed=False),
+    ]
+    return [condition for condition in found if condition]
+
+
+def can_compare(decisions: Sequence[Decision]) -> bool:
+    """Return True if enough decisions failed and enough succeeded."""
+    failed = sum(each.outcome in FAILED for each in decisions)
+    succeeded = sum(each.outcome is Outcome.SUCCESS for each in decisions)
+    return min(failed, succeeded) >= MIN_DECISIONS
+
+
+def most_frequent_condition(
+    group: Sequence[Decision], others: Sequence[Decision], conditions: Conditions, text: str, *, failed: bool
+) -> DistinguishingCondition | None:
+    """Return the condition that most decisions of a group have and none of the others; None if there is none."""
+    excluded = {condition for each in others for condition in conditions(each)}
+    counts = Counter(condition for each in group for condition in set(conditions(each)) - excluded)
+    # Of conditions that are equally frequent, the alphabetically first, so that answers do not depend on hashes.
+    best = min(counts, key=lambda condition: (-counts[condition], condition), default=None)
+    if best is None or counts[best] < MIN_DECISIONS:
+        return None
+    having = tuple(each for each in group if best in set(conditions(each)))
+    return DistinguishingCondition(text.format(best), text == MENTIONED, failed, having, len(group), len(others))
+
+
+def list_tags(decision: Decision) -> Iterable[str]:
+    """Return the tags of a decision, without case."""
+    return [tag.casefold() for tag in decision.tags]
+
+
+def split_words(text: str) -> frozenset[str]:
+    """Return the words of a text that may name a condition, without case."""
+    return frozenset(word.casefold() for word in WORD_PATTERN.findall(text))
+
+
+TROUBLED = frozenset({Outcome.FAILURE, Outcome.PARTIAL, Outcome.ABANDONED})
+
+MIN_SERIES = 3
+"""Decisions of a series from which their number is told. Chosen: one of two says nothing about the next."""
+
+OUTCOME_VERBS = {
+    Outcome.FAILURE: "failed",
+    Outcome.PARTIAL: "succeeded only in part",
+    Outcome.ABANDONED: "was abandoned",
+    Outcome.SUCCESS: "succeeded",
+}
+
+
+def describe_outcome(match: Match, outcome: Outcome, listed: Sequence[Match]) -> str:
+    """Return the subject and verb of a sentence about how a decision turned out, such as "A similar decision failed".
+
+    If one of a series did not succeed, the number of the others is told: those listed, and those for which they stand.
+    """
+    verb = OUTCOME_VERBS[outcome]
+    series = series_of_title(match.decision.title)
+    others = [each for each in listed if each.decision.id != match.decision.id]
+    mates = [each for each in others if series is not None and series_of_title(each.decision.title) == series]
+    count = 1 + len(mates) + sum(each.similar_count for each in (match, *mates))
+    if outcome not in TROUBLED or count < MIN_SERIES:
+        return f"A similar decision {verb}"
+    # Of those that are left out, only the different outcomes are known, not how many there are of each.
+    known = {found for each in mates for found in (each.decision.outcome, *each.similar_outcomes)}
+    is_only_one = match.similar_count == 0 and TROUBLED.isdisjoint(known)
+    return f"{'One' if is_only_one else 'At least one'} of {count} similar decisions {verb}"

@@ -22,6 +22,7 @@ from cstp_grpc.liaison.model import (
     RoutingStore,
     Share,
 )
+from cstp_grpc.spans import NO_SPANS, Spans
 from cstp_grpc.storage.delivery import (
     LEASE_SECONDS,
     AttemptResult,
@@ -33,6 +34,8 @@ from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 logger = logging.getLogger(__name__)
+
+DELIVERY_SPAN = "deliver share"
 
 MAX_NAME_IN_ERROR = 100
 """How many characters of a name that is none are told back."""
@@ -217,8 +220,10 @@ class ShareDispatcher:
         interrupt: Callable[[], None] = lambda: None,
         random: Callable[[], float] = system_random.random,
         reading: Callable[[], AbstractContextManager[UnitOfWork]] | None = None,
+        spans: Spans = NO_SPANS,
     ) -> None:
-        shares = ShareOutbox(store, agents, clock, feed_notify, DeliveryRetryPolicy(timedelta(hours=hours), random))
+        policy = DeliveryRetryPolicy(timedelta(hours=hours), random)
+        shares = ShareOutbox(store, agents, clock, feed_notify, policy, spans)
         self._dispatcher = DeliveryDispatcher(
             "delivery",
             shares,
@@ -255,7 +260,9 @@ class ShareOutbox:
         clock: Callable[[], datetime],
         feed_notify: Callable[[], None],
         retry_policy: DeliveryRetryPolicy,
+        spans: Spans = NO_SPANS,
     ) -> None:
+        self._spans = spans
         self._store = store
         self._agents = agents
         self._clock = clock
@@ -319,7 +326,9 @@ class ShareOutbox:
         """Deliver a share and return the outcome."""
         tried = replace(delivery.share, attempts=delivery.share.attempts + 1)
         try:
-            receipt = delivery.agent.deliver(delivery.parcel)
+            share = delivery.share
+            with self._spans.measure_delivery(DELIVERY_SPAN, share.traceparent, {"cstp.agent": share.target_agent}):
+                receipt = delivery.agent.deliver(delivery.parcel)
         except DeliveryRejected as error:
             return failed_outcome(tried, str(error))
         except DeliveryFailed as error:

@@ -39,8 +39,9 @@ from cstp_grpc.liaison.model import (
     TenantCaller,
 )
 from cstp_grpc.liaison.redaction import RedactedContext, Redaction
-from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.spans import inbound_trace
 from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.unicode_text import replace_unstorable
 
 GUARDRAIL_CATEGORY = "liaison"
 """The category by which guardrails know a hand-over."""
@@ -252,6 +253,7 @@ def new_share(caller: TenantCaller, request: ShareRequest, redacted: RedactedCon
         shared_by=caller.agent,
         shared_at=at,
         execution_id=caller.request_id,
+        traceparent=inbound_trace.get(),
         context_json=redacted.json,
     )
 

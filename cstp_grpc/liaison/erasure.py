@@ -21,8 +21,24 @@ EXPIRED_REASON = "expired"
 """The reason that the audit trail gives for a session that nobody asked to delete."""
 
 
+@dataclass(frozen=True, slots=True)
+class UserRecords:
+    """How much is stored about a user of chat sessions, of each kind."""
+
+    sessions: int
+    messages: int
+    shares: int
+    activations: int
+    events: int
+
+
 class ErasureStore(Protocol):
     """Delete the stored data of chat sessions, within the transactions of units of work."""
+
+    def count_user_records(
+        self, unit_of_work: UnitOfWork, tenant: str, user_id: str, opened_by: datetime
+    ) -> UserRecords:
+        """Return how much is stored of the sessions of a user that were opened by an instant."""
 
     def delete_session(self, unit_of_work: UnitOfWork, tenant: str, session_id: str) -> Session | None:
         """Delete a session, its messages, shares, activations and events, and return it, or None if it is missing.

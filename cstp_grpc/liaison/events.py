@@ -69,6 +69,11 @@ class EventFeed:
             raise InvalidArgument.field("after", f"must be at most {newest}, the sequence of the last event")
         return self._hub.open(agent, (conditions.tenant, agent), conditions, newest if after is None else after)
 
+    @property
+    def open_count(self) -> int:
+        """How many subscriptions are open."""
+        return self._hub.open_count
+
     def close(self) -> None:
         """End all subscriptions and refuse new ones."""
         self._hub.close()

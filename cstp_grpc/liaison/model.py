@@ -183,6 +183,8 @@ class Share:
     next_attempt_at: datetime | None = None
     task_id: str | None = None
     delivered_at: datetime | None = None
+    traceparent: str | None = None
+    """The trace of the call that shared it (W3C Trace Context), which its delivery continues; None without one."""
     context_json: str | None = field(default=None, compare=False, repr=False)
     """The canonical JSON of `shared_context`; None if nobody has written it yet."""
 

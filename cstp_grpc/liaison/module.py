@@ -11,6 +11,7 @@ from datetime import timedelta
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.config import LiaisonSettings, PillarSettings, RetentionSettings, Settings
+from cstp_grpc.decisions.module import build_watcher_measure
 from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.liaison.agents import LiaisonAgents, ShareDispatcher
@@ -28,9 +29,11 @@ from cstp_grpc.liaison.sessions import ClaimFence, SessionService
 from cstp_grpc.liaison.sql_routing import SqlErasureStore, SqlPresenceStore, SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionTask
+from cstp_grpc.measures import Measure, read_value
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.background_work import ExpiryTask
+from cstp_grpc.storage.delivery import build_outbox_measures
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +103,22 @@ def build_liaison_module(
         # At the beginning of a stop: otherwise the streams of watchers, which never end, would be waited for.
         begin_stop=[core.feed.close],
         on_foreign_commit=[core.feed.check_for_new],
+        measures=build_session_measures(shared, core),
     )
+
+
+def build_session_measures(shared: SharedParts, core: SessionCore) -> list[Measure]:
+    """Build the figures of chat sessions, of who watches them, and of what waits for liaison agents."""
+
+    def count_active() -> int:
+        with core.sessions.read_snapshot() as unit_of_work:
+            return core.sessions.count_active(unit_of_work)
+
+    return [
+        Measure("chat_sessions_active", "Chat sessions that are open.", read_value(count_active), of_database=True),
+        build_watcher_measure("liaison", core.feed),
+        *build_outbox_measures("shares", core.store, shared.database.background_snapshot, shared.clock),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +187,7 @@ def build_share_dispatcher(
         # A delivery in progress may take its whole timeout; closing the clients cancels it when the server stops.
         interrupt=lambda: close_agents(remote.values()),
         reading=shared.database.background_snapshot,
+        spans=shared.observers.spans,
     )
 
 

@@ -26,8 +26,8 @@ from cstp_grpc.liaison.model import (
     liaison_agent,
 )
 from cstp_grpc.liaison.sessions import concurrent_update, lock_open_session, session_event
-from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.unicode_text import replace_unstorable
 
 LEFT_REASON = "it left"
 NO_HEARTBEAT_REASON = "no heartbeat"

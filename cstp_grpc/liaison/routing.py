@@ -46,6 +46,7 @@ from cstp_grpc.liaison.sessions import (
     session_closed,
     session_event,
 )
+from cstp_grpc.spans import inbound_trace
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.locks import KeyedLocks
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -483,6 +484,7 @@ def routing_share(caller: TenantCaller, plan: RoutingPlan, decision: RoutingDeci
         shared_by=caller.agent,
         shared_at=decision.decided_at,
         execution_id=caller.request_id,
+        traceparent=inbound_trace.get(),
         context_json=plan.redacted.json,
     )
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Select,
     Table,
     and_,
@@ -25,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cstp_grpc.liaison.erasure import UserRecords
 from cstp_grpc.liaison.model import (
     Activation,
     AgentPresence,
@@ -59,8 +61,9 @@ from cstp_grpc.liaison.sql_tables import (
     share_row,
 )
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.delivery import Backlog
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
+from cstp_grpc.unicode_text import replace_unstorable
 
 PENDING = DeliveryState.PENDING.value
 
@@ -86,6 +89,7 @@ DELIVERED = (
     .values(bind_parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
 )
 # As text, exactly as in the partial index, without which the databases do not use it.
+BACKLOG: Select[*tuple[Any, ...]] = select(func.count(), func.min(shares.shared_at)).where(text(TO_DELIVER))
 NEXT_DUE = select(shares.next_attempt_at).where(text(TO_DELIVER)).order_by(shares.next_attempt_at).limit(1)
 # From the counters, of which each tenant has one row; the events themselves expire.
 EVENT_COUNT = select(func.coalesce(func.sum(counters.last_sequence), 0))
@@ -117,6 +121,7 @@ class SqlRoutingStore:
         self._count_event = CompiledStatement(count_event.returning(counters.last_sequence), dialect)
         self._add_event = CompiledStatement(insert(liaison_events).values(bind_parameters(events.keys())), dialect)
         self._next_due = CompiledStatement(NEXT_DUE, dialect)
+        self._backlog = CompiledStatement(BACKLOG, dialect)
         self._event_count = CompiledStatement(EVENT_COUNT, dialect)
         self._last_sequence = CompiledStatement(LAST_SEQUENCE, dialect)
 
@@ -169,6 +174,11 @@ class SqlRoutingStore:
         """Return when the next delivery is due, or None if none is pending."""
         row = self._next_due.first(unit_of_work, {})
         return None if row is None else row[0]
+
+    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:  # noqa: ARG002 - all are of the past
+        """Return how many shares wait for their delivery, and since when the oldest does."""
+        ((count, oldest),) = self._backlog.all(unit_of_work, {})
+        return Backlog(count, oldest)
 
     def add_event(self, unit_of_work: UnitOfWork, event: Event) -> Event:
         """Add an event and return it with its sequence number, the tenant's next one."""
@@ -260,6 +270,26 @@ class SqlErasureStore:
         of_user = and_(sessions.tenant == tenant, sessions.user_id == replace_unstorable(user_id))
         query = select(sessions.id).where(of_user, sessions.created_at <= opened_by).order_by(sessions.created_at)
         return [row.id for row in unit_of_work.execute(query.limit(limit))]
+
+    def count_user_records(
+        self, unit_of_work: UnitOfWork, tenant: str, user_id: str, opened_by: datetime
+    ) -> UserRecords:
+        """Return how much is stored of the sessions of a user that were opened by an instant."""
+        of_user = and_(sessions.tenant == tenant, sessions.user_id == replace_unstorable(user_id))
+        ids = select(sessions.id).where(of_user, sessions.created_at <= opened_by)
+
+        def count(table: Table, key: ColumnElement[str]) -> int:
+            query = select(func.count()).select_from(table).where(table.c.tenant == tenant, key.in_(ids))
+            found: int = unit_of_work.execute(query).scalar_one()
+            return found
+
+        return UserRecords(
+            sessions=count(chat_sessions, sessions.id),
+            messages=count(chat_messages, messages.session_id),
+            shares=count(liaison_shares, shares.conversation_id),
+            activations=count(liaison_activations, activations.session_id),
+            events=count(liaison_events, events.session_id),
+        )
 
     def expired_sessions(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of up to `limit` sessions that last changed before an instant."""

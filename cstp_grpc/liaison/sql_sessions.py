@@ -8,7 +8,22 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, and_, bindparam, case, delete, desc, insert, null, or_, select, text, tuple_, update
+from sqlalchemy import (
+    Select,
+    and_,
+    bindparam,
+    case,
+    delete,
+    desc,
+    func,
+    insert,
+    null,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.liaison.model import GUIDE, ChatMessage, MessageContent, Session, SessionFilter, SessionStatus
@@ -37,8 +52,8 @@ from cstp_grpc.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
-from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
+from cstp_grpc.unicode_text import replace_unstorable
 
 T = TypeVar("T")
 
@@ -58,6 +73,7 @@ SESSION = select(chat_sessions).where(*OF_SESSION)
 ACTIVE_SESSION = select(chat_sessions).where(
     table.tenant == bindparam("tenant"), table.user_id == bindparam("user_id"), text(OPEN_SESSION)
 )
+COUNT_ACTIVE = select(func.count()).select_from(chat_sessions).where(text(OPEN_SESSION))
 # A claim stays with its session as long as the same agent has it in the same epoch; otherwise CASE yields NULL.
 KEEPS_CLAIM = and_(
     table.active_agent == bindparam("active_agent"),
@@ -167,6 +183,7 @@ class SqlSessionStore:
         self._get = CompiledStatement(SESSION, dialect)
         self._get_locked = CompiledStatement(SESSION.with_for_update(), dialect)
         self._active = CompiledStatement(ACTIVE_SESSION, dialect)
+        self._count_active = CompiledStatement(COUNT_ACTIVE, dialect)
         self._replace = CompiledStatement(REPLACE, dialect)
         self._hand_over = CompiledStatement(HAND_OVER, dialect)
         of_messages = table.message_count == bindparam("message_count")
@@ -217,6 +234,11 @@ class SqlSessionStore:
         else:
             row = self._get.first(unit_of_work, {"tenant": tenant, "id": replace_unstorable(session_id)})
         return None if row is None or len(row_context_json(row)) > max_characters else session_from_row(row)
+
+    def count_active(self, unit_of_work: UnitOfWork) -> int:
+        """Return the number of active sessions of all tenants."""
+        ((count,),) = self._count_active.all(unit_of_work, {})
+        return int(count)
 
     def active(self, unit_of_work: UnitOfWork, tenant: str, user_id: str) -> Session | None:
         """Return the active session of a user, or None."""

@@ -23,8 +23,8 @@ from cstp_grpc.liaison.model import (
     SessionStatus,
     Share,
 )
-from cstp_grpc.storage.schema import IDENTIFIER, UtcDateTime, metadata, partial_index
-from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.unit_of_work import IDENTIFIER, UtcDateTime, metadata, partial_index
+from cstp_grpc.unicode_text import replace_unstorable
 
 OPEN_SESSION = "status = 'active'"
 NAMED_MESSAGE = "message_id IS NOT NULL"
@@ -51,7 +51,9 @@ chat_sessions = Table(
     Column("closed_at", UtcDateTime),
     # The content comes last: SQLite walks through all that stands before a column to read it.
     Column("context", Text, nullable=False),
+    # Unique: of two servers that open a session for a user at once, the database refuses one.
     partial_index("tenant", "user_id", where=OPEN_SESSION, name="uq_chat_sessions_active", unique=True),
+    # Listings: of all sessions, of those of a user, of those that an agent has. Then the removal of old ones.
     Index(None, "tenant", "created_at", "id"),
     Index(None, "tenant", "user_id", "created_at", "id"),
     Index(None, "tenant", "active_agent", "created_at", "id"),
@@ -79,6 +81,7 @@ chat_messages = Table(
     Column("metadata", Text),
     Column("content", Text, nullable=False),
     ForeignKeyConstraint(["tenant", "session_id"], ["chat_sessions.tenant", "chat_sessions.id"]),
+    # A message that is sent again under its id is the same one.
     partial_index(
         "tenant", "session_id", "message_id", where=NAMED_MESSAGE, name="uq_chat_messages_message_id", unique=True
     ),
@@ -104,7 +107,9 @@ liaison_shares = Table(
     Column("next_attempt_at", UtcDateTime),
     Column("task_id", Text),
     Column("delivered_at", UtcDateTime),
+    Column("traceparent", Text),
     Column("shared_context", Text, nullable=False),
+    # The outbox asks all the time for what is due: of few rows, however many were delivered.
     partial_index("next_attempt_at", where=TO_DELIVER, name="ix_liaison_shares_next_attempt_at"),
     Index(None, "tenant", "conversation_id"),
     Index(None, "shared_at"),
@@ -139,6 +144,7 @@ liaison_events = Table(
     Column("agent", IDENTIFIER, nullable=False),
     Column("occurred_at", UtcDateTime, nullable=False),
     Column("data", Text, nullable=False),
+    # Watches of one session, and of what one agent has.
     Index(None, "tenant", "session_id", "sequence"),
     Index(None, "tenant", "agent", "sequence"),
     sqlite_with_rowid=False,
@@ -341,6 +347,7 @@ def share_row(share: Share) -> RowValues:
         "shared_at": share.shared_at,
         "execution_id": share.execution_id,
         **delivery_values(share),
+        "traceparent": share.traceparent,
         "shared_context": share.context_json or encode_canonical_json(share.shared_context),
     }
 
@@ -373,6 +380,7 @@ def share_from_row(row: Row) -> Share:
         next_attempt_at,
         task_id,
         delivered_at,
+        traceparent,
         shared_context,
     ) = row
     return Share(
@@ -391,6 +399,7 @@ def share_from_row(row: Row) -> Share:
         next_attempt_at=next_attempt_at,
         task_id=task_id,
         delivered_at=delivered_at,
+        traceparent=traceparent,
     )
 
 

@@ -30,8 +30,7 @@ from cstp_grpc.server.app import build_modules, open_shared_parts, read_inputs, 
 from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, PathDetails, serialize_message
 from cstp_grpc.server.deployment import LOCAL_PROCESS
 from cstp_grpc.server.execution import EventLoopThread
-from cstp_grpc.server.interceptors.admission import InboundCall, refuse_expired
-from cstp_grpc.server.interceptors.call_limits import OpenStreams
+from cstp_grpc.server.interceptors.admission import InboundCall, OpenStreams, refuse_expired
 from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.change_watch import DatabaseVersion
 from cstp_grpc.storage.database import Database, translate_read_errors
@@ -201,7 +200,7 @@ def open_rooms(
     local = reduce_to_local(settings)
     inputs = read_inputs(opened, local, clock, LOCAL_PROCESS)
     opened.enter_context(DataDirLock(local.data_dir, shared=True, patience=LOCK_PATIENCE))
-    shared = open_shared_parts(opened, local, clock, LOCAL_PROCESS)
+    shared = open_shared_parts(opened, local, clock, LOCAL_PROCESS, inputs.credentials.live_tokens)
     version = DatabaseVersion(shared.database)
     opened.callback(version.close)
     foreign_commits: list[Callable[[], object]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,8 +15,10 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from starlette.authentication import AuthenticationError
 
-from cstp_grpc.errors import AuthenticationRequired, CstpError
+from cstp_grpc.errors import AuthenticationRequired, CstpError, InvalidArgument
 from cstp_grpc.mcp_server.clients import ContractClient, call_by_name
+
+logger = logging.getLogger(__name__)
 
 MAX_CLIENTS: Final = 256
 """Number of clients that are kept open. Chosen: more agents than share one such server at a time."""
@@ -109,10 +112,13 @@ class CallerVerifier:
         try:
             async with self._pool.lease_by_token(token) as client:
                 access = await call_by_name(client, "cstp.getAccess", {})
-        except AuthenticationRequired:
+        except (AuthenticationRequired, InvalidArgument):
+            # What no header can carry, such as letters beyond ASCII, is no token either.
             return None
         except CstpError as error:
-            raise ServerUnavailableError(f"{error.reason}: {error.message}") from error
+            # Where the server is concerns nobody who is not known yet.
+            logger.warning("The server cannot be asked for a token: %s: %s", error.reason, error.message)
+            raise ServerUnavailableError(f"{error.reason}: the CSTP server cannot be asked now") from error
         # A session belongs to the agent and tenant that opened it; `subject` is compared, too.
         found = AccessToken(
             token=token,

@@ -121,7 +121,7 @@ class PersonAnswer:
 
 
 def find_question(tool: ContractTool, response: JsonObject) -> PersonQuestion | None:
-    """Return what to ask a person about a response, or None if it is no verdict or no answer could change it."""
+    """Return the question for a person about a response; None if it is no verdict or no answer could change it."""
     verdict = tool.verdict_of(response)
     if verdict is None or (verdict["allowed"] and not verdict["violations"]):
         return None
@@ -157,7 +157,7 @@ def read_retried_answer(params: mcp_types.CallToolRequestParams) -> PersonAnswer
 def read_answer(
     answer: mcp_types.ElicitResult | None, asked: Collection[str], *, facts: bool, correlation_id: str | None
 ) -> PersonAnswer:
-    """Return what a person answered; no answer is as good as a refusal."""
+    """Return a person's answer; no answer is as good as a refusal."""
     accepted = answer is not None and answer.action == "accept"
     content = (answer.content or {}) if answer is not None and accepted else {}
     found = {name: value for name, value in content.items() if facts and name in asked and value is not None}

@@ -12,17 +12,19 @@ from typing import Any, Final
 import uvicorn
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.auth.middleware.bearer_auth import AuthorizationContext, BearerAuthBackend, RequireAuthMiddleware
+from mcp.server.auth.routes import build_resource_metadata_url, create_protected_resource_routes
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import EventStore, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.authentication import AuthenticationError
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from cstp_grpc.errors import CannotListen
@@ -57,6 +59,10 @@ class HttpOptions:
     """Values of the header Host beside `host` and the names of this machine; `name:*` for any port."""
     allowed_origins: Sequence[str] = ()
     """Values of the header Origin beside those of this machine; `https://name:*` for any port."""
+    public_url: str = ""
+    """The URL by which hosts call it, with its path; needed for `authorization_servers`."""
+    authorization_servers: Sequence[str] = ()
+    """The issuers whose tokens its server accepts, for hosts that look where to get one (RFC 9728)."""
     max_sessions: int = MAX_SESSIONS
     """Sessions that are open at a time, of all callers."""
     max_agent_sessions: int = MAX_AGENT_SESSIONS
@@ -119,8 +125,10 @@ class MessageServer(uvicorn.Server):
 def build_http_app(pool: ClientPool, options: HttpOptions) -> Starlette:
     """Return the application. A request is authenticated before its body is read."""
     manager = SessionManager(build_mcp_server(pool), options)
+    routes, metadata_url = describe_resource(options)
+    guarded = RequireAuthMiddleware(StreamableHTTPASGIApp(manager), [], metadata_url)
     return Starlette(
-        routes=[Route(PATH, endpoint=RequireAuthMiddleware(StreamableHTTPASGIApp(manager), required_scopes=[]))],
+        routes=[Route(PATH, endpoint=guarded), *routes],
         middleware=[
             Middleware(
                 AuthenticationMiddleware,
@@ -131,6 +139,15 @@ def build_http_app(pool: ClientPool, options: HttpOptions) -> Starlette:
         ],
         lifespan=lambda _: manager.run(),
     )
+
+
+def describe_resource(options: HttpOptions) -> tuple[Sequence[BaseRoute], AnyHttpUrl | None]:
+    """Return the routes that tell hosts where to get tokens, and their URL; none without authorization servers."""
+    if not options.authorization_servers:
+        return (), None
+    resource = AnyHttpUrl(options.public_url)
+    issuers = [AnyHttpUrl(url) for url in options.authorization_servers]
+    return create_protected_resource_routes(resource, issuers), build_resource_metadata_url(resource)
 
 
 def answer_unavailable(_: HTTPConnection, error: AuthenticationError) -> JSONResponse:

@@ -50,7 +50,7 @@ async def write_risky_change(_: ClientSource, arguments: Arguments) -> str:
 
 
 async def write_retrospective(clients: ClientSource, arguments: Arguments) -> str:
-    """Return what a retrospective goes through, with the decisions whose review is due."""
+    """Return the steps of a retrospective, with the decisions whose review is due."""
     filters = {name: value for name in ("category", "project") if (value := arguments.get(name))}
     params = {"reviewDue": True, "filters": filters}
     async with clients.lease_client() as client:

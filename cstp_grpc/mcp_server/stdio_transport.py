@@ -6,6 +6,7 @@ from mcp.server.stdio import stdio_server
 
 from cstp_grpc.mcp_server.clients import ContractClient, SingleClient
 from cstp_grpc.mcp_server.server_setup import build_mcp_server
+from cstp_grpc.mcp_server.unreadable_messages import ReadableMessages
 
 
 async def serve_stdio(client: ContractClient) -> None:
@@ -15,4 +16,4 @@ async def serve_stdio(client: ContractClient) -> None:
     """
     server = build_mcp_server(SingleClient(client))
     async with stdio_server() as (received, sent):
-        await server.run(received, sent, server.create_initialization_options())
+        await server.run(ReadableMessages(received, sent), sent, server.create_initialization_options())

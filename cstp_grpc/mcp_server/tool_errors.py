@@ -30,6 +30,7 @@ NEXT_STEPS: Final[tuple[tuple[type[CstpError], str], ...]] = (
     (errors.Unavailable, "Call the tool again in a moment."),
 )
 """What an agent does next, the first that fits; the order is that of subclasses before their bases."""
+FINAL_STEP: Final = "Calling it again does not help: tell a person, who can mend it."
 LOG_STEP: Final = "Tell a person; the server's log says more under the request id."
 
 
@@ -53,9 +54,11 @@ def failed_call_result(tool: ContractTool, error: CstpError) -> mcp_types.CallTo
 
 
 def next_step(error: CstpError) -> str:
-    """Return what an agent does next after an error."""
+    """Return the next step for an agent after an error."""
     if error.retry_after is not None:
         return f"Wait {error.retry_after:g} seconds, then call the tool again."
+    if error.final:
+        return FINAL_STEP
     step = next((step for kind, step in NEXT_STEPS if isinstance(error, kind)), LOG_STEP)
     return f"{step} The request id is {error.request_id}." if step is LOG_STEP and error.request_id else step
 

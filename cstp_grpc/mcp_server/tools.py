@@ -182,6 +182,19 @@ TOOLS: Final = (
         render=tool_texts.render_reviewed_decision,
     ),
     ContractTool(
+        name="session_context",
+        title="Remember earlier sessions",
+        description=(
+            "Read at the start of a session what you should know: your decisions whose outcome is to be reviewed, that"
+            " failed and that are recent, lessons by category, the rules and the facts that they read, what your stated"
+            " confidence has meant, what other agents are doing, and what governs the paths that you name. Say in"
+            " `task` what you are going to do. maxTokens bounds the answer; it says what was left out."
+        ),
+        method_name="cstp.getSessionContext",
+        render=tool_texts.render_session_context,
+        read_only=True,
+    ),
+    ContractTool(
         name="code_context",
         title="Read what governs code",
         description=(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,28 +20,38 @@ from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.http_client import is_public
 from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_port
 from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
+from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.embedding.module import build_configured_embedder, build_lazy_embedder
+from cstp_grpc.erasure.module import build_erasure_module
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
 from cstp_grpc.guardrails.checker import ApprovalGate, GuardrailChecker
-from cstp_grpc.guardrails.input_names import CONFIRMED_CHECKS_KEY
+from cstp_grpc.guardrails.inputs import CONFIRMED_CHECKS_KEY
 from cstp_grpc.guardrails.module import RuleParts, build_guardrails_module, open_rules
 from cstp_grpc.guardrails.rules_in_force import RulesInForce
 from cstp_grpc.intents.model import CodeContextReader, NoProjects
-from cstp_grpc.intents.module import build_intents_module
+from cstp_grpc.intents.module import IntentParts, build_intents_module
 from cstp_grpc.intents.servicer import list_intents
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.measures import Measure, read_value
+from cstp_grpc.pre_actions.module import build_pre_actions_module
+from cstp_grpc.pre_actions.servicer import IntentAnnouncer
 from cstp_grpc.server.access_servicer import AccessService
 from cstp_grpc.server.call_handlers import CallPolicy
+from cstp_grpc.server.credentials import CredentialParts, build_credentials
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.execution import POOL_THREADS, REMOTE_EMBEDDER_THREADS, CallPools
 from cstp_grpc.server.grpc_server import LOOPBACK, BoundPorts, GrpcServer, build_call_policy
+from cstp_grpc.server.telemetry_parts import NO_TELEMETRY, Telemetry, build_telemetry
 from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
+from cstp_grpc.session_context.module import build_session_context_module
+from cstp_grpc.session_context.reader import SessionSources
 from cstp_grpc.storage.change_watch import ChangeWatch
 from cstp_grpc.storage.database import open_database
 from cstp_grpc.storage.locks import DataDirLock
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.sqlite_files import DatabaseFileWatch
 from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.tokens.live_tokens import LiveTokens
 from cstp_grpc.version import VERSION
 
 if TYPE_CHECKING:
@@ -75,10 +85,14 @@ class App:
         self._settings = settings
         self._bound_ports: BoundPorts | None = None
         with ExitStack() as opened:
-            inputs = read_inputs(opened, settings, clock, deployment)
-            shared = open_shared_parts(opened, settings, clock, deployment)
-            self._modules = build_modules(shared, inputs, permitted)
+            telemetry = build_telemetry(opened, settings, deployment)
+            inputs = read_inputs(opened, settings, clock, deployment, telemetry)
+            shared = open_shared_parts(opened, settings, clock, deployment, inputs.credentials.live_tokens, telemetry)
+            self._modules = build_modules(shared, inputs, permitted, telemetry)
             self._server = build_server(shared, inputs, self._modules)
+            self._metrics = telemetry.endpoint
+            self._telemetry = telemetry.background
+            telemetry.add_measures([*server_measures(shared, self._server), *measures_of_modules(self._modules)])
             self._watches = build_database_watches(shared, self._modules, self._server.report_failure)
             self._policy = inputs.policy
             self._resources = opened.pop_all()
@@ -104,6 +118,11 @@ class App:
         private = self._ports.private
         return self.target if private is None else join_host_port(LOOPBACK, private)
 
+    @property
+    def metrics_url(self) -> str | None:
+        """The URL of the metrics, after `start`; None if there are none."""
+        return self._metrics.url if self._metrics else None
+
     def start(self, *, private: bool = False) -> None:
         """Start the modules, listen and serve.
 
@@ -111,10 +130,14 @@ class App:
         `stop`.
         """
         # Each part is registered once it has started, so that `stop` after a failed start stops exactly those.
+        # What sends to a collector stops last: it tells of what all others did until then.
+        self._start_parts(self._telemetry)
         self._start_parts([part for module in self._modules for part in module.background])
         self._start_parts(self._watches)
         self._bound_ports = self._server.start(private=private)
         self._start_parts([part for module in self._modules for part in module.late_background])
+        # Last, since what it tells begins when calls do, and until the end of the drain.
+        self._start_parts([self._metrics] if self._metrics else [])
         self._policy.validation.warm_up([method.request for method in self._policy.methods.values()])
 
     def reload(self) -> None:
@@ -149,6 +172,8 @@ class ServerInputs:
 
     refusals: RefusalCounter
     """Counts refused calls."""
+    credentials: CredentialParts
+    """What identifies callers besides the tokens of the settings."""
     policy: CallPolicy
     certificate: ServerCertificate | None
     rules: RuleParts
@@ -161,14 +186,19 @@ class ServerInputs:
 
 
 def read_inputs(
-    opened: ExitStack, settings: Settings, clock: Callable[[], datetime], deployment: Deployment
+    opened: ExitStack,
+    settings: Settings,
+    clock: Callable[[], datetime],
+    deployment: Deployment,
+    telemetry: Telemetry = NO_TELEMETRY,
 ) -> ServerInputs:
     """Read the rules and files that the settings name, and prepare other agents; `opened` closes them.
 
     Raises ConfigError and RulebookError.
     """
     refusals = RefusalCounter(clock)
-    policy = build_call_policy(settings, refusals, deployment)
+    credentials = build_credentials(settings, clock)
+    policy = build_call_policy(settings, refusals, deployment, credentials.credentials, telemetry.call_observers)
     certificate = ServerCertificate.load(settings.grpc.tls, "grpc.tls")
     rules = open_rules(settings, deployment, clock, server_keys=frozenset({CONFIRMED_CHECKS_KEY}))
     settings.intent_layer.check_roots()
@@ -181,7 +211,7 @@ def read_inputs(
     if settings.federation.peers:
         from cstp_grpc.federation.peer import open_peers
 
-        peers = open_peers(opened, settings.federation)
+        peers = open_peers(opened, settings.federation, telemetry.observers.peers)
     if settings.federation.callbacks.allow:
         from cstp_grpc.callbacks.module import read_callback_urls
 
@@ -190,11 +220,16 @@ def read_inputs(
         from cstp_grpc.tasks.module import read_push_urls
 
         push_urls = read_push_urls(settings)
-    return ServerInputs(refusals, policy, certificate, rules, peers, callback_urls, push_urls, liaison)
+    return ServerInputs(refusals, credentials, policy, certificate, rules, peers, callback_urls, push_urls, liaison)
 
 
 def open_shared_parts(
-    opened: ExitStack, settings: Settings, clock: Callable[[], datetime], deployment: Deployment
+    opened: ExitStack,
+    settings: Settings,
+    clock: Callable[[], datetime],
+    deployment: Deployment,
+    live_tokens: LiveTokens,
+    telemetry: Telemetry = NO_TELEMETRY,
 ) -> SharedParts:
     """Open and migrate the journal and load the model; `opened` closes them. Raises AlreadyRunning, WeightsMissing."""
     # First of all, so that nothing on disk is touched that another process uses. A killed process leaves no lock.
@@ -203,24 +238,29 @@ def open_shared_parts(
     pools = CallPools(REMOTE_EMBEDDER_THREADS if settings.embedding.provider == "openai" else POOL_THREADS)
     opened.callback(pools.close)
     build_embedder = build_configured_embedder if deployment.resident else build_lazy_embedder
-    embedder = build_embedder(settings.embedding, settings.data_dir)
+    embedder = telemetry.observe_embedder(build_embedder(settings.embedding, settings.data_dir))
     database = open_database(settings.storage_url, settings.storage.pool_size)
     opened.callback(database.close)
     turn = deployment.write_turn(database)
     if turn is not None:
         opened.callback(turn.close)
     migrate_database(database, turn)
-    writer = GroupCommitWriter(database, settings.storage.write_timeout_seconds, turn)
+    observers = telemetry.observers
+    writer = GroupCommitWriter(database, settings.storage.write_timeout_seconds, turn, observers.commits)
     opened.callback(writer.close)
-    return SharedParts(settings, deployment, clock, embedder, database, writer, pools)
+    return SharedParts(settings, deployment, clock, embedder, database, writer, pools, live_tokens, observers)
 
 
 def build_modules(
-    shared: SharedParts, inputs: ServerInputs, is_permitted_ip: Callable[[str], bool]
+    shared: SharedParts,
+    inputs: ServerInputs,
+    is_permitted_ip: Callable[[str], bool],
+    telemetry: Telemetry = NO_TELEMETRY,
 ) -> Sequence[Module]:
     """Build the modules of the rooms that are not left out, in the order in which they start."""
     read_policy, intent_store = build_read_policy(shared.settings), SqlIntentStore(shared.database)
     audit = build_audit_module(shared, inputs.refusals, partial(list_intents, intent_store))
+    audit = replace(audit, sink=telemetry.observe_audit(audit.sink))
     modules = [audit.module]
     outbox: CallbackOutbox | None = None
     if inputs.callback_urls is not None:
@@ -230,10 +270,9 @@ def build_modules(
         modules.append(callbacks.module)
         outbox = callbacks.outbox
     calibration = build_calibration_module(shared, read_policy)
-    modules.append(calibration.module)
     decisions = build_decisions_module(shared, read_policy, audit.sink, outbox, calibration.records)
-    modules.append(decisions.module)
-    code: CodeContextReader = NoProjects()
+    modules += [calibration.module, decisions.module]
+    code: CodeContextReader | None = None
     if shared.settings.intent_layer.enabled:
         from cstp_grpc.intent_layer.module import build_intent_layer_module
 
@@ -250,28 +289,42 @@ def build_modules(
     intents = build_intents_module(
         shared,
         inputs.rules.in_force.current.evaluator,
-        decisions.search,
-        decisions.background,
-        decisions.journal,
+        decisions,
         intent_store,
-        code,
+        code or NoProjects(),
         audit.sink,
         outbox,
         read_policy,
         calibration.records,
-        decisions.tokens,
         gate,
     )
-    modules.append(intents.module)
-    if inputs.peers:
-        from cstp_grpc.federation.module import build_federation_module
-
-        # In the place of that of intents, so that calls to a server without peers enter nothing of federation.
-        modules.append(build_federation_module(shared, inputs.peers, intents, read_policy, audit.sink, outbox))
-    else:
-        modules.append(intents.protocol_module)
+    protocol_module, announcer = build_protocol_module(shared, inputs, intents, read_policy, audit.sink, outbox)
+    pre_actions = build_pre_actions_module(shared, announcer, intents.servicer, decisions.journal)
+    sources = SessionSources(
+        decisions.journal, inputs.rules.in_force, calibration.records, intents.related, shared.embedder, code
+    )
+    modules += [intents.module, protocol_module, pre_actions, build_session_context_module(shared, sources, audit.sink)]
+    modules.append(build_erasure_module(shared, decisions.journal, audit.sink, [intents.refresh_recent]))
     modules += build_separate_modules(shared, inputs, intents.checker, audit.sink, is_permitted_ip)
     return modules
+
+
+def build_protocol_module(
+    shared: SharedParts,
+    inputs: ServerInputs,
+    intents: IntentParts,
+    read_policy: ReadPolicy,
+    audit_sink: AuditSink,
+    outbox: CallbackOutbox | None,
+) -> tuple[Module, IntentAnnouncer]:
+    """Return the module of the three methods of the protocol, and what announces; with peers, both ask these, too."""
+    if not inputs.peers:
+        return intents.protocol_module, intents.servicer
+    from cstp_grpc.federation.module import build_federation_module
+
+    # In the place of that of intents, so that calls to a server without peers enter nothing of federation.
+    federation = build_federation_module(shared, inputs.peers, intents, read_policy, audit_sink, outbox)
+    return federation.module, federation.servicer
 
 
 def build_separate_modules(
@@ -284,6 +337,11 @@ def build_separate_modules(
     """Yield the modules that no other room uses: rules, access, and tasks and liaison unless left out."""
     yield build_guardrails_module(shared, inputs.rules, checker)
     yield build_access_module(shared, inputs.rules.in_force)
+    yield Module(background=inputs.credentials.background)
+    if shared.settings.auth.has_managed_tokens:
+        from cstp_grpc.tokens.module import build_tokens_module
+
+        yield build_tokens_module(shared, audit_sink)
     if inputs.push_urls is not None:
         from cstp_grpc.tasks.module import build_tasks_module
 
@@ -311,6 +369,17 @@ def build_server(shared: SharedParts, inputs: ServerInputs, modules: Sequence[Mo
         inputs.certificate,
         shared.deployment,
     )
+
+
+def server_measures(shared: SharedParts, server: GrpcServer) -> list[Measure]:
+    """Return the figures of what no room has."""
+    waiting = read_value(lambda: shared.writer.waiting_jobs)
+    return [*server.measures, Measure("writes_waiting", "Writes that wait for a transaction.", waiting)]
+
+
+def measures_of_modules(modules: Sequence[Module]) -> list[Measure]:
+    """Return the figures of all rooms."""
+    return [measure for module in modules for measure in module.measures]
 
 
 def build_database_watches(

@@ -2,38 +2,56 @@
 
 Metadata is checked first, so that unauthenticated or unauthorized calls are refused before a byte of their message is
 read. A call that waits for its message costs memory and no thread; count and duration of such waits are bounded.
+The message is validated here, so that no other module checks the shape of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import DeadlineExceeded, InvalidArgument
+from cstp_grpc.errors import AuthenticationRequired, DeadlineExceeded, FieldViolation, InvalidArgument
 from cstp_grpc.server.execution import SHORT_METHODS, CallPools
+from cstp_grpc.server.fast_validation import (
+    NANOS,
+    STRUCT,
+    TIMESTAMP,
+    FastValidator,
+    StructBounds,
+    describe_struct_flaw,
+)
 from cstp_grpc.server.interceptors.admission import (
     AdmissionStep,
+    CallsInProgress,
     Context,
     InboundCall,
+    OpenStreams,
     choose_request_id,
     find_repeated_keys,
 )
-from cstp_grpc.server.interceptors.call_limits import CallsInProgress, OpenStreams
 from cstp_grpc.server.interceptors.error_status import ErrorReporter
-from cstp_grpc.server.interceptors.validation import RequestValidator
+
+if TYPE_CHECKING:
+    import protovalidate
+
+    from cstp_grpc.server.interceptors.shared_rate_limits import SharedRateLimiter
 
 logger = logging.getLogger(__name__)
+
 
 T = TypeVar("T")
 
@@ -46,8 +64,22 @@ LARGE_BYTES: Final = 16_384
 """Message size above which parsing and validation run on a thread. Chosen: below it they take less than a millisecond,
 for which the event loop is blocked."""
 
+OK: Final = "OK"
+CANCELLED: Final = "CANCELLED"
+"""Names of gRPC statuses. Plain texts, since the name of a member takes a look-up for each call."""
+
 AsyncServicerMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 """Handles a request: returns a message, or an async generator of messages for server streaming."""
+
+
+class CallObserver(Protocol):
+    """Observes calls, on their event loop. It must neither block nor raise."""
+
+    def begin(self, call: InboundCall) -> None:
+        """Note that a call begins, before it is admitted."""
+
+    def end(self, call: InboundCall, status: str, error: BaseException | None, response: Message | None) -> None:
+        """Note how a call ended: the name of its gRPC status, and its error or, unless it is a stream, its response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +93,9 @@ class CallPolicy:
     validation: RequestValidator
     errors: ErrorReporter
     message_seconds: float
+    observers: Sequence[CallObserver] = ()
+    shared_limits: SharedRateLimiter | None = None
+    """Rate limits that are asked for over the network; None if admission counts calls itself."""
 
 
 class CallHandlers(grpc.GenericRpcHandler):
@@ -74,6 +109,7 @@ class CallHandlers(grpc.GenericRpcHandler):
         self, servicers: Iterable[ServicerRegistration], policy: CallPolicy, pools: CallPools, streams: OpenStreams
     ) -> None:
         self._policy = policy
+        self._observers = tuple(policy.observers)
         self._pools = pools
         self._streams = streams
         registered = RegisteredHandlers(servicers)
@@ -113,23 +149,33 @@ class CallHandlers(grpc.GenericRpcHandler):
     ) -> bytes:
         """Return the serialized response of a call, or abort it with the status of its error."""
         call = begin_call(method, context)
+        for observer in self._observers:
+            observer.begin(call)
         try:
             # Security: admission sees metadata only. Not a byte of a message is read for a caller that is refused.
             for admit in self._policy.admission:
                 admit(call)
             agent = call.agent or ""
-            self._policy.in_progress.enter(agent)
+            self._policy.in_progress.enter(agent, method.name)
             try:
+                if self._policy.shared_limits is not None:
+                    await self._policy.shared_limits.admit(call)
                 request = self._receive_each(call) if method.client_streaming else await self._receive(call)
                 response = await answering(request, context)
-                return serialize_message(response)
+                serialized = serialize_message(response)
             finally:
-                self._policy.in_progress.leave(agent)
-        except asyncio.CancelledError:
-            log_cancelled_call(call)
+                self._policy.in_progress.leave(agent, method.name)
+        except asyncio.CancelledError as error:
+            self._end_cancelled(call, error)
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             status = self._policy.errors.status_for(call, error)
+            for observer in self._observers:
+                observer.end(call, status.code.name, error, None)
+        else:
+            for observer in self._observers:
+                observer.end(call, OK, None, response)
+            return serialized
         return await context.abort_with_status(status)
 
     async def _handle_stream(
@@ -140,34 +186,55 @@ class CallHandlers(grpc.GenericRpcHandler):
         Initial metadata is sent after admission: it has the request id only if the call was admitted.
         """
         call = begin_call(method, context)
+        for observer in self._observers:
+            observer.begin(call)
         try:
             for admit in self._policy.admission:
                 admit(call)
             agent = call.agent or ""
-            self._policy.in_progress.enter(agent)
+            self._policy.in_progress.enter(agent, method.name)
             # Counted only until the request is there: an open stream counts in `_streams` instead.
             try:
+                if self._policy.shared_limits is not None:
+                    await self._policy.shared_limits.admit(call)
                 request = await self._receive(call)
             finally:
-                self._policy.in_progress.leave(agent)
+                self._policy.in_progress.leave(agent, method.name)
             with self._streams.track():
                 async with aclosing(await answering(request, context)) as answers:
                     await context.send_initial_metadata(((REQUEST_ID_KEY, call.request_id),))
                     async for answer in answers:
+                        require_valid_credential(call)
                         await context.write(serialize_message(answer))
-            return
-        except asyncio.CancelledError:
-            log_cancelled_call(call)
+        except asyncio.CancelledError as error:
+            self._end_cancelled(call, error)
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             status = self._policy.errors.status_for(call, error)
+            for observer in self._observers:
+                observer.end(call, status.code.name, error, None)
+        else:
+            for observer in self._observers:
+                observer.end(call, OK, None, None)
+            return
         await context.abort_with_status(status)
 
+    def _end_cancelled(self, call: InboundCall, error: asyncio.CancelledError) -> None:
+        """Log and report that the caller cancelled a call."""
+        log_cancelled_call(call)
+        for observer in self._observers:
+            observer.end(call, CANCELLED, error, None)
+
     async def _receive(self, call: InboundCall) -> Message:
-        """Return the message of a call. Raises InvalidArgument, also if none was sent, and DeadlineExceeded."""
+        """Return the message of a call.
+
+        Raises InvalidArgument, also if none was sent, DeadlineExceeded, and AuthenticationRequired.
+        """
         data = await receive_bytes(call.context, self._policy.message_seconds)
         if data is None:
             raise InvalidArgument("The method takes one message, and none was sent")
+        # It may have come long after the call was admitted.
+        require_valid_credential(call)
         if len(data) <= LARGE_BYTES:
             return self._read_message(call.method, data)
         pool = self._pools.for_method(call.method.name)
@@ -186,6 +253,7 @@ class CallHandlers(grpc.GenericRpcHandler):
         """Yield the messages of a stream. Raises like `_receive`, with the number of the message."""
         number = 0
         while (data := await receive_bytes(call.context, self._policy.message_seconds)) is not None:
+            require_valid_credential(call)
             if len(data) <= LARGE_BYTES:
                 yield self._read_numbered(call.method, data, number)
             else:
@@ -246,13 +314,45 @@ def begin_call(method: RpcMethod, context: Context) -> InboundCall:
     return InboundCall(method, context, request_id, metadata, repeated)
 
 
+def require_valid_credential(call: InboundCall) -> None:
+    """Raise AuthenticationRequired if the credential of a call was revoked or has expired since it was admitted."""
+    if call.is_still_valid is not None and not call.is_still_valid():
+        raise AuthenticationRequired("The token is not accepted any more")
+
+
+class MessageTimeout:
+    """Cancels a task that waits too long for a message; as `asyncio.timeout`, in a third of its time."""
+
+    __slots__ = ("has_expired", "task")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.task = task
+        self.has_expired = False
+
+    def expire(self) -> None:
+        """Cancel the task."""
+        self.has_expired = True
+        self.task.cancel()
+
+    def take_back(self) -> bool:
+        """Return True if the task was cancelled for this alone, and count the cancellation no more."""
+        return self.has_expired and self.task.uncancel() == 0
+
+
 async def receive_bytes(context: Context, seconds: float) -> bytes | None:
     """Return the next message of a call, or None after the last. Raises DeadlineExceeded after some seconds."""
+    task = asyncio.current_task()
+    assert task is not None, "calls are answered by tasks"
+    timeout = MessageTimeout(task)
+    timer = asyncio.get_running_loop().call_later(seconds, timeout.expire)
     try:
-        async with asyncio.timeout(seconds):
-            data = await context.read()
-    except TimeoutError:
-        raise DeadlineExceeded(f"No message arrived within {seconds:g} s") from None
+        data = await context.read()
+    except asyncio.CancelledError:
+        if timeout.take_back():
+            raise DeadlineExceeded(f"No message arrived within {seconds:g} s") from None
+        raise
+    finally:
+        timer.cancel()
     return None if data is grpc.aio.EOF else data
 
 
@@ -272,3 +372,110 @@ def serialize_message(message: Message) -> bytes:
 def log_cancelled_call(call: InboundCall) -> None:
     """Log that the caller cancelled a call."""
     logger.info("%s %s: ended by its caller agent=%s", call.request_id, call.method.name, call.agent or "-")
+
+
+MAX_VIOLATIONS = 20
+"""Maximum number of reported fields. Chosen: errors travel in trailing metadata, of which many clients take 8 KiB."""
+CLEARER_MESSAGES = {
+    # An absent enumeration has the number 0, which is the one that is excluded.
+    "must not be in list [0]": "must be given",
+    "must be at least 1 characters": "must not be empty",
+}
+"""What is said instead of messages of protovalidate that speak of numbers where something is missing."""
+
+
+@functools.cache
+def contract_validator() -> protovalidate.Validator:
+    """Return the validator of the annotations; what it compiles of them, it keeps for all servers of the process."""
+    # Imported here: a process that makes one valid call needs no full validation, and loading it takes 45 ms.
+    import protovalidate
+
+    return protovalidate.Validator()
+
+
+class RequestValidator:
+    """Validates requests against the annotations of the contract, and limits the depth and size of structured data."""
+
+    def __init__(self, max_depth: int, max_values: int) -> None:
+        self._bounds = StructBounds(max_depth, max_values)
+        self._fast = FastValidator(self._bounds)
+
+    def warm_up(self, requests: Iterable[type[Message]]) -> None:
+        """Compile the rules of message types in a thread, which otherwise delays the first request of each by
+        milliseconds.
+        """
+        threading.Thread(target=self._warm, args=(list(requests),), name="validation", daemon=True).start()
+
+    def _warm(self, requests: Iterable[type[Message]]) -> None:
+        for request in requests:
+            self._fast.accepts(request())
+            contract_validator().collect_violations(request())
+
+    def validate_numbered(self, request: Message, number: int) -> None:
+        """Validate a message of a stream. Raises InvalidArgument with its number and each invalid field."""
+        try:
+            self.validate(request)
+        except InvalidArgument as error:
+            violations = [FieldViolation(f"[{number}].{v.field}", v.description) for v in error.violations]
+            raise InvalidArgument(f"Message {number}: {error.message}", violations=violations) from error
+
+    def validate(self, request: Message) -> None:
+        """Validate a request. Raises InvalidArgument, which names each invalid field."""
+        if self._fast.accepts(request):
+            return
+        violations = list(find_malformed_fields(request, "", self._bounds))
+        if not violations and (found := contract_validator().collect_violations(request)):
+            violations = [
+                FieldViolation(
+                    format_field_path(each.proto.field), CLEARER_MESSAGES.get(each.proto.message, each.proto.message)
+                )
+                for each in found
+            ]
+        if violations:
+            violations = violations[:MAX_VIOLATIONS]
+            summary = "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations)
+            raise InvalidArgument(summary, violations=violations)
+
+
+def format_field_path(path: Any) -> str:
+    """Return a protovalidate field path as text: `decision.reasons[2].type`."""
+    parts = []
+    for element in path.elements if path is not None else ():
+        index = element.subscript
+        parts.append(f"{element.field_name}[{index.value}]" if index is not None else element.field_name)
+    return ".".join(parts)
+
+
+@functools.cache
+def inspected_fields(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
+    """Return the fields of a message type that contain timestamps or structured data, directly or nested."""
+    return tuple(
+        field
+        for field in kind.fields
+        if field.message_type is not None
+        and not field.message_type.GetOptions().map_entry
+        and (field.message_type.full_name in (TIMESTAMP, STRUCT) or inspected_fields(field.message_type))
+    )
+
+
+def find_malformed_fields(message: Message, prefix: str, bounds: StructBounds) -> Iterator[FieldViolation]:
+    """Yield violations that annotations cannot express: invalid timestamps, and structured data beyond its bounds."""
+    for field in inspected_fields(message.DESCRIPTOR):
+        if field.is_repeated:
+            for index, item in enumerate(getattr(message, field.name)):
+                yield from find_malformed_value(item, f"{prefix}{field.name}[{index}]", bounds)
+        elif message.HasField(field.name):
+            yield from find_malformed_value(getattr(message, field.name), prefix + field.name, bounds)
+
+
+def find_malformed_value(value: Any, path: str, bounds: StructBounds) -> Iterator[FieldViolation]:
+    """Yield the violations of the value of a message field."""
+    kind = value.DESCRIPTOR.full_name
+    if kind == TIMESTAMP:
+        if not 0 <= value.nanos < NANOS:
+            yield FieldViolation(path, "is not an instant: nanos must be from 0 to 999999999")
+    elif kind == STRUCT:
+        if flaw := describe_struct_flaw(value, bounds):
+            yield FieldViolation(path, flaw)
+    else:
+        yield from find_malformed_fields(value, f"{path}.", bounds)

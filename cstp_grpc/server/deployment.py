@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
+import atexit
 import pickle
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cstp_grpc.config import Settings
+from cstp_grpc.config import Settings, log_events_to_stderr
 from cstp_grpc.guardrails.rulebook_files import default_rulebook_path
 from cstp_grpc.storage.locks import ProcessWriteLock
 
 if TYPE_CHECKING:
+    from cstp_grpc.config.settings import LoggingSettings
     from cstp_grpc.storage.database import Database
 
 RULEBOOK_COPY: Final = "rulebooks.loaded"
@@ -34,6 +34,8 @@ class Deployment:
     private_port: int | None = None
     """An additional loopback port of this process without TLS, for the bridges of its supervisor."""
 
+    metrics_port: int | None = None
+    """A loopback port on which a supervisor asks this process for its metrics; None if it serves them itself."""
     limits_memory: int | None = None
     """Descriptor of shared memory with the rate limit counters; None for counters of this process."""
     vectors_memory: int | None = None
@@ -92,13 +94,16 @@ class WorkerTask:
 
 
 def log_to_stderr(settings: Settings, process: str | None = None) -> None:
-    """Log to standard error, one line per event; `process` names this process among several."""
-    name = f"{process}: " if process else ""
-    logging.basicConfig(
-        level=settings.logging.level.upper(),
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s {name}%(name)s: %(message)s",
-    )
-    # Alembic tells every migration step and httpx every request; the server itself says what matters.
-    for talkative in ("alembic", "httpx"):
-        logging.getLogger(talkative).setLevel(logging.WARNING)
+    """Log events and calls to standard error, a line each; `process` names this process among several."""
+    log_events_to_stderr(settings.logging, process)
+    if logs_calls(settings.logging):
+        # Not loaded without a call log.
+        from cstp_grpc.server.call_log_output import write_call_log
+
+        # What waits when the process ends is still written.
+        atexit.register(write_call_log(settings.logging, process).stop)
+
+
+def logs_calls(settings: LoggingSettings) -> bool:
+    """Return whether any calls are logged."""
+    return settings.calls != "off" or settings.slow_call_seconds is not None

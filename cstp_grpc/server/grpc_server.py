@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -14,18 +14,30 @@ from grpc_reflection.v1alpha import reflection
 from cstp_grpc.audit.refused_calls import RefusalCounter
 from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.config import GrpcSettings, Settings, join_host_port
+from cstp_grpc.config import GrpcSettings, RateLimitSettings, Settings, join_host_port
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.errors import CannotListen
-from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, RegisteredHandlers, ServicerRegistration
+from cstp_grpc.measures import Measure, MeasureKind, read_value
+from cstp_grpc.server.call_handlers import (
+    CallHandlers,
+    CallObserver,
+    CallPolicy,
+    RegisteredHandlers,
+    RequestValidator,
+    ServicerRegistration,
+)
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.execution import CallPools, EventLoopThread
-from cstp_grpc.server.interceptors.admission import AdmissionStep, Authenticator, refuse_expired
-from cstp_grpc.server.interceptors.call_limits import CallsInProgress, OpenStreams, RateLimiter
+from cstp_grpc.server.interceptors.admission import AdmissionStep, CallsInProgress, OpenStreams, refuse_expired
+from cstp_grpc.server.interceptors.authentication import Authenticator, Credentials
 from cstp_grpc.server.interceptors.error_status import ErrorReporter
-from cstp_grpc.server.interceptors.validation import RequestValidator
+from cstp_grpc.server.interceptors.load_shedding import LoadShedder
+from cstp_grpc.server.interceptors.rate_limits import RateLimiter
 from cstp_grpc.server.open_services import MAX_OPEN_STREAMS, HealthService, OpenHandlers
+
+if TYPE_CHECKING:
+    from cstp_grpc.server.interceptors.shared_rate_limits import SharedRateLimiter
 
 STREAM_GRACE: Final = 1.0
 """Seconds for response streams to end by themselves when the server stops. Chosen: watches never do."""
@@ -34,6 +46,10 @@ INTERRUPTED_GRACE: Final = 1.0
 """Seconds for cancelled streams and the last responses to be sent. Chosen: a few round trips."""
 
 LOOPBACK: Final = "127.0.0.1"
+
+MAX_UNACCEPTED_CALLS: Final = 10_000
+"""Calls that gRPC keeps until the event loop takes them, at 5 KB each; more are cancelled. Chosen: with gRPC's own 1000
+it cancelled calls that had time, because of others whose deadlines of milliseconds had passed in the queue."""
 
 PING_MILLISECONDS: Final = 30_000
 """Silence on a connection with open calls before a keepalive ping, and the ping's timeout. The same as in our
@@ -79,6 +95,7 @@ class GrpcServer:
         self._certificate = certificate
         self._pools = pools
         self._in_progress = policy.in_progress
+        self._shared_limits = policy.shared_limits
         self._streams = OpenStreams()
         self._open_streams = OpenStreams(MAX_OPEN_STREAMS)
         self._services = sorted({method.service for method in policy.methods.values()})
@@ -111,6 +128,8 @@ class GrpcServer:
         """
         if self._loop is not None:
             self._loop.run(self._stop(drain_seconds))
+            if self._shared_limits is not None:
+                self._loop.run(self._shared_limits.close())
             self._loop.stop()
             self._loop = None
         self._pools.close()
@@ -121,6 +140,26 @@ class GrpcServer:
             self._health.fail()
         else:
             self._loop.call(self._health.fail)
+
+    @property
+    def measures(self) -> list[Measure]:
+        """The figures of what is in progress."""
+        return [
+            Measure(
+                "calls_in_progress",
+                "Calls that were admitted and not answered yet; of streams only until their request is there.",
+                read_value(lambda: self._in_progress.total),
+            ),
+            Measure(
+                "calls_shed",
+                "Calls that were refused under load, because checks and announcements go first.",
+                read_value(lambda: self._in_progress.shed_count),
+                kind=MeasureKind.COUNTER,
+            ),
+            Measure(
+                "response_streams_open", "Response streams that are open.", read_value(lambda: self._streams.count)
+            ),
+        ]
 
     def _open_services(self) -> RegisteredHandlers:
         """Return the handlers of health and reflection."""
@@ -184,6 +223,9 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
         ("grpc.so_reuseport", int(reuse_port)),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
         ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
+        # Both: between the two gRPC refuses at random, and it refuses with CANCELLED, which no caller repeats.
+        ("grpc.server.max_pending_requests", MAX_UNACCEPTED_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_UNACCEPTED_CALLS),
         # Otherwise the streams of a caller whose machine has vanished stay open for hours, and count for the limits.
         ("grpc.keepalive_time_ms", PING_MILLISECONDS),
         ("grpc.http2.ping_timeout_ms", PING_MILLISECONDS),
@@ -194,30 +236,67 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
 
 
 def build_call_policy(
-    settings: Settings, refusals: RefusalCounter, deployment: Deployment = SINGLE_PROCESS
+    settings: Settings,
+    refusals: RefusalCounter,
+    deployment: Deployment = SINGLE_PROCESS,
+    credentials: Credentials | None = None,
+    observers: Sequence[CallObserver] = (),
 ) -> CallPolicy:
-    """Build the policy of all calls; refused calls are counted in `refusals`. Raises ConfigError."""
+    """Build the policy of all calls, of callers with tokens of the settings or other credentials. Raises ConfigError.
+
+    Refused calls are counted in `refusals`.
+    """
     methods = contract_methods(settings.disabled_services)
+    limiter = build_rate_limiter(settings, methods, deployment)
+    shared = build_shared_limiter(settings.rate_limits, methods, limiter)
     return CallPolicy(
         methods,
-        admission_steps(settings, methods, deployment),
-        CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls),
+        admission_steps(settings, methods, credentials, None if shared else limiter),
+        CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls, build_shedder(settings.grpc)),
         RequestValidator(settings.grpc.max_depth, settings.grpc.max_values),
         ErrorReporter(refusals),
         settings.grpc.message_seconds,
+        observers,
+        shared,
     )
 
 
-def admission_steps(
+def build_rate_limiter(
     settings: Settings, methods: Mapping[str, RpcMethod], deployment: Deployment
+) -> RateLimiter | None:
+    """Build what counts the calls of this machine; None without limits. Raises ConfigError."""
+    if not settings.rate_limits.enabled:
+        return None
+    agents = [token.name for token in settings.auth.tokens] if settings.auth.enabled else [ANONYMOUS]
+    return RateLimiter(settings.rate_limits, methods, agents, deployment.limits_memory)
+
+
+def build_shared_limiter(
+    settings: RateLimitSettings, methods: Mapping[str, RpcMethod], local: RateLimiter | None
+) -> SharedRateLimiter | None:
+    """Build what counts calls in Redis; None without limits or Redis. Raises ConfigError and MissingExtra."""
+    if local is None or settings.redis is None:
+        return None
+    # Not loaded before it is needed: most servers share no limits.
+    from cstp_grpc.server.interceptors.shared_rate_limits import SharedRateLimiter
+
+    return SharedRateLimiter(settings, settings.redis, methods, local)
+
+
+def build_shedder(settings: GrpcSettings) -> LoadShedder | None:
+    """Return what sheds load, or None if it is turned off."""
+    return LoadShedder(settings.shed_from_calls) if settings.shed_from_calls else None
+
+
+def admission_steps(
+    settings: Settings, methods: Mapping[str, RpcMethod], credentials: Credentials | None, limiter: RateLimiter | None
 ) -> Sequence[AdmissionStep]:
     """Return the checks of every call before its message is read, in this order. Raises ConfigError.
 
     Expired calls are refused before they cost anything. Authentication precedes rate limits, which count by agent.
     """
     tokens = settings.auth.tokens if settings.auth.enabled else None
-    steps: list[AdmissionStep] = [refuse_expired, Authenticator(tokens, methods.values())]
-    if settings.rate_limits.enabled:
-        agents = [ANONYMOUS] if tokens is None else [token.name for token in tokens]
-        steps.append(RateLimiter(settings.rate_limits, methods, agents, deployment.limits_memory))
+    steps: list[AdmissionStep] = [refuse_expired, Authenticator(tokens, methods.values(), credentials)]
+    if limiter is not None:
+        steps.append(limiter)
     return steps

@@ -6,11 +6,22 @@ from typing import Final
 
 from cstp_grpc.embedding.model_files import WeightsMissing
 from cstp_grpc.errors import CannotListen, ConfigError
+from cstp_grpc.extras import MissingExtra
 from cstp_grpc.guardrails.rulebook import RulebookError
 from cstp_grpc.storage.database import UnsuitableDatabase, describe_database_failure
 from cstp_grpc.storage.locks import AlreadyRunning
+from cstp_grpc.storage.sqlite_snapshot import SnapshotFailed
 
-SELF_EXPLANATORY: Final = (AlreadyRunning, CannotListen, ConfigError, RulebookError, UnsuitableDatabase, WeightsMissing)
+SELF_EXPLANATORY: Final = (
+    AlreadyRunning,
+    CannotListen,
+    ConfigError,
+    MissingExtra,
+    RulebookError,
+    SnapshotFailed,
+    UnsuitableDatabase,
+    WeightsMissing,
+)
 """Errors whose messages say how to fix the problem."""
 
 

@@ -13,12 +13,26 @@ from typing import Final, cast
 import sqlalchemy
 from sqlalchemy import URL, Connection, Dialect, Engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
-from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import InternalError as DatabaseInternalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from cstp_grpc.errors import QueryFailed
+from cstp_grpc.errors import InternalError, QueryFailed, Unavailable
 from cstp_grpc.storage.sqlite_files import DatabaseFiles, DatabaseLost
-from cstp_grpc.storage.unit_of_work import DriverConnection, UnitOfWork, begin_sqlite_transaction
+from cstp_grpc.storage.unit_of_work import (
+    DriverConnection,
+    UnitOfWork,
+    begin_sqlite_transaction,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +78,64 @@ def translate_read_errors(*, logs_failures: bool = True) -> Iterator[None]:
             log_database_error(logger, "the journal cannot be read", error)
         reason = describe_damage(error) if is_damage_error(error) else "the journal cannot be read now; try again"
         raise QueryFailed(reason) from error
+
+
+CANNOT_ANSWER = (OperationalError, ProgrammingError, InterfaceError, DatabaseInternalError, PoolTimeout)
+"""Errors by which the database says that it cannot do what would otherwise be right.
+
+A missing table or privilege is a ProgrammingError on PostgreSQL and an OperationalError on SQLite.
+"""
+
+ROLLBACK_SQLSTATE_CLASS = "40"
+"""PostgreSQL's class "Transaction Rollback" (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
+
+REPEAT_IS_SAFE = "repeating the request with the same identifiers is safe"
+
+
+class CommitOutcomeUnknown(Exception):
+    """The database failed during a commit, so that the transaction may or may not be on disk."""
+
+
+def caller_error(error: BaseException) -> BaseException:
+    """Return the error for the caller of a failed job, in place of an error of the database.
+
+    It is Unavailable if the database could not do the job, and InternalError if it rejected a statement of ours.
+    """
+    if isinstance(error, CANNOT_ANSWER) or is_damage_error(error):
+        log_database_error(logger, "the database could not do a job", error)
+        return unavailable_error(error)
+    if not isinstance(error, SQLAlchemyError):
+        return error
+    logger.error("the database rejected a statement of a job", exc_info=error)
+    rejected = InternalError("the record could not be stored, because the database rejected it")
+    rejected.__cause__ = error
+    return rejected
+
+
+def is_certain_rollback(error: SQLAlchemyError) -> bool:
+    """Return True if a failed commit has certainly stored nothing; after most errors that is unknown."""
+    if isinstance(error, IntegrityError):
+        return True
+    cause = getattr(error, "orig", None)
+    code, state = getattr(cause, "sqlite_errorcode", None), getattr(cause, "sqlstate", None)
+    if code is not None:
+        return code & PRIMARY_CODE in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return state is not None and state.startswith(ROLLBACK_SQLSTATE_CLASS)
+
+
+def unavailable_error(cause: BaseException) -> Unavailable:
+    """Return the error for a caller; the database's own message goes to the log only."""
+    if isinstance(cause, CommitOutcomeUnknown):
+        message = f"it is unknown whether the record was stored; {REPEAT_IS_SAFE}"
+    elif isinstance(cause, DatabaseLost):
+        message = str(cause)
+    elif is_damage_error(cause):
+        message = f"the record could not be stored: {describe_damage(cause)}"
+    else:
+        message = "the record could not be stored; try again"
+    error = Unavailable(message)
+    error.__cause__ = cause
+    return error
 
 
 def describe_database_failure(error: Exception) -> str | None:
@@ -299,5 +371,7 @@ def create_postgresql_engine(url: URL, pool_size: int) -> Engine:
         pool_timeout=POOL_TIMEOUT,
         pool_pre_ping=True,
         hide_parameters=True,
+        # No table has this type, which would be looked up with the first connection.
+        use_native_hstore=False,
         connect_args=arguments,
     )

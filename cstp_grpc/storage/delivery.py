@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from threading import Lock, Timer
 from typing import Generic, Protocol, TypeVar
 
+from cstp_grpc.measures import Measure, read_labelled
 from cstp_grpc.storage.background_work import PeriodicTask
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -52,6 +53,55 @@ class AttemptResult:
 
 DeliveryAttempt = Callable[[], AttemptResult]
 """Delivers an item, outside any transaction. Raises nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in an outbox: how many items, and since when the oldest has; None without any."""
+
+    count: int
+    oldest: datetime | None
+
+
+class BacklogReader(Protocol):
+    """Reads what waits in an outbox."""
+
+    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:
+        """Return what waits to be delivered, without what is to be delivered for an event after `now`."""
+
+
+def build_outbox_measures(
+    kind: str,
+    reader: BacklogReader,
+    reading: Callable[[], AbstractContextManager[UnitOfWork]],
+    clock: Callable[[], datetime],
+) -> list[Measure]:
+    """Build the figures of an outbox, which `kind` names among others."""
+
+    def read() -> Backlog:
+        with reading() as unit_of_work:
+            return reader.read_backlog(unit_of_work, clock())
+
+    def read_age() -> float:
+        oldest = read().oldest
+        return 0.0 if oldest is None else max((clock() - oldest).total_seconds(), 0.0)
+
+    return [
+        Measure(
+            "outbox_items",
+            "What waits to be delivered, tries included that failed.",
+            read_labelled(kind, lambda: read().count),
+            ("kind",),
+            of_database=True,
+        ),
+        Measure(
+            "outbox_oldest_seconds",
+            "How long the oldest of what waits has done so; 0 if nothing does.",
+            read_labelled(kind, read_age),
+            ("kind",),
+            of_database=True,
+        ),
+    ]
 
 
 class DeliveryOutbox(Protocol[ItemT]):

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.storage.storable_text import is_storable
+from cstp_grpc.unicode_text import is_storable
 
 T = TypeVar("T")
 

@@ -122,6 +122,8 @@ class HeldFiles:
 
     def __init__(self) -> None:
         self._files: dict[FileIdentity, HeldFile] = {}
+        # Held while a file is opened, too: a second descriptor on the same inode, once closed, would take the locks of
+        # SQLite away.
         self._lock = threading.Lock()
 
     def hold(self, path: str) -> tuple[FileIdentity, HeldFile]:

@@ -84,6 +84,12 @@ class SubscriptionHub(Generic[ItemT, ConditionsT]):
             self._watches.add(watch)
         return watch
 
+    @property
+    def open_count(self) -> int:
+        """How many subscriptions are open."""
+        with self._lock:
+            return len(self._watches)
+
     def close(self) -> None:
         """End all subscriptions and refuse new ones."""
         with self._lock:
@@ -112,16 +118,17 @@ class SubscriptionHub(Generic[ItemT, ConditionsT]):
         # Set before the lock is taken: a notification after the check below finds it, and one before it has changed
         # `_notifications`. Any thread may call it, and asyncio.Event is not thread-safe.
         watch.wake = lambda: loop.call_soon_threadsafe(woken.set)
-        with self._lock:
-            if self._closed or self._notifications != seen or watch not in self._watches:
-                # Notified, ended or closed before there was anything to wake.
-                return
         try:
+            with self._lock:
+                if self._closed or self._notifications != seen or watch not in self._watches:
+                    # Notified, ended or closed before there was anything to wake.
+                    return
             async with asyncio.timeout(self._refresh_seconds):
                 await woken.wait()
         except TimeoutError:
             return
         finally:
+            # The loop may be closed by the time of the next notification.
             watch.wake = do_nothing
 
     def _expect_reader(self, watch: Subscription[ItemT, ConditionsT]) -> None:

@@ -1,14 +1,43 @@
-"""Units of work, and what runs in them: compiled statements, insertions and the lock of writers."""
+"""Units of work and what runs in them: column types, compiled statements, insertions and the lock of writers.
+
+The tables themselves stand beside the SQL stores of their rooms.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Protocol, TypeAlias, cast
+from datetime import UTC, datetime
+from itertools import chain, groupby
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
-from sqlalchemy import BindParameter, Connection, Delete, Dialect, Insert, Select, Update, bindparam, func, select
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    BindParameter,
+    Connection,
+    DateTime,
+    Delete,
+    Dialect,
+    Index,
+    Insert,
+    Integer,
+    MetaData,
+    Select,
+    Text,
+    TypeDecorator,
+    Update,
+    bindparam,
+    func,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
+
+T = TypeVar("T")
 
 
 class DriverCursor(Protocol):
@@ -52,7 +81,7 @@ class UnitOfWork:
     for the SQL stores. The writer has one for all transactions of its connection, so that a job costs no object.
     """
 
-    __slots__ = ("_endings", "_is_sqlite", "connection", "driver", "execute")
+    __slots__ = ("_endings", "_is_sqlite", "connection", "driver", "execute", "rollbacks", "transactions")
 
     def __init__(self, connection: Connection) -> None:
         """Wrap a connection whose transactions its owner begins and ends."""
@@ -61,11 +90,28 @@ class UnitOfWork:
         """Runs a statement of SQLAlchemy; an attribute, because a method would have to repeat all its overloads."""
         self.driver = get_driver_connection(connection)
         """The driver's connection, which `CompiledStatement` uses; it takes part in the same transaction."""
+        self.transactions = 0
+        """How many transactions were begun: what another process may have changed is known for one of them."""
+        self.rollbacks = 0
+        """How many times something was rolled back: what was in memory of it then holds no longer."""
         self._endings: list[Callable[[], None]] = []
         self._is_sqlite = connection.dialect.name == "sqlite"
 
+    def shut_down_connection(self) -> None:
+        """End the connection to a server from any thread: the thread that waits for its answer gets an error."""
+        if self._is_sqlite:
+            return
+        driver: Any = self.driver
+        # libpq has no time limit for answers, and its own functions are for the thread that uses the connection.
+        with (
+            suppress(OSError, self.connection.dialect.loaded_dbapi.Error),
+            socket.socket(fileno=os.dup(driver.fileno())) as duplicate,
+        ):
+            duplicate.shutdown(socket.SHUT_RDWR)
+
     def begin(self) -> None:
         """Begin a transaction that writes; for the owner of the connection. Raises DBAPIError."""
+        self.transactions += 1
         if self._is_sqlite:
             # By the driver: SQLAlchemy's begin and commit take as long again as SQLite's, see docs/benchmarks.md. Its
             # own statements, if there are any, find the transaction begun.
@@ -82,16 +128,39 @@ class UnitOfWork:
 
     def roll_back(self) -> None:
         """Undo the transaction, unless the database has done so; for the owner of the connection. Raises DBAPIError."""
+        self.rollbacks += 1
         if self.connection.in_transaction():
             self.connection.rollback()
         else:
             self._run_on_driver(lambda driver: driver.rollback())
 
-    def _run_on_driver(self, act: Callable[[DriverConnection], object]) -> None:
+    def set_savepoint(self) -> None:
+        """Set the savepoint of a job; for the owner of the connection. Raises the driver's error."""
+        # By the driver, since SQLAlchemy's nested transactions take several times as long as an insertion.
+        self.driver.execute("SAVEPOINT job")
+
+    def roll_back_to_savepoint(self) -> None:
+        """Undo what was done since the savepoint; for the owner of the connection. Raises the driver's error."""
+        self.rollbacks += 1
+        self.driver.execute("ROLLBACK TO SAVEPOINT job")
+
+    def release_savepoint(self) -> None:
+        """Release the savepoint, whose changes become those of the transaction. Raises the driver's error."""
+        self.driver.execute("RELEASE SAVEPOINT job")
+
+    def read_file_version(self) -> int:
+        """Return a number that differs once another connection has committed to the file of SQLite. Raises DBAPIError.
+
+        Within a transaction that writes, nobody else commits.
+        """
+        ((version,),) = self._run_on_driver(lambda driver: driver.execute("PRAGMA data_version").fetchall())
+        return int(version)
+
+    def _run_on_driver(self, act: Callable[[DriverConnection], T]) -> T:
         dialect = self.connection.dialect
         errors = dialect.loaded_dbapi.Error
         try:
-            act(self.driver)
+            return act(self.driver)
         except errors as error:
             raise DBAPIError.instance(None, None, error, errors, hide_parameters=True, dialect=dialect) from error
 
@@ -132,6 +201,68 @@ def begin_sqlite_transaction(connection: Connection) -> None:
         driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
+class UtcDateTime(TypeDecorator[datetime]):
+    """An instant with microseconds, stored and returned in UTC; raises ValueError for a naive one."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        """Return the conversion to the driver's type."""
+        # In the text that SQLAlchemy's own conversion for SQLite makes, in a fifth of the time; every record has some.
+        return format_sqlite_instant if dialect.name == "sqlite" else super().bind_processor(dialect)
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Return an aware instant in UTC, as the database stores it."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value.isoformat()} says nothing of its time zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Return a stored instant as an aware one in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def format_sqlite_instant(value: datetime | None) -> str | None:
+    """Return an aware instant as SQLite keeps it, in UTC. Raises ValueError for a naive one."""
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise ValueError(f"{value.isoformat()} says nothing of its time zone")
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+# Identifiers are compared byte by byte on every database, so that listings have the same order on each.
+IDENTIFIER = Text().with_variant(Text(collation="C"), "postgresql")
+# SQLite numbers rows by itself only where the key is INTEGER, which holds 64 bits there.
+SERIAL = BigInteger().with_variant(Integer(), "sqlite")
+# An absent value is the database's NULL, never the JSON text `null`.
+OPTIONAL_JSON = JSON(none_as_null=True)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+CONDITION: Final = "condition"
+"""The key, in the info of an index over some rows only, of their condition."""
+
+
+def partial_index(*columns: str, where: str, name: str | None = None, unique: bool = False) -> Index:
+    """Return an index over the rows that meet a condition; a query must repeat the condition to use it."""
+    # Not `postgresql_where`, for which SQLAlchemy loads the dialect and all its drivers, wherever the journal is.
+    # Migrations make the indexes, and a test compares the two.
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), info={CONDITION: where})
+
+
 Values = Mapping[str, Any]
 Row = Sequence[Any]
 Parameters: TypeAlias = list[Any] | dict[str, Any]
@@ -146,8 +277,15 @@ class DriverStatement:
     positional: bool
     names: Sequence[str]
     """The names of its values, in the order of their positions."""
+    positions: Mapping[str, int]
+    """The position of each value by its name."""
     constants: Values
     converters: Sequence[tuple[int, Any]]
+    """Those that leave None as it is."""
+    null_converters: Sequence[tuple[int, Any]]
+    """Those that make something of None, such as the JSON text `null`."""
+    insertions: Mapping[int, str]
+    """The same statement for so many rows; empty unless it is a plain INSERT on SQLite."""
 
 
 class CompiledStatement:
@@ -157,7 +295,7 @@ class CompiledStatement:
     every call use this class. Values, rows and errors are converted as SQLAlchemy does.
     """
 
-    def __init__(self, statement: Select[Any] | Insert | Update | Delete, dialect: Dialect) -> None:
+    def __init__(self, statement: Select[*tuple[Any, ...]] | Insert | Update | Delete, dialect: Dialect) -> None:
         """Set a statement; its `bindparam` names are the names of the values it is run with."""
         # A copy, because a statement that was compiled keeps its columns, and one derived from it later, such as with
         # RETURNING, would take them over.
@@ -185,15 +323,29 @@ class CompiledStatement:
         compiled = self._compiled or self._compile()
         if compiled.constants:
             values = {**compiled.constants, **values}
-        sent = apply_converters([values[name] for name in compiled.names], compiled.converters)
+        sent = [values[name] for name in compiled.names]
+        for position, convert in compiled.converters:
+            # Most columns of most rows are empty, and a call for each of them would take longer than the others.
+            if sent[position] is not None:
+                sent[position] = convert(sent[position])
+        for position, convert in compiled.null_converters:
+            sent[position] = convert(sent[position])
         return sent if compiled.positional else dict(zip(compiled.names, sent, strict=True))
 
-    def fill_in(self, prepared: Parameters, name: str, value: int) -> None:
-        """Set a prepared value that was not known yet; it must be a number, which needs no conversion."""
+    def fill_in(self, prepared: Parameters, name: str, value: int | bytes) -> None:
+        """Set a prepared value that was not known yet: a number or bytes, which need no conversion."""
         if isinstance(prepared, dict):
             prepared[name] = value
         else:
-            prepared[(self._compiled or self._compile()).names.index(name)] = value
+            prepared[(self._compiled or self._compile()).positions[name]] = value
+
+    def fill_in_together(self, prepared: Parameters, names: Sequence[str], values: Sequence[int | bytes]) -> None:
+        """Set prepared values, as `fill_in` does, that stand next to each other in the statement."""
+        if isinstance(prepared, dict):
+            prepared.update(zip(names, values, strict=True))
+        else:
+            first = (self._compiled or self._compile()).positions[names[0]]
+            prepared[first : first + len(names)] = values
 
     def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[Parameters]) -> None:
         """Run the statement once for each of the prepared `rows`. Raises DBAPIError."""
@@ -201,6 +353,8 @@ class CompiledStatement:
         try:
             if len(rows) == 1:
                 driver.execute(compiled.sql, rows[0])
+            elif compiled.insertions:
+                insert_together(driver, compiled.insertions, rows)
             else:
                 driver.cursor().executemany(compiled.sql, rows)
         except self._errors as error:
@@ -241,12 +395,16 @@ class CompiledStatement:
         found = {name: parameter for parameter, name in compiled.bind_names.items()}
         names: Sequence[str] = compiled.positiontup if compiled.positional else list(found)
         types = [found[name].type.dialect_impl(self._dialect) for name in names]
+        converters = indexed_converters([kind.bind_processor(self._dialect) for kind in types])
         self._compiled = DriverStatement(
             compiled.string,
             compiled.positional,
             names,
+            {name: position for position, name in enumerate(names)},
             {name: known.value for name, known in found.items() if not known.required},
-            indexed_converters([kind.bind_processor(self._dialect) for kind in types]),
+            [(position, convert) for position, convert in converters if convert(None) is None],
+            [(position, convert) for position, convert in converters if convert(None) is not None],
+            multi_row_insertions(compiled.string, len(names)) if self._dialect.name == "sqlite" else {},
         )
         return self._compiled
 
@@ -281,6 +439,33 @@ def apply_converters(values: Sequence[Any], converters: Sequence[tuple[int, Any]
     for position, convert in converters:
         changed[position] = convert(changed[position])
     return changed
+
+
+ROWS_TOGETHER = (64, 32, 16, 8, 4, 2, 1)
+"""Numbers of rows that one statement inserts: few, because the driver keeps each statement parsed."""
+MAX_SQLITE_VALUES = 32_766
+"""Maximum number of values of a statement (https://sqlite.org/limits.html, since 3.32)."""
+
+
+def multi_row_insertions(sql: str, columns: int) -> dict[int, str]:
+    """Return the SQL that inserts so many rows at once, by their number; empty unless it is a plain INSERT."""
+    row = f"({', '.join('?' * columns)})"
+    if not sql.endswith(f" VALUES {row}"):
+        return {}
+    return {count: sql + f", {row}" * (count - 1) for count in ROWS_TOGETHER if count * columns <= MAX_SQLITE_VALUES}
+
+
+def insert_together(driver: DriverConnection, insertions: Mapping[int, str], rows: Sequence[Parameters]) -> None:
+    """Insert rows in their order by a few statements.
+
+    The driver releases the interpreter's lock twice in each step, for every row of `executemany`; a thread that gets it
+    in between, such as that of the event loop, keeps it for as long as it computes.
+    """
+    start = 0
+    for count, sql in insertions.items():
+        while len(rows) - start >= count:
+            driver.execute(sql, list(chain.from_iterable(rows[start : start + count])))
+            start += count
 
 
 class RowInserter(Protocol):
@@ -318,7 +503,6 @@ def run_insertions(unit_of_work: UnitOfWork, insertions: Sequence[RowInsertion])
 
 ORDER_LOCK = 0x6373_7470_0002
 """The PostgreSQL advisory lock that makes numbers visible in their order: `cstp` in ASCII, and a number of ours."""
-
 
 CHANGE_CHANNEL = "cstp_changes"
 """The PostgreSQL channel on which transactions notify other servers of what they committed."""

@@ -4,135 +4,65 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, ProgrammingError, SQLAlchemyError
-from sqlalchemy.exc import InternalError as DatabaseInternalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import SQLAlchemyError
 
-from cstp_grpc.errors import InternalError, Unavailable
-from cstp_grpc.storage.database import PRIMARY_CODE, Database, describe_damage, is_damage_error, log_database_error
+from cstp_grpc.errors import Unavailable
+from cstp_grpc.storage.database import (
+    CommitOutcomeUnknown,
+    Database,
+    caller_error,
+    is_certain_rollback,
+    log_database_error,
+    unavailable_error,
+)
 from cstp_grpc.storage.locks import ProcessWriteLock
 from cstp_grpc.storage.sqlite_files import DatabaseLost
 from cstp_grpc.storage.unit_of_work import RowInsertion, UnitOfWork, run_insertions
+from cstp_grpc.storage.write_jobs import (
+    GATHER_SECONDS,
+    MAX_BATCH,
+    GatheredJobs,
+    PendingAsyncJob,
+    PendingFutureJob,
+    PendingJob,
+    WriteJob,
+)
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-WriteJob = Callable[[UnitOfWork], T]
 
-MAX_BATCH = 128
-"""Maximum number of jobs in one transaction: the first of them waits for all others."""
+SILENT_SECONDS = 60.0
+"""How long a transaction may take while callers give up waiting, until its connection is ended. Chosen: longer than any
+import takes, and the longest that writing may rest on a database that accepts packets and answers nothing."""
 
-CANNOT_ANSWER = (OperationalError, ProgrammingError, InterfaceError, DatabaseInternalError, PoolTimeout)
-"""Errors by which the database says that it cannot do what would otherwise be right.
-
-A missing table or privilege is a ProgrammingError on PostgreSQL and an OperationalError on SQLite.
-"""
-
-ROLLBACK_SQLSTATE_CLASS = "40"
-"""PostgreSQL's class "Transaction Rollback" (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
-
-REPEAT_IS_SAFE = "repeating the request with the same identifiers is safe"
+NOT_MEASURED: Final = nullcontext()
 
 
-class CommitOutcomeUnknown(Exception):
-    """The database failed during a commit, so that the transaction may or may not be on disk."""
+def do_not_measure() -> AbstractContextManager[object]:
+    """Return a block that nobody observes."""
+    return NOT_MEASURED
 
 
-class PendingJob(Generic[T]):
-    """A queued write job and its result; a bare lock signals completion, because a Future costs 20 us."""
+class CommitObserver(Protocol):
+    """Observes transactions, on the threads that run them. It must neither block nor raise."""
 
-    __slots__ = ("_ended", "_error", "_result", "abandoned", "alone", "job")
+    def measure_write(self) -> AbstractContextManager[object]:
+        """Measure the block, in which a caller waits until its write is on disk."""
 
-    def __init__(self, job: WriteJob[T], *, alone: bool = False) -> None:
-        self.job = job
-        self.alone = alone
-        """Whether it has a transaction of its own."""
-        self.abandoned = False
-        """Whether nobody waits any more; such a job is not begun."""
-        self._result: T | None = None
-        self._error: BaseException | None = None
-        # Taken here and released by whoever ends the job, which a Lock allows: it serves as an event that is set once.
-        # What was written before the release, `_result` or `_error`, is seen after the acquisition in `wait`.
-        self._ended = threading.Lock()
-        self._ended.acquire()
+    def observe_commit(self, jobs: int, seconds: float, commit_seconds: float) -> None:
+        """Note that a transaction of some jobs was committed; both durations are in seconds."""
 
-    def run(self, unit_of_work: UnitOfWork) -> None:
-        """Run the job and keep its result, which is valid once the transaction is committed."""
-        self._result = self.job(unit_of_work)
-
-    def fail(self, error: BaseException) -> None:
-        """Keep an error instead of a result."""
-        self._error = error
-
-    def end(self) -> None:
-        """Wake the caller."""
-        self._ended.release()
-
-    def wait(self, timeout: float) -> T:
-        """Return the result or raise the error. Raises Unavailable after `timeout` seconds."""
-        if not self._ended.acquire(timeout=timeout):
-            # Set without a lock: a job that was taken a moment ago runs all the same, hence "may still be stored".
-            self.abandoned = True
-            raise timeout_error(timeout)
-        return self.outcome()
-
-    def outcome(self) -> T:
-        """Return the result or raise the error of a finished job."""
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]
-
-
-class PendingFutureJob(PendingJob[T]):
-    """A job whose result completes a Future, which cannot be cancelled."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, job: WriteJob[T], *, alone: bool = False) -> None:
-        super().__init__(job, alone=alone)
-        self.future: Future[T] = Future()
-        self.future.set_running_or_notify_cancel()
-
-    def end(self) -> None:
-        """Complete the Future."""
-        if self._error is not None:
-            self.future.set_exception(self._error)
-        else:
-            self.future.set_result(self.outcome())
-
-
-class PendingAsyncJob(PendingJob[T]):
-    """A job that a coroutine awaits; its event loop completes all jobs of a batch at once."""
-
-    __slots__ = ("future", "loop")
-
-    def __init__(self, job: WriteJob[T], loop: asyncio.AbstractEventLoop, *, alone: bool = False) -> None:
-        super().__init__(job, alone=alone)
-        self.loop = loop
-        self.future: asyncio.Future[T] = loop.create_future()
-
-    def settle(self) -> None:
-        """Complete the future unless it was cancelled or timed out; call it on the loop only."""
-        if self.future.done():
-            return
-        if self._error is not None:
-            self.future.set_exception(self._error)
-        else:
-            self.future.set_result(self.outcome())
-
-    def expire(self, timeout: float) -> None:
-        """Fail the future with a timeout; call it on the loop only."""
-        if not self.future.done():
-            self.abandoned = True
-            self.future.set_exception(timeout_error(timeout))
+    def observe_failure(self) -> None:
+        """Note that a transaction failed, and all its jobs."""
 
 
 class GroupCommitWriter:
@@ -144,15 +74,25 @@ class GroupCommitWriter:
     says so.
 
     Jobs come from threads (`run`), from coroutines (`write`) and from callers that do not wait (`submit`). A thread
-    runs queued jobs and those of coroutines, whose loop it wakes once per batch. A caller of `run` that finds the
+    runs queued jobs and those of coroutines, whose loop it wakes once per batch. If several coroutines write at a time,
+    their loop hands over their jobs together, so that the thread does not compete with the loop for the interpreter's
+    lock over many small transactions. A caller of `run` that finds the
     writer idle runs its own job, because waking the thread and being woken by it would cost as much as the transaction.
 
     A `RowInsertion` is the cheapest job: neighbouring ones are inserted together.
     """
 
-    def __init__(self, database: Database, timeout: float, turn: ProcessWriteLock | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        timeout: float,
+        turn: ProcessWriteLock | None = None,
+        observer: CommitObserver | None = None,
+    ) -> None:
         """Start the thread; `timeout` is how many seconds `run` waits, `turn` is held during each transaction."""
         self._database = database
+        self._observer = observer
+        self._measure_write = do_not_measure if observer is None else observer.measure_write
         self._timeout = timeout
         self._turn: AbstractContextManager[object] = turn or nullcontext()
         # A server or process that went silent must hold the thread and no caller; a file answers or fails.
@@ -160,14 +100,18 @@ class GroupCommitWriter:
         self._files = database.files
         self._unit_of_work: UnitOfWork | None = None
         """The unit of work of the open connection, which all its transactions share."""
+        self._transaction_began: float | None = None
+        """The monotonic time at which the transaction in progress began; None between two."""
         # Guards `_waiting`, `_busy` and `_closed`. Never held during a transaction, so that callers can queue jobs
         # meanwhile, nor while `_turn` is awaited: `_turn` comes first, and `_lock` is taken within it.
         self._lock = threading.Lock()
         """Entered itself and not by `_changed`, the condition on it, whose methods are slow Python."""
         self._changed = threading.Condition(self._lock)
         self._waiting: list[PendingJob[Any]] = []
-        self._arrivals: dict[asyncio.AbstractEventLoop, list[PendingAsyncJob[Any]]] = {}
-        """The jobs of the current iteration of each event loop; an entry is used by the thread of its loop alone."""
+        self._gathered: dict[asyncio.AbstractEventLoop, GatheredJobs] = {}
+        """What each event loop will hand over next; an entry is used by the thread of its loop alone."""
+        self._last_count = 1
+        """How many jobs an event loop has handed over last."""
         self._busy = False
         """Whether a thread owns `_unit_of_work`: the writer's, or one in `run` that found the writer idle.
 
@@ -186,13 +130,18 @@ class GroupCommitWriter:
         job raised, or Unavailable if the database does not store it or it waits too long; a job that had started by
         then may still be stored.
         """
-        ticket = PendingJob(job, alone=alone)
-        if self._enqueue_or_claim(ticket, may_commit=self._callers_commit):
+        with self._measure_write():
+            ticket = PendingJob(job, alone=alone)
+            if self._enqueue_or_claim(ticket, may_commit=self._callers_commit):
+                try:
+                    self._commit(lambda: [ticket])
+                finally:
+                    self._release_connection()
             try:
-                self._commit(lambda: [ticket])
+                return ticket.wait(self._timeout)
             finally:
-                self._release_connection()
-        return ticket.wait(self._timeout)
+                if ticket.abandoned:
+                    self._end_silent_connection()
 
     async def write(self, job: WriteJob[T], *, alone: bool = False) -> T:
         """Run a job and return its result once it is on disk, as `run` does, without blocking the event loop.
@@ -204,18 +153,27 @@ class GroupCommitWriter:
         self._enqueue_from_loop(ticket)
         timer = loop.call_later(self._timeout, ticket.expire, self._timeout)
         try:
-            return await ticket.future
+            with self._measure_write():
+                return await ticket.future
         except asyncio.CancelledError:
             ticket.abandoned = True
             raise
         finally:
             timer.cancel()
+            if ticket.abandoned:
+                self._end_silent_connection()
 
     def submit(self, job: WriteJob[T], *, alone: bool = False) -> Future[T]:
         """Queue a job and return its future, which has no time limit. Raises Unavailable after `close`."""
         ticket = PendingFutureJob(job, alone=alone)
         self._enqueue_or_claim(ticket, may_commit=False)
         return ticket.future
+
+    @property
+    def waiting_jobs(self) -> int:
+        """How many jobs wait for a transaction."""
+        # Without the lock: a length is read at once, and an event loop that hands jobs over meanwhile changes nothing.
+        return len(self._waiting)
 
     def close(self) -> None:
         """Refuse new jobs and wait until all queued ones are done."""
@@ -240,25 +198,37 @@ class GroupCommitWriter:
             return False
 
     def _enqueue_from_loop(self, ticket: PendingAsyncJob[Any]) -> None:
-        """Queue a job with all others of this loop iteration, so that the thread is woken once for them."""
-        # Read without the lock; `_flush_arrivals` looks again, with it.
+        """Queue a job with others of its loop, so that the thread is woken once for them."""
+        # Read without the lock; `_hand_over` looks again, with it.
         if self._closed:
             raise stopping_error()
-        arrivals = self._arrivals.get(ticket.loop)
-        if arrivals is None:
-            arrivals = self._arrivals[ticket.loop] = []
-            ticket.loop.call_soon(self._flush_arrivals, ticket.loop)
-        arrivals.append(ticket)
+        loop = ticket.loop
+        gathered = self._gathered.get(loop)
+        if gathered is None:
+            gathered = self._gathered[loop] = GatheredJobs(loop.time() + GATHER_SECONDS)
+            loop.call_soon(self._gather, loop, gathered)
+        gathered.jobs.append(ticket)
 
-    def _flush_arrivals(self, loop: asyncio.AbstractEventLoop) -> None:
-        arrivals = self._arrivals.pop(loop)
+    def _gather(self, loop: asyncio.AbstractEventLoop, gathered: GatheredJobs) -> None:
+        """Hand the jobs of a loop over, in this pass or a later one."""
+        # A lone job does not wait. More than one at a time are seen by these signs, which need no lock: at worst a
+        # transaction is a little smaller or later.
+        is_alone = len(gathered.jobs) == 1 and self._last_count == 1 and not self._busy
+        if not is_alone and gathered.expects_more(loop.time()):
+            loop.call_soon(self._gather, loop, gathered)
+            return
+        del self._gathered[loop]
+        self._last_count = len(gathered.jobs)
+        self._hand_over(gathered.jobs)
+
+    def _hand_over(self, jobs: Sequence[PendingAsyncJob[Any]]) -> None:
         with self._lock:
             if not self._closed:
-                self._waiting += arrivals
+                self._waiting += jobs
                 if not self._busy:
                     self._changed.notify()
                 return
-        for ticket in arrivals:
+        for ticket in jobs:
             ticket.fail(stopping_error())
             ticket.settle()
 
@@ -295,12 +265,15 @@ class GroupCommitWriter:
     def _commit(self, take: Callable[[], list[PendingJob[Any]]]) -> None:
         """Run the jobs of a batch in one transaction and complete them."""
         batch: list[PendingJob[Any]] = []
+        begun = 0.0
+        commit_seconds: float | None = None
         try:
             with self._turn:
                 # Taken only now: what arrived while other processes wrote is part of the transaction.
                 batch = take()
                 if batch:
-                    self._run_transaction(batch)
+                    begun = time.perf_counter()
+                    commit_seconds = self._run_transaction(batch)
         except BaseException as error:  # noqa: BLE001 - the callers get it, and the thread must live
             # If waiting for the turn failed, nothing was taken yet, and the jobs would wait for ever.
             batch = batch or take()
@@ -311,19 +284,35 @@ class GroupCommitWriter:
             for ticket in batch:
                 # An interruption is for the caller that was interrupted while it did its own job.
                 ticket.fail(unavailable_error(error) if isinstance(error, Exception) else error)
+            if self._observer is not None:
+                self._observer.observe_failure()
         complete_jobs(batch)
+        # After the callers were woken, who need not wait for it.
+        if self._observer is not None and commit_seconds is not None:
+            self._observer.observe_commit(len(batch), time.perf_counter() - begun, commit_seconds)
 
-    def _run_transaction(self, batch: list[PendingJob[Any]]) -> None:
+    def _end_silent_connection(self) -> None:
+        """End the connection of a transaction that takes too long, so that its thread fails and opens a new one."""
+        began, unit_of_work = self._transaction_began, self._unit_of_work
+        if began is not None and unit_of_work is not None and time.monotonic() - began > SILENT_SECONDS:
+            # Without a lock: at worst it ends the connection of the next transaction, whose callers are told to repeat.
+            logger.error("the database did not answer for %g seconds; its connection is ended", SILENT_SECONDS)
+            unit_of_work.shut_down_connection()
+
+    def _run_transaction(self, batch: list[PendingJob[Any]]) -> float | None:
+        """Run a transaction and return how many seconds its commit took; None if there was nothing to commit."""
         unit_of_work = self._unit_of_work
         if unit_of_work is None:
             unit_of_work = self._unit_of_work = UnitOfWork(self._database.open_write_connection())
+        self._transaction_began = time.monotonic()
         try:
-            self._run_jobs(batch, unit_of_work)
+            return self._run_jobs(batch, unit_of_work)
         finally:
+            self._transaction_began = None
             # After a failure too, since a commit whose outcome is unknown may be on disk.
             unit_of_work.end()
 
-    def _run_jobs(self, batch: list[PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
+    def _run_jobs(self, batch: list[PendingJob[Any]], unit_of_work: UnitOfWork) -> float | None:
         unit_of_work.begin()
         if self._files is not None:
             # Within the transaction, whose lock keeps other processes from writing to the log that is checked.
@@ -336,18 +325,21 @@ class GroupCommitWriter:
             # With nobody to protect, the transaction itself is what is undone.
             unit_of_work.roll_back()
             if len(batch) == 1:
-                return
+                return None
             unit_of_work.begin()
             self._run_each(batch, unit_of_work)
+        begun = time.perf_counter()
         try:
             # A crash of this process or machine before this returns leaves all jobs or none of them on disk, and no
             # caller has been told of success. A caller that repeats its request finds what was stored.
             unit_of_work.commit()
         except SQLAlchemyError as error:
             raise error if is_certain_rollback(error) else CommitOutcomeUnknown from error
+        commit_seconds = time.perf_counter() - begun
         if self._files is not None:
             # SQLite commits to files that it has open, whatever became of their names.
             self._files.check()
+        return commit_seconds
 
     def _run_each(self, group: Sequence[PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
         """Run the jobs of a failed group one by one, so that only those that fail are rolled back."""
@@ -359,13 +351,11 @@ class GroupCommitWriter:
 
         If the database ended the transaction itself, the rollback fails, and with it the whole batch.
         """
-        # By the driver, since SQLAlchemy's nested transactions take several times as long as an insertion.
-        driver = unit_of_work.driver
-        driver.execute("SAVEPOINT job")
+        unit_of_work.set_savepoint()
         succeeded = self._run(group, unit_of_work)
         if not succeeded:
-            driver.execute("ROLLBACK TO SAVEPOINT job")
-        driver.execute("RELEASE SAVEPOINT job")
+            unit_of_work.roll_back_to_savepoint()
+        unit_of_work.release_savepoint()
         if not succeeded and len(group) > 1:
             self._run_each(group, unit_of_work)
 
@@ -444,52 +434,3 @@ def settle_async_jobs(tickets: Sequence[PendingAsyncJob[Any]]) -> None:
 def stopping_error() -> Unavailable:
     """Return the error for a job that arrives after `close`."""
     return Unavailable("the server is stopping")
-
-
-def timeout_error(timeout: float) -> Unavailable:
-    """Return the error for a caller that waited too long."""
-    return Unavailable(
-        f"the record was not on disk after {timeout:g} seconds, and may still be stored; {REPEAT_IS_SAFE}"
-    )
-
-
-def caller_error(error: BaseException) -> BaseException:
-    """Return the error for the caller of a failed job, in place of an error of the database.
-
-    It is Unavailable if the database could not do the job, and InternalError if it rejected a statement of ours.
-    """
-    if isinstance(error, CANNOT_ANSWER) or is_damage_error(error):
-        log_database_error(logger, "the database could not do a job", error)
-        return unavailable_error(error)
-    if not isinstance(error, SQLAlchemyError):
-        return error
-    logger.error("the database rejected a statement of a job", exc_info=error)
-    rejected = InternalError("the record could not be stored, because the database rejected it")
-    rejected.__cause__ = error
-    return rejected
-
-
-def is_certain_rollback(error: SQLAlchemyError) -> bool:
-    """Return True if a failed commit has certainly stored nothing; after most errors that is unknown."""
-    if isinstance(error, IntegrityError):
-        return True
-    cause = getattr(error, "orig", None)
-    code, state = getattr(cause, "sqlite_errorcode", None), getattr(cause, "sqlstate", None)
-    if code is not None:
-        return code & PRIMARY_CODE in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    return state is not None and state.startswith(ROLLBACK_SQLSTATE_CLASS)
-
-
-def unavailable_error(cause: BaseException) -> Unavailable:
-    """Return the error for a caller; the database's own message goes to the log only."""
-    if isinstance(cause, CommitOutcomeUnknown):
-        message = f"it is unknown whether the record was stored; {REPEAT_IS_SAFE}"
-    elif isinstance(cause, DatabaseLost):
-        message = str(cause)
-    elif is_damage_error(cause):
-        message = f"the record could not be stored: {describe_damage(cause)}"
-    else:
-        message = "the record could not be stored; try again"
-    error = Unavailable(message)
-    error.__cause__ = cause
-    return error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,10 +12,11 @@ from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import contract_methods, required_permissions
 from cstp_grpc.enums import PushFormat
 from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc
+from cstp_grpc.measures import Measure
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
 from cstp_grpc.storage.background_work import ExpiryTask
-from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
+from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, build_outbox_measures
 from cstp_grpc.tasks.model import Task, TaskNotification, TaskStore
 from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationBuilder
 from cstp_grpc.tasks.repository import TaskRepository
@@ -23,7 +24,7 @@ from cstp_grpc.tasks.servicer import TaskService
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.tasks.sql_store import SqlTaskStore
 from cstp_grpc.webhooks.delivery import UrlAllowList, WebhookOutbox
-from cstp_grpc.webhooks.webhook_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names, parse_allow_list
+from cstp_grpc.webhooks.webhook_client import LEASE_SECONDS, HttpWebhookClient, build_agent_authorizer, parse_allow_list
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ def build_tasks_module(
     return Module(
         servicers=[(tasks_pb2_grpc.add_TaskServiceServicer_to_server, servicer)],
         background=[push.sender, remover] if push else [remover],
+        measures=push.measures if push else (),
     )
 
 
@@ -72,6 +74,7 @@ class PushParts:
 
     notifications: PushNotifications
     sender: BackgroundPart
+    measures: Sequence[Measure]
 
 
 def build_push_notifications(
@@ -90,7 +93,7 @@ def build_push_notifications(
         sink,
         clock,
         DeliveryRetryPolicy(timedelta(hours=settings.a2a.push.delivery_hours)),
-        authorized_agent_names(settings).__contains__,
+        build_agent_authorizer(settings, shared.live_tokens),
         # The next notification of a configuration is due once the one before it is settled.
         # A lambda, because the sender is built from the outbox and does not exist yet.
         settled=lambda: sender.wake(),
@@ -107,4 +110,5 @@ def build_push_notifications(
         lease_seconds=LEASE_SECONDS,
         reading=database.background_snapshot,
     )
-    return PushParts(PushNotifications(store, tasks, addresses, writer, sink, sender.wake), sender)
+    measures = build_outbox_measures("push_notifications", store, database.background_snapshot, clock)
+    return PushParts(PushNotifications(store, tasks, addresses, writer, sink, sender.wake), sender, measures)

@@ -12,7 +12,8 @@ from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, MethodNotFound, NotFound
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
-from cstp_grpc.storage.writer import GroupCommitWriter, WriteJob
+from cstp_grpc.storage.write_jobs import WriteJob
+from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.model import (
     STATE_AFTER_TIMEOUT,
     WAITING,

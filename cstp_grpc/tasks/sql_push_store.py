@@ -8,15 +8,16 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, exists, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.enums import PushFormat, TaskState
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.delivery import Backlog
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 from cstp_grpc.tasks.model import PushConfig, Task, TaskNotification
 from cstp_grpc.tasks.sql_store import push_configs, task_notifications
+from cstp_grpc.unicode_text import replace_unstorable
 
 config_columns = push_configs.c
 notification_columns = task_notifications.c
@@ -39,6 +40,10 @@ CONFIGS = (
 )
 COUNT_DUE = select(func.count()).where(
     notification_columns.agent == bindparam("of_agent"), notification_columns.caused_at <= bindparam("at")
+)
+BACKLOG: Select[*tuple[Any, ...]] = select(func.count(), func.min(notification_columns.caused_at)).where(
+    # One on the version that follows when a task's time runs out is not caused yet.
+    notification_columns.caused_at <= bindparam("at")
 )
 SNAPSHOT = (
     update(task_notifications)
@@ -72,6 +77,7 @@ class SqlPushStore:
         )
         self._next_due = CompiledStatement(next_due, dialect)
         self._count_due = CompiledStatement(COUNT_DUE, dialect)
+        self._backlog = CompiledStatement(BACKLOG, dialect)
         self._keep_snapshot = CompiledStatement(SNAPSHOT, dialect)
 
     def read_snapshot(self) -> AbstractContextManager[UnitOfWork]:
@@ -119,6 +125,11 @@ class SqlPushStore:
         assert row is not None, "a count has a row"
         count: int = row[0]
         return count
+
+    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:
+        """Return how many notifications of changes until an instant wait, and since when the oldest does."""
+        ((count, oldest),) = self._backlog.all(unit_of_work, {"at": now})
+        return Backlog(count, oldest)
 
     def keep_snapshot(self, unit_of_work: UnitOfWork, agent: str, task: Task) -> None:
         """Store a version of a task with the notifications about it, because it is about to be replaced."""

@@ -41,9 +41,15 @@ from cstp_grpc.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
-from cstp_grpc.storage.schema import IDENTIFIER, UtcDateTime, metadata
-from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.unit_of_work import CompiledStatement, Row, UnitOfWork, bind_parameters
+from cstp_grpc.storage.unit_of_work import (
+    IDENTIFIER,
+    CompiledStatement,
+    Row,
+    UnitOfWork,
+    UtcDateTime,
+    bind_parameters,
+    metadata,
+)
 from cstp_grpc.tasks.model import (
     STATE_AFTER_TIMEOUT,
     ObservationTime,
@@ -53,6 +59,7 @@ from cstp_grpc.tasks.model import (
     TaskRecord,
     states_that_may_become,
 )
+from cstp_grpc.unicode_text import replace_unstorable
 
 tasks = Table(
     "tasks",

@@ -11,6 +11,7 @@ from urllib.parse import SplitResult
 from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.client.http_client import AddressNotAllowed, HttpClient, HttpProtocolError
 from cstp_grpc.config import ConfigError, Settings
+from cstp_grpc.tokens.live_tokens import LiveTokens
 from cstp_grpc.webhooks.delivery import (
     UrlAllowList,
     WebhookFailed,
@@ -93,8 +94,13 @@ def parse_allow_list(urls: list[str], key: str) -> UrlAllowList:
     return UrlAllowList(prefixes)
 
 
-def authorized_agent_names(settings: Settings) -> frozenset[str]:
-    """Return the names of all agents that may call."""
+def build_agent_authorizer(settings: Settings, live: LiveTokens) -> Callable[[str], bool]:
+    """Return a function that returns whether an agent may call now."""
     if not settings.auth.enabled:
-        return frozenset({ANONYMOUS})
-    return frozenset(token.name for token in settings.auth.tokens)
+        return frozenset({ANONYMOUS}).__contains__
+    auth = settings.auth
+    configured = frozenset(
+        (*(token.name for token in auth.tokens), *(certificate.name for certificate in auth.certificates))
+    )
+    # Whom issuers of JWTs know, they alone know.
+    return lambda agent: bool(auth.jwt) or agent in configured or live.has_agent(agent)

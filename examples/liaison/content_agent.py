@@ -92,7 +92,7 @@ def answer(liaison: Liaison, session_id: str) -> None:
 
 
 def said_of(context: Mapping[str, Any]) -> str:
-    """Return what the agent has to say on a context."""
+    """Return the agent's answer to a context."""
     files = context.get("files", [])
     if not files:
         return "I see no files here."

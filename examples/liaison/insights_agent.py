@@ -104,7 +104,7 @@ class Handover:
 
 
 def handover_in(message: a2a_pb2.Message) -> Handover | None:
-    """Return what a message holds; None where that is nothing that the agent can answer."""
+    """Return the handover in a message; None without one that the agent can answer."""
     match get_data_parts(message.parts):
         case [{"chat_session_id": str(session), "share_id": str(share), "shared_context": {"sales": dict(sales)}}]:
             return Handover(session, share, sales)
@@ -112,13 +112,13 @@ def handover_in(message: a2a_pb2.Message) -> Handover | None:
 
 
 def said_of(sales: Mapping[str, float]) -> str:
-    """Return what the agent has to say."""
+    """Return the agent's answer."""
     best = max(sales, key=lambda region: sales[region])
     return f"{best.capitalize()} sells best: {sales[best]:g} of {sum(sales.values()):g}."
 
 
 def card(url: str) -> a2a_pb2.AgentCard:
-    """Return what others are told of the agent."""
+    """Return the agent's card."""
     bearer = a2a_pb2.HTTPAuthSecurityScheme(scheme="Bearer")
     return a2a_pb2.AgentCard(
         name="insights",
@@ -152,7 +152,7 @@ class Endpoint:
         self._authorization = f"Bearer {token}".encode()
 
     def application(self) -> web.Application:
-        """Return what serves the card to everyone and takes messages from who has the token."""
+        """Return an application that serves the card to everyone and takes messages from who has the token."""
         app = web.Application()
         app.router.add_get(AGENT_CARD_WELL_KNOWN_PATH, self._show_card)
         app.router.add_post("/message:send", self._take_message)

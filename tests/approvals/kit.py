@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from cstp_grpc.approvals.model import Approval
-from cstp_grpc.approvals.recorder import ApprovalRecorder
-from cstp_grpc.approvals.requests import ApprovalRequester
+from cstp_grpc.approvals.requests import ApprovalRecorder, ApprovalRequester
 from cstp_grpc.approvals.review import ApprovalReviewer
 from cstp_grpc.approvals.sql_store import SqlApprovalStore
 from cstp_grpc.audit.sql_trail import SqlAuditTrail

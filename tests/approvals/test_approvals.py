@@ -27,6 +27,8 @@ from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.approvals.kit import ACTION, LIFETIME, MANY_ROWS, MAX_REUSE, NOON, PRICES, ApprovalKit, approver
 from tests.databases import POOL_SIZE, ServerWriter
 
+pytestmark = pytest.mark.above_stores
+
 BOB, CAROL = approver("bob"), approver("carol")
 SECOND = timedelta(seconds=1)
 SERVERS = 3
@@ -34,7 +36,7 @@ CHECKS = 24
 
 
 def events(kit: ApprovalKit, approval_id: str) -> list[AuditEvent]:
-    """Return what the audit trail says of an approval, the first event first."""
+    """Return the audit events of an approval, the first one first."""
     page = kit.trail.page(AuditFilter(approval_id=approval_id), PageRequest(100))
     return [entry.event for entry in reversed(page.items)]
 
@@ -280,6 +282,7 @@ def test_old_requests_are_removed(kit: ApprovalKit) -> None:
     assert [each.id for each in found] == [kept]
 
 
+@pytest.mark.both_databases
 def test_of_checks_at_once_on_several_servers_one_is_let_through(database_url: str) -> None:
     with ExitStack() as opened:
         kits = []
@@ -300,6 +303,7 @@ def test_of_checks_at_once_on_several_servers_one_is_let_through(database_url: s
         assert len(kits[2].reviewer.page(ApprovalFilter(), PageRequest(), BOB).items) == 2
 
 
+@pytest.mark.both_databases
 def test_of_decisions_at_once_on_several_servers_one_counts(database_url: str) -> None:
     with ExitStack() as opened:
         kits = []

@@ -23,6 +23,8 @@ guardrails:
 BOB = {"name": "bob", "token": "bob-secret-token", "permissions": ["approve"]}
 ADA = {"name": "ada", "token": "ada-secret-token", "permissions": ["approve"]}
 CAROL = {"name": "carol", "token": "carol-secret-token", "permissions": ["check"]}
+CERTIFIED = {"uri": "spiffe://example.com/approver", "permissions": ["approve"]}
+ISSUER = {"issuer": "i", "audience": ["cstp"], "jwks_url": "https://issuer.example.com/keys"}
 NOT_ANYBODY = "the guardrail anybody asks for approvals, and no token has the permission approve"
 NOT_WITHOUT_AUTH = "the guardrail anybody asks for approvals, which nobody can grant while auth.enabled is false"
 NOT_THEM = "the guardrail bob-or-carol asks for approvals, and no token of bob, carol has the permission approve"
@@ -34,6 +36,9 @@ NOT_THEM = "the guardrail bob-or-carol asks for approvals, and no token of bob, 
         ({"tokens": [CAROL]}, [NOT_ANYBODY, NOT_THEM]),
         ({"tokens": [CAROL, ADA]}, [NOT_THEM]),
         ({"tokens": [CAROL, BOB]}, []),
+        ({"tokens": [CAROL], "certificates": [{**CERTIFIED, "name": "ada"}]}, [NOT_THEM]),
+        ({"tokens": [CAROL], "certificates": [{**CERTIFIED, "name": "bob"}]}, []),
+        ({"tokens": [CAROL], "jwt": [ISSUER]}, []),
         ({"enabled": False}, [NOT_WITHOUT_AUTH]),
     ],
 )

@@ -59,7 +59,7 @@ def add(store: SqlApprovalStore, writer: GroupCommitWriter, *approvals: Approval
 
 
 def listed(approval: Approval) -> Approval:
-    """Return what a listing shows of a request."""
+    """Return the fields of a request that a listing shows."""
     return replace(approval, subject=replace(approval.subject, announced_context="", context=None))
 
 

@@ -176,7 +176,7 @@ class ApprovalMachine(RuleBasedStateMachine):
         assert len(used) == sum(counts.values())
 
     def _current(self, agent: str, description: str) -> Expected | None:
-        """Return what a check of an action should find, None for nothing."""
+        """Return the approval that a check of an action should find, if any."""
         key = self.latest.get((agent, description))
         known = None if key is None else self.expected[key]
         ended = (ApprovalStatus.USED, ApprovalStatus.REVOKED, ApprovalStatus.EXPIRED)

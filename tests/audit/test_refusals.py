@@ -18,6 +18,8 @@ from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.above_stores
+
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 ALL = PageRequest(1000)
 CHECK = "cstp.checkGuardrails"
@@ -151,6 +153,7 @@ def test_what_cannot_be_written_is_written_later_with_what_comes_meanwhile(kit: 
     assert (counted["agent-0"].first_at, counted["agent-0"].last_at) == (NOON, NOON + timedelta(seconds=60))
 
 
+@pytest.mark.both_databases
 def test_no_count_is_lost_between_threads_that_count_and_one_that_writes(kit: Kit) -> None:
     def refuse(number: int) -> None:
         for _ in range(500):

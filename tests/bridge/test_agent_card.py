@@ -229,7 +229,7 @@ def test_the_card_is_not_compressed_otherwise(bridge: Client, path: str, asked: 
 
 def test_strangers_get_a_short_card(bridge: Client) -> None:
     plain = bridge.get(CARD)
-    assert len(plain.body) < 10_500
+    assert len(plain.body) < 11_500
     assert len(bridge.get(CARD, Accept_Encoding="gzip").body) < 3_000
     # One sentence each says what a skill does; the rest is in the extended card.
     described = {skill["id"]: skill["description"] for skill in plain.json["skills"]}
@@ -281,7 +281,7 @@ def test_trusted_proxies_are_believed(target: str, headers: dict[str, str], prox
 
 
 @pytest.mark.parametrize("headers", [FORWARDED, X_FORWARDED])
-@pytest.mark.parametrize("proxies", [[], ["10.0.0.0/8"], ["::/0"]])
+@pytest.mark.parametrize("proxies", [[], ["10.0.0.0/8"], ["fc00::/7"]])
 def test_others_are_not_believed(target: str, headers: dict[str, str], proxies: list[str]) -> None:
     assert card_url(target, {"trusted_proxies": proxies}, headers) == "http://seen.example"
 

@@ -27,7 +27,7 @@ def error_of(bridge: Client, server: Scripted, method: str, params: Any, play: A
 
 
 def worded(error: dict[str, Any], intent_type: str, details: dict[str, str]) -> dict[str, Any]:
-    """Return what the data of an error must also say."""
+    """Return the fields that the data of an error must also have."""
     return {
         "error": error["message"],
         "error_code": error["data"]["reason"],

@@ -70,7 +70,7 @@ def started(tmp_path: Path, target: str, server: Scripted) -> Iterator[Process]:
         process.end()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_it_serves_until_it_is_told_to_stop(started: Process, target: str, number: signal.Signals) -> None:
     client = started.client()
     assert client.post(call("cstp.queryDecisions", {"query": "x"})).json["result"]["query"] == "x"
@@ -109,7 +109,7 @@ def test_it_needs_to_know_its_server(tmp_path: Path) -> None:
 
 
 def problem_of(folder: Path, target: str, content: str) -> str:
-    """Return what a bridge that cannot run with some settings says about them."""
+    """Return the message of a bridge that cannot run with some settings."""
     file = folder / "config.yaml"
     file.write_text(content)
     problems: list[str] = []
@@ -128,6 +128,10 @@ def problem_of(folder: Path, target: str, content: str) -> str:
             "server.trusted_proxies: nowhere is neither an address nor a network",
         ),
         (
+            "server: {port: 0, trusted_proxies: [0.0.0.0/0]}\na2a: {grpc_port: 0}",
+            "server.trusted_proxies: 0.0.0.0/0 would believe anyone",
+        ),
+        (
             "server: {port: 0, public_url: agent.example.com}\na2a: {grpc_port: 0}",
             "server.public_url: agent.example.com must begin with",
         ),
@@ -136,6 +140,46 @@ def problem_of(folder: Path, target: str, content: str) -> str:
 )
 def test_settings_that_cannot_be_used_are_named(tmp_path: Path, target: str, config: str, problem: str) -> None:
     assert problem in problem_of(tmp_path, target, config)
+
+
+@pytest.mark.parametrize(
+    ("remote", "named"),
+    [
+        ("cstp.example.com:50051", "cstp.example.com"),
+        ("grpc://10.0.0.5:50051", "10.0.0.5"),
+        ("[2001:db8::5]:50051", "2001:db8::5"),
+        ("127.0.0.1:50051,10.0.0.6:50051", "10.0.0.6"),
+    ],
+)
+def test_tokens_are_not_sent_to_another_machine_without_tls(tmp_path: Path, remote: str, named: str) -> None:
+    problem = problem_of(tmp_path, remote, CONFIG)
+    assert problem.startswith(f"server.grpc_target: {named} is not this machine")
+    assert "unencrypted" in problem
+    assert "--insecure" in problem
+
+
+@pytest.mark.parametrize(
+    ("target", "serve", "is_required"),
+    [
+        ("192.0.2.1:50051", {"insecure": True}, True),
+        ("192.0.2.1:50051", {}, False),
+        ("grpcs://192.0.2.1:50051", {}, True),
+    ],
+)
+def test_a_server_elsewhere_has_tls_or_is_meant_to_have_none(
+    tmp_path: Path, target: str, serve: dict[str, bool], is_required: bool
+) -> None:
+    file = tmp_path / "config.yaml"
+    # Nobody is there, which matters at the first call only.
+    file.write_text(yaml.safe_dump({**yaml.safe_load(CONFIG), "serve": serve}))
+
+    def stop(_: object) -> None:
+        raise OSError("it listens")
+
+    problems: list[str] = []
+    code = run_bridge_process(file, BridgeTask(target), stop, problems.append, require_safe_settings=is_required)
+    assert code == 1
+    assert "it listens" in problems[0]
 
 
 @pytest.mark.parametrize("setting", ["server.port", "a2a.grpc_port"])

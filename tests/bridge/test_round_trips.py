@@ -46,7 +46,7 @@ class Raising:
         self._clients = clients
 
     def caught(self, failure: CstpError) -> list[CstpError]:
-        """Return what each caller catches."""
+        """Return the error that each caller catches."""
         self._server.plays[ROUTE.name] = raising(failure)
         return [catch(client) for client in self._clients]
 

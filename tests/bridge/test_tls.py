@@ -200,3 +200,19 @@ def test_handshakes_that_never_begin_keep_nobody_out(tmp_path: Path, app: App, a
         first, *_ = [opened.enter_context(silent(peers.url)) for _ in range(4)]
         assert get(f"{peers.url}/health", roots) == {"status": "ok", "rulebooks": "ok"}
         assert first.recv(1000) == b""
+
+
+def test_browsers_are_told_to_come_back_over_tls_only(app: App, tmp_path: Path, certificate: Certificate) -> None:
+    context = ssl.create_default_context(cafile=certificate.certificate)
+    context.check_hostname = False
+    with secured(tmp_path, app, certificate) as peers:
+        for path in ("/health", "/missing"):
+            try:
+                answer = urllib.request.urlopen(f"{peers.url}{path}", timeout=TIMEOUT, context=context)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
+                assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
+    wanted = settings(tmp_path)
+    with peering(wanted, app.target) as peers, urllib.request.urlopen(f"{peers.url}/health", timeout=TIMEOUT) as plain:
+        assert "Strict-Transport-Security" not in plain.headers

@@ -50,6 +50,7 @@ def test_other_confidences_that_mean_what_they_meant_are_no_drift() -> None:
     assert drift.change is None
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_they_are_said_to_be() -> None:
     random = np.random.default_rng(3)
     alarms = 0

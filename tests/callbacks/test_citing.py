@@ -17,6 +17,8 @@ from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.callbacks.kit import HOOK, NOON, OTHER_HOOK, WINDOW, Kit
 
+pytestmark = pytest.mark.above_stores
+
 SECOND = timedelta(seconds=1)
 
 

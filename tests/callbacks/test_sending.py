@@ -13,12 +13,15 @@ from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.delivery import Backlog
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected
 from tests.callbacks.kit import HOOK, LEASE, NOON, OTHER_HOOK, Kit, allow
 from tests.databases import ServerWriter
 from tests.waiting import wait_until
 from tests.webhooks.fakes import FakeWebhookClient
+
+pytestmark = pytest.mark.above_stores
 
 
 @pytest.fixture
@@ -104,6 +107,22 @@ def test_what_was_sent_is_in_the_trail(kit: Kit) -> None:
     assert (entry.correlation_id, entry.decision_id) == ("c-1", decision.id)
     assert entry.action == "cstp.citedDecisionFailed to https://agents.example.com:443"
     assert entry.request_id == kit.courier.params[0]["notificationId"]
+
+
+@pytest.mark.contract("SqlCallbackStore.read_backlog")
+def test_the_backlog_counts_what_waits_since_its_cause(kit: Kit) -> None:
+    def read() -> Backlog:
+        with kit.database.read_snapshot() as unit_of_work:
+            return kit.store.read_backlog(unit_of_work, kit.clock.now)
+
+    assert read() == Backlog(0, None)
+    kit.late()
+    first = kit.clock.now
+    kit.clock.pass_by(hours=1)
+    kit.late()
+    assert read() == Backlog(2, first)
+    delivered(kit)
+    assert read() == Backlog(0, None)
 
 
 def test_what_does_not_arrive_is_sent_again_later_and_later_under_the_same_identifier(kit: Kit) -> None:
@@ -192,6 +211,7 @@ def test_what_was_sent_by_a_process_that_ended_before_it_wrote_that_down_is_sent
     assert kit.courier.params == lost.params
 
 
+@pytest.mark.both_databases
 def test_two_servers_do_not_send_the_same(kit: Kit, other_writer: GroupCommitWriter) -> None:
     for number in range(40):
         kit.late(f"peer-{number}")

@@ -36,10 +36,15 @@ def enter_home(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("HOME", str(folder))
 
 
+def run_command(*arguments: object, **options: Any) -> Result:
+    """Run the command with arguments."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
+
+
 @pytest.fixture
 def invoke() -> Invoke:
     """Run the command with arguments."""
-    return lambda *arguments, **options: CliRunner().invoke(main, [str(a) for a in arguments], **options)
+    return run_command
 
 
 @dataclass(frozen=True)
@@ -73,3 +78,13 @@ def server(tmp_path: Path, invoke: Invoke) -> Iterator[Server]:
     """A server with a fresh journal."""
     with running(settings(tmp_path / "data")) as app:
         yield Server(app, invoke)
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for the tests of a module that only ask it."""
+    folder = tmp_path_factory.mktemp("shared")
+    with pytest.MonkeyPatch.context() as patched:
+        enter_home(patched, folder)
+        with running(settings(folder / "data")) as app:
+            yield Server(app, run_command)

@@ -11,7 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ ENVIRONMENT = {
     "CSTP_EMBEDDING__PROVIDER": "lexical",
     "CSTP_INDEX__MODE": "off",
 }
+PROGRAM = (sys.executable, "-m", "cstp_grpc")
 READY = "Ctrl-C stops everything."
 
 
@@ -53,8 +54,12 @@ class Process:
                 return line
 
     def value(self, name: str) -> str:
-        """Return what was printed behind a name."""
+        """Return the value printed behind a name."""
         return next(line.split(maxsplit=1)[1].strip() for line in self.printed if line.strip().startswith(name))
+
+    def rest(self) -> list[str]:
+        """Return the last lines that it printed, and that nobody waited for."""
+        return list(self.lines.queue)[-40:]
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and return the exit code."""
@@ -63,9 +68,11 @@ class Process:
 
 
 @contextmanager
-def started(*arguments: str, environment: Mapping[str, str] = ENVIRONMENT) -> Iterator[Process]:
-    """Run the command for the length of a block."""
-    command = [sys.executable, "-m", "cstp_grpc", *arguments]
+def started(
+    *arguments: str, environment: Mapping[str, str] = ENVIRONMENT, program: Sequence[str] = PROGRAM
+) -> Iterator[Process]:
+    """Run the command for the length of a block; `program` is another one that is called in its place."""
+    command = [*program, *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment}
     ) as popen:

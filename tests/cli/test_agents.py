@@ -16,7 +16,7 @@ import yaml
 from cstp_grpc.config import ConfigError, load_settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 from tests.certificates import make_certificate
-from tests.cli.conftest import Invoke, Server
+from tests.cli.conftest import Invoke, Server, enter_home, run_command
 from tests.client.scripted import scripted_server
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.harness import TOKENS, GrpcCaller, bridging, running
@@ -44,11 +44,15 @@ class Elsewhere:
         return f"{self.bridge}/.well-known/agent-card.json"
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
-    wanted = agent_settings(tmp_path / "b", "security", PRODUCTION)
-    with running(wanted) as app, bridging(wanted, app.target) as url:
-        yield Elsewhere(f"grpc://{app.target}", url)
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    """An agent that tests share, for they only ask it."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with pytest.MonkeyPatch.context() as patched:
+        enter_home(patched, folder)
+        wanted = agent_settings(folder / "b", "security", PRODUCTION)
+        with running(wanted) as app, bridging(wanted, app.target) as url:
+            yield Elsewhere(f"grpc://{app.target}", url)
 
 
 @pytest.fixture
@@ -319,22 +323,24 @@ class TestAdding:
         assert (result.exit_code, "no name of an environment variable" in result.stderr) == (2, True)
 
 
-@pytest.fixture
-def house(tmp_path: Path, invoke: Invoke) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Agent a with the peers b and c, of which two votes decide what is critical, and a peer that nobody reaches."""
+    folder = tmp_path_factory.mktemp("house")
     with ExitStack() as opened:
+        enter_home(opened.enter_context(pytest.MonkeyPatch.context()), folder)
         apps = {
-            name: opened.enter_context(running(agent_settings(tmp_path / name, name, rule)))
+            name: opened.enter_context(running(agent_settings(folder / name, name, rule)))
             for name, rule in {"b": PRODUCTION, "c": RISK}.items()
         }
         peers = [peer(name, f"grpc://{app.target}", role="required") for name, app in apps.items()]
         quorums = [{"stakes": ["critical"], "allow": 1}]
-        a = opened.enter_context(running(agent_settings(tmp_path / "a", "a", peers=peers, quorums=quorums)))
+        a = opened.enter_context(running(agent_settings(folder / "a", "a", peers=peers, quorums=quorums)))
         caller = GrpcCaller(apps["b"].target)
         opened.callback(caller.close)
         decision = {"title": "Use a queue", "visibility": "shared", "outcome": "failure"}
         assert caller.call("cstp.recordDecision", {"decision": decision}).result
-        yield Server(a, invoke)
+        yield Server(a, run_command)
 
 
 class TestAsking:

@@ -47,7 +47,7 @@ def test_a_bridge_that_listens_everywhere_is_named_by_a_reachable_address(
         bridge.stop()
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_bridges_without_a2a_have_one_address(home: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     free_ports(monkeypatch)
     monkeypatch.setenv("CSTP_A2A__ENABLED", "false")
@@ -91,6 +91,7 @@ def test_a_bridge_that_cannot_start_fails_at_once(home: Path) -> None:
     bridge.stop()
 
 
+@pytest.mark.slow
 def test_a_bridge_that_dies_is_replaced_on_the_addresses_that_are_told(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

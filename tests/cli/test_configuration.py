@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.config import Settings, load_settings
+from cstp_grpc.config import Settings, describe_plain_listeners, load_settings
 from cstp_grpc.guardrails.rulebook import default_rulebook_path
 from tests.cli.conftest import Invoke
 
@@ -77,6 +77,18 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
             "liaison: {pillars: {content: {kind: grpc, url: 'grpcs://example.com:1', ca_file: absent.pem}}}",
             "liaison.pillars.content.ca_file: absent.pem cannot be read",
         ),
+        (
+            "metrics: {port: 9464, host: 0.0.0.0}",
+            "metrics: host is 0.0.0.0, where others reach it, so token must be given",
+        ),
+        ("metrics: {port: 9464, tls: {certificate: absent.pem, key: absent.pem}}", "metrics.tls"),
+        ("metrics: {agent_classes: {'CI agents': ['ci-*']}}", "metrics.agent_classes.CI agents"),
+        (
+            "otlp: {endpoint: 'https://collector.example.com:4317', ca_file: absent.pem}",
+            "otlp.ca_file: absent.pem cannot be read",
+        ),
+        ("otlp: {endpoint: 'collector:4317'}", "otlp.endpoint: "),
+        ("logging: {calls: yaml}", "logging.calls: "),
         ("liaison: {heartbeat_seconds: .inf}", "liaison.heartbeat_seconds: "),
         ("liaison: {delivery_hours: 1.0e+300}", "liaison.delivery_hours: "),
         ("grpc: {drain_seconds: .inf}", "grpc.drain_seconds: "),
@@ -209,7 +221,7 @@ def test_a_rulebook_beside_the_configuration_is_the_one_it_names(home: Path, els
 def test_rulebooks_without_the_one_that_is_named_stop_the_start(elsewhere: Path, invoke: Invoke) -> None:
     (elsewhere / "guardrails").mkdir()
     (elsewhere / "guardrails" / "production.yaml").write_text("")
-    result = invoke("serve", "--config", "etc/config.yaml", env=DESIGN_TOKENS)
+    result = invoke("serve", "--insecure", "--config", "etc/config.yaml", env=DESIGN_TOKENS)
     assert result.exit_code == 1
     assert "etc/guardrails/default.yaml" in result.stderr
 
@@ -223,6 +235,53 @@ def test_another_rulebook_must_exist(written: str, elsewhere: Path, invoke: Invo
     assert "cannot be read" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ("server: {host: 0.0.0.0}", "server.host"),
+        ("a2a: {grpc_host: 192.0.2.1}", "a2a.grpc_host"),
+        ("grpc: {host: '::'}", "grpc.host"),
+        ("metrics: {host: 0.0.0.0, port: 9464, token: a-secret-of-24-characters}", "metrics.host"),
+        ("serve: {behind_proxy: true}\ngrpc: {host: 0.0.0.0}", "grpc.host"),
+        ("serve: {behind_proxy: true}\ngrpc: {host: 0.0.0.0}\nserver: {trusted_proxies: [10.0.0.1]}", "grpc.host"),
+    ],
+)
+def test_a_server_without_tls_is_not_started_where_others_reach_it(
+    home: Path, invoke: Invoke, settings: str, key: str
+) -> None:
+    tokens = "auth: {tokens: [{name: a, token: a-long-secret}]}"
+    (home / "cstp.yaml").write_text(f"{tokens}\n{settings}\n")
+    result = invoke("serve", "--config", "cstp.yaml")
+    assert result.exit_code == 1
+    assert f"{key}: others than this machine reach" in result.stderr
+    assert "--insecure" in result.stderr
+    assert not (home / "var").exists()
+
+
+@pytest.mark.parametrize("section", ["grpc", "server"])
+def test_proxies_that_are_anyone_are_refused(home: Path, invoke: Invoke, section: str) -> None:
+    (home / "cstp.yaml").write_text(f"{section}: {{trusted_proxies: ['::/0']}}\n")
+    result = invoke("config", "check", "--config", "cstp.yaml")
+    assert result.exit_code == 1
+    assert f"{section}.trusted_proxies: ::/0 would believe anyone on the internet; write the addresses" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "serve: {insecure: true}",
+        "serve: {behind_proxy: true}\nmetrics: {host: 0.0.0.0, port: 9464, token: a-secret-of-24-characters}",
+        "serve: {behind_proxy: true}\nserver: {host: 0.0.0.0, trusted_proxies: [10.0.0.1]}",
+        "server: {host: 127.0.0.1}\ngrpc: {host: localhost}",
+        "a2a: {enabled: false, grpc_host: 0.0.0.0}",
+        "server: {host: 0.0.0.0, tls: {certificate: c.pem, key: k.pem}}\na2a: {grpc_host: 0.0.0.0}",
+    ],
+)
+def test_what_is_meant_is_not_pointed_out(home: Path, settings: str) -> None:
+    (home / "cstp.yaml").write_text(f"{settings}\n")
+    assert list(describe_plain_listeners(load_settings(home / "cstp.yaml"), ("grpc", "server", "a2a", "metrics"))) == []
+
+
 def test_what_no_token_may_do_is_pointed_out(elsewhere: Path, invoke: Invoke) -> None:
     arguments = ("config", "check", "--config", "etc/config.yaml")
     told = "auth.tokens: no token may announce, record or administer, which takes announce, record, admin"
@@ -230,8 +289,9 @@ def test_what_no_token_may_do_is_pointed_out(elsewhere: Path, invoke: Invoke) ->
     assert result.exit_code == 0
     assert f"Warning: {told}" in result.stderr
     result = invoke(*arguments, "--json", env=DESIGN_TOKENS)
-    [warning] = json.loads(result.stdout)["warnings"]
+    warning, exposed = json.loads(result.stdout)["warnings"]
     assert warning.startswith(told)
+    assert exposed.startswith("server.host: others than this machine reach 0.0.0.0")
     assert result.stderr == ""
 
 
@@ -275,11 +335,19 @@ def test_paths_elsewhere_are_relative_to_the_working_directory(home: Path, monke
 ALL_PATHS = """\
 data_dir: x
 agent: {card_signing: {key_file: x}}
-server: {public_url: "https://example.com", grpc_ca_file: x, tls: {certificate: x, key: x}}
-grpc: {tls: {certificate: x, key: x}}
+server:
+  public_url: "https://example.com"
+  grpc_ca_file: x
+  grpc_client_certificate: x
+  tls: {certificate: x, key: x, client_ca: x}
+grpc: {tls: {certificate: x, key: x, client_ca: x}}
+auth: {jwt: [{issuer: i, audience: [a], jwks_url: "https://example.com", ca_file: x}]}
 cstp: {guardrails: {config_path: x}}
 storage: {url: "sqlite:///x.db"}
 embedding: {model_path: x}
+audit: {signing_key_file: x}
+metrics: {tls: {certificate: x, key: x, client_ca: x}}
+otlp: {ca_file: x}
 intent_layer: {projects: [{name: shop, root: x}]}
 liaison: {pillars: {content: {kind: grpc, url: "grpcs://example.com:1", ca_file: x}}}
 federation: {peers: [{name: b, url: "grpcs://example.com:1", ca_file: x, card_key: x}]}
@@ -288,12 +356,21 @@ PATHS: list[Callable[[Settings], object]] = [
     lambda settings: settings.data_dir,
     lambda settings: settings.agent.card_signing and settings.agent.card_signing.key_file,
     lambda settings: settings.server.grpc_ca_file,
+    lambda settings: settings.server.grpc_client_certificate,
     lambda settings: settings.server.tls and settings.server.tls.certificate,
     lambda settings: settings.server.tls and settings.server.tls.key,
+    lambda settings: settings.server.tls and settings.server.tls.client_ca,
     lambda settings: settings.grpc.tls and settings.grpc.tls.certificate,
     lambda settings: settings.grpc.tls and settings.grpc.tls.key,
+    lambda settings: settings.grpc.tls and settings.grpc.tls.client_ca,
+    lambda settings: settings.auth.jwt[0].ca_file,
     lambda settings: settings.cstp.guardrails.config_path,
     lambda settings: settings.embedding.model_path,
+    lambda settings: settings.audit.signing_key_file,
+    lambda settings: settings.metrics.tls and settings.metrics.tls.certificate,
+    lambda settings: settings.metrics.tls and settings.metrics.tls.key,
+    lambda settings: settings.metrics.tls and settings.metrics.tls.client_ca,
+    lambda settings: settings.otlp.ca_file,
     lambda settings: settings.intent_layer.projects[0].root,
     lambda settings: settings.liaison.pillars["content"].ca_file,
     lambda settings: settings.federation.peers[0].ca_file,

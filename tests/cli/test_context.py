@@ -266,6 +266,11 @@ class TestValidate:
         assert invoke("context", "validate", "handlers.ts").stdout.startswith("1 node judged")
         assert invoke("context", "validate", "../..").stdout.startswith("2 nodes judged")
 
+    def test_a_path_that_is_not_there_is_an_error(self, invoke: Invoke, project: Path) -> None:
+        result = invoke("context", "validate", "src/api", "src/apy", "--project", project)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "paths[1]: there is no src/apy" in result.stderr
+
     @needs_git
     def test_the_age_of_nodes_is_told_unless_it_is_not_wanted(self, invoke: Invoke, project: Path) -> None:
         repository = new_repository(project)

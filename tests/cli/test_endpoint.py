@@ -18,6 +18,12 @@ def agents_file(path: Path, *agents: dict[str, str], **more: object) -> Path:
     return path
 
 
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    """The server that all tests here ask."""
+    return shared_server
+
+
 def agent(server: Server, name: str = "policy", token: str = TOKENS["alice"]) -> dict[str, str]:
     return {"name": name, "url": server.url, "token": token}
 

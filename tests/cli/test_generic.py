@@ -40,6 +40,12 @@ def test_the_help_lists_every_command(invoke: Invoke) -> None:
     assert all(path[0] in shown for path in leaves(main))
 
 
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    """The server that all tests here ask."""
+    return shared_server
+
+
 def test_a_call_takes_params_as_the_method_does(server: Server) -> None:
     answer = json.loads(server.ok("call", "cstp.checkGuardrails", '{"action": {"description": "deploy"}}'))
     assert answer["allowed"] is True

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from cstp_grpc.cli.hook_command import MAX_PAYLOAD_BYTES
 from cstp_grpc.cli.main import main
+from cstp_grpc.hooks.hosts import HOSTS, load_host
 from tests.cli.conftest import Invoke
 from tests.cli.test_loading import modules_loaded
 from tests.client.scripted import HttpReply, HttpServer, http_server
@@ -32,9 +33,9 @@ def bridge() -> Iterator[HttpServer]:
         yield server
 
 
-def run_hook(text: str | bytes, *options: str) -> Any:
-    """Return what the hook answers to a text on standard input."""
-    done = CliRunner().invoke(main, ["hook", "claude-code", *options], input=text)
+def run_hook(text: str | bytes, *options: str, agent: str = "claude-code") -> Any:
+    """Return the hook's answer to a text on standard input."""
+    done = CliRunner().invoke(main, ["hook", agent, *options], input=text)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -63,6 +64,16 @@ def asked(answer: Any) -> str:
 )
 def test_an_event_that_cannot_be_read_is_asked_about(text: str | bytes, why: str) -> None:
     assert why in asked(run_hook(text, "--agent", UNUSED))
+
+
+@pytest.mark.parametrize("agent", HOSTS)
+@pytest.mark.parametrize("options", [["--agent", UNUSED], ["--agent", "nobody"], ["--unknown"]], ids=str)
+def test_no_agent_is_told_to_go_on_with_a_call_that_was_not_judged(agent: str, options: list[str]) -> None:
+    for name in ("bash", "edit", "mcp"):
+        answered = json.dumps(run_hook(encode(payload(name, agent=agent)), *options, agent=agent))
+        assert '"ask"' in answered or '"deny"' in answered
+    unread = json.dumps(run_hook("{", *options, agent=agent))
+    assert '"ask"' in unread or '"deny"' in unread
 
 
 def test_what_becomes_of_a_failure_is_an_option() -> None:
@@ -94,8 +105,9 @@ def test_wrong_options_are_asked_about_and_do_not_keep_a_turn_from_ending(option
     assert options[-1] in asked(run_hook(encode(payload("bash")), *options))
     assert list(run_hook(encode(payload("stop")), *options)) == ["systemMessage"]
     assert "is not JSON" in asked(run_hook("{", *options))
-    denied = run_hook(encode(payload("bash")), "--on-failure", "deny", *options)
-    assert denied["hookSpecificOutput"]["permissionDecision"] == "deny"
+    for words in (["--on-failure", "deny"], ["--on-failure=deny"]):
+        denied = run_hook(encode(payload("bash")), *words, *options)
+        assert denied["hookSpecificOutput"]["permissionDecision"] == "deny"
 
 
 def test_another_agent_is_wrong_usage(invoke: Invoke) -> None:
@@ -136,12 +148,15 @@ def test_a_table_of_tools_replaces_the_packaged_one(bridge: HttpServer) -> None:
     assert request["params"]["action"] == {"description": "Run npm test", "context": {}, "stakes": "high"}
 
 
-def test_a_hook_over_http_loads_neither_grpc_nor_protobuf(bridge: HttpServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("agent", HOSTS)
+def test_a_hook_over_http_loads_neither_grpc_nor_protobuf(agent: str, bridge: HttpServer, tmp_path: Path) -> None:
     event = tmp_path / "event.json"
-    event.write_text(encode(payload("edit")))
+    event.write_text(encode(payload("edit", agent=agent)))
     with ExitStack() as opened:
         standard_input = opened.enter_context(event.open())
-        modules, _ = modules_loaded(tmp_path, ["hook", "claude-code", "--agent", bridge.url], stdin=standard_input)
+        modules, _ = modules_loaded(tmp_path, ["hook", agent, "--agent", bridge.url], stdin=standard_input)
+    others = {f"cstp_grpc.hooks.{each.replace('-', '_')}" for each in HOSTS if each != agent}
+    assert not modules & others
     assert not modules & {"grpc", "google", "httpx", "httpcore", "aiohttp", "pydantic", "rich", "yaml", "asyncio"}
     assert not {name for name in modules if name.startswith(("cstp_grpc.contract", "cstp_grpc.gen", "cstp_grpc.local"))}
 
@@ -187,7 +202,7 @@ def test_installing_twice_changes_nothing_and_uninstalling_leaves_the_rest(invok
     assert "nothing to change" in again.stdout
     assert LOCAL.read_bytes() == installed
     assert invoke("install", "claude-code", "--yes", "--local", "--on-failure", "deny").exit_code == 0
-    assert hook_words() == ["hook", "claude-code", "--on-failure", "deny", "--local"]
+    assert hook_words() == ["hook", "claude-code", "--on-failure", "deny", "--local", "--resident"]
     assert invoke("uninstall", "claude-code", "--yes").exit_code == 0
     assert LOCAL.read_bytes() == before.encode()
     assert LOCAL.stat().st_mode & 0o777 == 0o640
@@ -204,16 +219,59 @@ def test_this_machines_own_server_is_named_by_its_agents_file(invoke: Invoke, ho
 
 
 @pytest.mark.parametrize(
-    ("scope", "path"), [("user", "~/.claude/settings.json"), ("project", ".claude/settings.json"), ("local", LOCAL)]
+    ("agent", "scope", "path"),
+    [
+        ("claude-code", "user", "~/.claude/settings.json"),
+        ("claude-code", "project", ".claude/settings.json"),
+        ("claude-code", "local", ".claude/settings.local.json"),
+        ("claude-code", None, ".claude/settings.local.json"),
+        ("codex", "user", "~/.codex/hooks.json"),
+        ("codex", "project", ".codex/hooks.json"),
+        ("codex", None, "~/.codex/hooks.json"),
+        ("cursor", "user", "~/.cursor/hooks.json"),
+        ("cursor", "project", ".cursor/hooks.json"),
+        ("gemini-cli", "user", "~/.gemini/settings.json"),
+        ("gemini-cli", "project", ".gemini/settings.json"),
+        ("copilot", "user", "~/.copilot/hooks/cstp.json"),
+        ("copilot", "project", ".github/hooks/cstp.json"),
+    ],
 )
-def test_each_scope_has_its_file(scope: str, path: str, invoke: Invoke) -> None:
-    assert invoke("install", "claude-code", "--yes", "--scope", scope, "--agent", UNUSED).exit_code == 0
+def test_each_scope_has_its_file(agent: str, scope: str | None, path: str, invoke: Invoke) -> None:
+    chosen = [] if scope is None else ["--scope", scope]
+    assert invoke("install", agent, "--yes", *chosen, "--agent", UNUSED).exit_code == 0
     settings = Path(path).expanduser()
-    assert hook_words(settings) == ["hook", "claude-code", "--agent", UNUSED]
-    command = json.loads(settings.read_text())["hooks"]["Stop"][0]["hooks"][0]["command"]
+    installed = settings.read_text()
+    (command,) = {hook["command"] for hook in hooks_in(json.loads(installed)) if "||" not in hook["command"]}
+    assert command.endswith(f"hook {agent} --agent {UNUSED}")
     assert command.startswith("cstp ") == (scope == "project")
-    assert invoke("uninstall", "claude-code", "--yes", "--scope", scope).exit_code == 0
-    assert json.loads(settings.read_text()) == {}
+    again = invoke("install", agent, "--yes", *chosen, "--agent", UNUSED)
+    assert "nothing to change" in again.stdout
+    assert invoke("uninstall", agent, "--yes", *chosen).exit_code == 0
+    assert settings.read_text() == load_host(agent).empty_settings
+    assert "nothing to change" in invoke("uninstall", agent, "--yes", *chosen).stdout
+
+
+def hooks_in(settings: Any) -> Iterator[Any]:
+    """Yield all hooks in settings, in groups or not."""
+    for groups in settings["hooks"].values():
+        for group in groups:
+            yield from group.get("hooks", [group])
+
+
+def test_a_scope_that_an_agent_does_not_have_is_wrong_usage(invoke: Invoke) -> None:
+    for command in ("install", "uninstall"):
+        refused = invoke(command, "codex", "--yes", "--scope", "local")
+        assert refused.exit_code == 2
+        assert "codex has no settings of the scope local: user, project" in refused.stderr
+
+
+def test_agents_that_share_a_file_keep_their_hooks_apart(invoke: Invoke) -> None:
+    LOCAL.parent.mkdir()
+    other = {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "cstp hook codex"}]}]}}
+    LOCAL.write_text(json.dumps(other))
+    assert invoke("install", "claude-code", "--yes", "--agent", UNUSED).exit_code == 0
+    assert invoke("uninstall", "claude-code", "--yes").exit_code == 0
+    assert json.loads(LOCAL.read_text()) == other
 
 
 def test_a_table_of_tools_is_checked_and_has_the_hook_run_for_all(invoke: Invoke, home: Path) -> None:
@@ -225,6 +283,20 @@ def test_a_table_of_tools_is_checked_and_has_the_hook_run_for_all(invoke: Invoke
     assert invoke("install", "claude-code", "--yes", "--agent", UNUSED, "--tools", "tools.yaml").exit_code == 0
     assert hook_words() == ["hook", "claude-code", "--tools", str(home / "tools.yaml"), "--agent", UNUSED]
     assert json.loads(LOCAL.read_text())["hooks"]["PreToolUse"][0]["matcher"] == "*"
+
+
+@pytest.mark.parametrize(
+    ("options", "resident"),
+    [
+        (["--agent", "grpcs://cstp.example.com:50051"], True),
+        (["--agent", "grpcs://cstp.example.com:50051", "--no-resident"], False),
+        (["--agent", UNUSED], False),
+        (["--agent", UNUSED, "--resident"], True),
+    ],
+)
+def test_a_hook_that_is_slow_to_load_leaves_a_process(options: list[str], resident: bool, invoke: Invoke) -> None:
+    assert invoke("install", "claude-code", "--yes", *options).exit_code == 0
+    assert ("--resident" in hook_words()) is resident
 
 
 def test_a_token_is_not_written_into_settings(invoke: Invoke) -> None:

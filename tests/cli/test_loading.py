@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -99,6 +100,12 @@ def test_completing_a_command_loads_none(words: str, tmp_path: Path) -> None:
     assert printed
 
 
+def test_the_help_lists_each_command_once(tmp_path: Path) -> None:
+    _, printed = modules_loaded(tmp_path, ["--help"])
+    listed = [line.split()[0] for line in printed.splitlines() if re.match(r"  [a-z]", line)]
+    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("limit", [45, 78, 1000])
 def test_a_command_is_listed_with_its_own_first_sentence(name: str, limit: int) -> None:
@@ -147,7 +154,15 @@ def test_a_call_over_http_loads_the_small_part_of_httpx_only(tmp_path: Path) -> 
     assert modules & OTHER_PROTOCOLS == {"httpcore", "h11"}
 
 
-@pytest.mark.parametrize("arguments", [["check", "rename a variable"], ["list"], ["audit"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "rename a variable"],
+        pytest.param(["list"], marks=pytest.mark.slow),
+        pytest.param(["audit"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
 def test_a_call_without_a_server_loads_nothing_to_serve_or_embed_with(arguments: list[str], tmp_path: Path) -> None:
     file = tmp_path / "cstp.yaml"
     file.write_text("data_dir: data\n")

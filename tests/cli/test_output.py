@@ -85,7 +85,7 @@ def test_a_long_lesson_is_shortened_in_lists_and_whole_in_the_decision() -> None
 
 
 def shown(show: Callable[[Console], None], *, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return what is printed: on a terminal of 80 columns, or into a pipe."""
+    """Return the printed text: on a terminal of 80 columns, or into a pipe."""
     stream = Terminal() if terminal else io.StringIO()
     monkeypatch.setattr("sys.stdout", stream)
     monkeypatch.setenv("COLUMNS", "80")

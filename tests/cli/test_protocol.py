@@ -16,9 +16,10 @@ PRODUCTION = ("--context", "affectsProduction=true")
 REVIEWED = ("--context", "codeReviewCompleted=true", "--context", "ciPassing=true")
 
 
-@pytest.fixture
-def remembered(server: Server) -> Server:
-    server.ok(
+@pytest.fixture(scope="module")
+def remembered(shared_server: Server) -> Server:
+    """The shared server, which remembers two decisions."""
+    shared_server.ok(
         "record",
         "Deploy the auth service blue-green",
         *("--category", "deployment", "--outcome", "success", "--notes", "Keep the old one for 30 minutes", "--share"),
@@ -33,8 +34,8 @@ def remembered(server: Server) -> Server:
             "high",
         ),
     )
-    server.ok("record", "Bake bread on Sundays", "--date", "2025-06-01", "--share")
-    return server
+    shared_server.ok("record", "Bake bread on Sundays", "--date", "2025-06-01", "--share")
+    return shared_server
 
 
 def test_a_query_shows_what_is_alike_with_its_lesson(remembered: Server) -> None:
@@ -90,25 +91,25 @@ def test_a_query_can_be_narrowed_to_an_agent(remembered: Server) -> None:
     assert remembered.json("query", "bread", "--by", "bob", "--min-score", 0, agent="bob")["total"] == 0
 
 
-def test_an_allowed_action_exits_with_0(server: Server) -> None:
-    assert "Allowed by 5 guardrails" in server.ok("check", "deploy", *PRODUCTION, *REVIEWED)
+def test_an_allowed_action_exits_with_0(shared_server: Server) -> None:
+    assert "Allowed by 5 guardrails" in shared_server.ok("check", "deploy", *PRODUCTION, *REVIEWED)
 
 
-def test_a_blocked_action_exits_with_3_and_says_why_and_what_helps(server: Server) -> None:
-    result = server("check", "deploy", *PRODUCTION)
+def test_a_blocked_action_exits_with_3_and_says_why_and_what_helps(shared_server: Server) -> None:
+    result = shared_server("check", "deploy", *PRODUCTION)
     assert result.exit_code == 3
     assert "Blocked by 2 of 5 guardrails" in result.stdout
     assert "no-production-without-review: Production changes require completed code review" in result.stdout
     assert "Complete code review before deploying" in result.stdout
 
 
-def test_a_warning_does_not_block(server: Server) -> None:
-    shown = server.ok("check", "deploy", *PRODUCTION, *REVIEWED, "--context", "rolloutPercent=50")
+def test_a_warning_does_not_block(shared_server: Server) -> None:
+    shown = shared_server.ok("check", "deploy", *PRODUCTION, *REVIEWED, "--context", "rolloutPercent=50")
     assert "warns  prefer-staged-rollout" in shown
 
 
-def test_a_check_as_json_is_the_result_of_the_method(server: Server) -> None:
-    result = server("check", "deploy", "--stakes", "high", "--confidence", 0.4, *PRODUCTION, "--json")
+def test_a_check_as_json_is_the_result_of_the_method(shared_server: Server) -> None:
+    result = shared_server("check", "deploy", "--stakes", "high", "--confidence", 0.4, *PRODUCTION, "--json")
     answer = json.loads(result.stdout)
     assert result.exit_code == 3
     assert answer["allowed"] is False
@@ -116,14 +117,17 @@ def test_a_check_as_json_is_the_result_of_the_method(server: Server) -> None:
     assert [warning["guardrailId"] for warning in answer["warnings"]] == ["no-high-stakes-low-confidence"]
 
 
-def test_context_is_json_as_a_whole_and_key_by_key(server: Server) -> None:
+def test_context_is_json_as_a_whole_and_key_by_key(shared_server: Server) -> None:
     whole = '{"affectsProduction": true, "codeReviewCompleted": true}'
-    assert server("check", "deploy", "--context-json", whole).exit_code == 3
-    assert server("check", "deploy", "--context-json", whole, "--context", "ciPassing=true").exit_code == 0
+    assert shared_server("check", "deploy", "--context-json", whole).exit_code == 3
+    assert shared_server("check", "deploy", "--context-json", whole, "--context", "ciPassing=true").exit_code == 0
 
 
-def test_a_text_where_a_bool_belongs_blocks(server: Server) -> None:
-    assert server("check", "deploy", *PRODUCTION, *REVIEWED[2:], "--context", "codeReviewCompleted=yes").exit_code == 3
+def test_a_text_where_a_bool_belongs_blocks(shared_server: Server) -> None:
+    assert (
+        shared_server("check", "deploy", *PRODUCTION, *REVIEWED[2:], "--context", "codeReviewCompleted=yes").exit_code
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,8 +143,8 @@ def test_a_text_where_a_bool_belongs_blocks(server: Server) -> None:
         (("--confidence", "1.5"), "is not in the range"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(server: Server, arguments: tuple[str, ...], problem: str) -> None:
-    result = server("check", "deploy", *arguments)
+def test_what_cannot_be_meant_is_a_usage_error(shared_server: Server, arguments: tuple[str, ...], problem: str) -> None:
+    result = shared_server("check", "deploy", *arguments)
     assert result.exit_code == 2
     assert problem in result.stderr
 

@@ -64,6 +64,7 @@ def test_without_a_server_the_new_vectors_are_used_at_once(
     assert sorted(texts(endpoint)) == titles
 
 
+@pytest.mark.slow
 def test_a_reindexing_that_is_killed_goes_on_where_it_stopped(
     invoke: Invoke, home: Path, endpoint: EmbeddingServer
 ) -> None:

@@ -198,7 +198,7 @@ class Watch:
         self._process = process
 
     def read_until(self, text: str) -> str:
-        """Return what is printed up to and with the line that holds a text."""
+        """Return the printed lines up to and with the one that holds a text."""
         assert self._process.stdout
         printed = ""
         for line in self._process.stdout:

@@ -51,7 +51,7 @@ def now() -> list[float]:
 
 @pytest.fixture
 def make(tmp_path: Path, now: list[float]) -> Iterator[Make]:
-    """Return what makes a process, which is stopped in the end."""
+    """Return a factory of processes, which are stopped in the end."""
     (tmp_path / "supervised_child.py").write_text(CHILD)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     made: list[SupervisedProcess] = []

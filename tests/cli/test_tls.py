@@ -64,8 +64,14 @@ def test_a_developers_server_is_found_with_its_certificate(
         curl = process.printed[-2].strip()
         run = subprocess.run(shlex.split(curl.replace("$(cat ", "").replace(")", "")), capture_output=True, check=True)
         assert b"AUTHENTICATION_REQUIRED" in run.stdout
+        assert process.end() == 0
 
-        # A bridge that is started again keeps its certificate.
+
+@pytest.mark.slow
+def test_a_bridge_that_is_started_again_keeps_its_certificate(home: Path, certificate: Certificate) -> None:
+    configuration(home / "cstp.yaml", certificate)
+    with started("serve", "--dev", "--config", "cstp.yaml") as process:
+        process.wait_for(READY)
         os.kill(bridge_of(process.popen.pid), signal.SIGKILL)
         url = process.wait_for("The bridge was started again").split()[-1].removesuffix(".")
         assert url.startswith("https://")

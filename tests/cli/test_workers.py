@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import threading
+import urllib.error
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -23,17 +25,21 @@ from cstp_grpc.cli.process_supervision import PortReservation, PortReservationFa
 from cstp_grpc.client import CstpClient
 from cstp_grpc.enums import Permission
 from cstp_grpc.guardrails.rulebook import default_rulebook_path
-from tests.cli.conftest import Invoke, Server
+from tests.cli.conftest import Invoke, Server, enter_home
 from tests.cli.serving import BOUND, ENVIRONMENT, READY, Process, answers, get, started
 from tests.databases import PostgresServer, unique_name
 from tests.harness import GrpcCaller, JsonRpcCaller, Outcome, running, settings
+from tests.telemetry.scraping import scrape
 from tests.waiting import wait_until
 
 TOKEN = "a-token-for-the-workers"
 TESTER = {"name": "tester", "token": TOKEN, "permissions": sorted(each.value for each in Permission)}
 """The settings of an agent who may do everything."""
+LIMITED = "cstp.getCalibration"
+"""The method that the rate limits of the workers which tests share are about."""
 WORKER = "cstp_grpc.server.worker"
 BRIDGE = " bridge "
+SCRAPER = "a-token-of-prometheus"
 
 
 @contextmanager
@@ -78,51 +84,141 @@ def connect(target: str) -> GrpcCaller:
     return caller
 
 
-def check(target: str) -> Outcome:
-    """Check guardrails over a connection of its own."""
+def call_anew(target: str, method: str, token: str, **params: Any) -> Outcome:
+    """Call over a connection of its own."""
     with closing(connect(target)) as caller:
-        return caller.call("cstp.checkGuardrails", {"action": {"description": "tidy up"}}, TOKEN)
+        return caller.call(method, params, token)
 
 
-def test_workers_serve_one_journal_on_one_port_over_all_transports(home: Path, invoke: Invoke) -> None:
-    with started("serve", "--dev", "--workers", "2") as process:
-        process.wait_for(READY)
-        assert process.value("workers") == "2"
-        assert len(children(process, WORKER)) == len(children(process, BRIDGE)) == 2
-        target, url = process.value("gRPC"), process.value("JSON-RPC").removesuffix("/cstp")
-        # A developer gets examples and a token once, and finds the server by both its names.
-        assert "with 12 example decisions" in process.value("data")
-        token = (home / "var/dev-token").read_text()
-        for agent in ("developer", "developer-http"):
-            listed = invoke("list", "--agent", agent, "--json")
-            assert listed.exit_code == 0, listed.output
-            assert listed.stdout.count('"id"') == 12
+def check(target: str, token: str = TOKEN) -> Outcome:
+    """Check guardrails over a connection of its own."""
+    return call_anew(target, "cstp.checkGuardrails", token, action={"description": "tidy up"})
 
-        with closing(connect(target)) as caller:
-            recorded = ok(caller.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}, token))
 
-        def find(number: int) -> bool:
-            caller = connect(target) if number % 2 else JsonRpcCaller(url)
-            with closing(caller):
-                query = {"query": "keep sessions in redis", "limit": 1}
-                found = ok(caller.call("cstp.queryDecisions", query, token))["decisions"]
-            return [decision["id"] for decision in found] == [recorded["decision"]["id"]]
+@pytest.fixture(scope="module")
+def developer_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path]]:
+    """Two workers and two bridges of a developer's server, and the folder that they were started in."""
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "rules.yaml").write_text(default_rulebook_path().read_text())
+    sections = {
+        "cstp": {"guardrails": {"config_path": "rules.yaml"}},
+        "rate_limits": {"methods": {LIMITED: "10/hour"}},
+        "metrics": {"port": 0, "token": SCRAPER},
+        "logging": {"calls": "json"},
+    }
+    (folder / "cstp.yaml").write_text(yaml.safe_dump(sections))
+    with pytest.MonkeyPatch.context() as patched:
+        enter_home(patched, folder)
+        with started("serve", "--dev", "--config", "cstp.yaml", "--workers", "2") as process:
+            process.wait_for(READY)
+            yield process, folder
+            assert process.end(signal.SIGINT) == 0
+            process.wait_for("Stopped.")
 
-        for number in range(20):
-            wait_until(partial(find, number), "every worker finds what one of them recorded")
-        assert get(f"{url}/health") == {"status": "ok", "rulebooks": "ok"}
-        assert answers(process.value("A2A").split(", gRPC ")[1])
 
-        # A bridge that is killed is replaced on the same ports.
+@pytest.fixture
+def workers(developer_workers: tuple[Process, Path], home: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    """Workers that tests share, in whose folder commands are run."""
+    process, folder = developer_workers
+    enter_home(monkeypatch, folder)
+    return process
+
+
+def test_workers_serve_one_journal_on_one_port_over_all_transports(workers: Process, invoke: Invoke) -> None:
+    assert workers.value("workers") == "2"
+    assert len(children(workers, WORKER)) == len(children(workers, BRIDGE)) == 2
+    target, url = workers.value("gRPC"), workers.value("JSON-RPC").removesuffix("/cstp")
+    # A developer gets examples and a token once, and finds the server by both its names.
+    assert "with 12 example decisions" in workers.value("data")
+    token = Path("var/dev-token").read_text()
+    for agent in ("developer", "developer-http"):
+        listed = invoke("list", "--agent", agent, "--json")
+        assert listed.exit_code == 0, listed.output
+        assert listed.stdout.count('"id"') == 12
+
+    with closing(connect(target)) as caller:
+        recorded = ok(caller.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}, token))
+
+    def find(number: int) -> bool:
+        caller = connect(target) if number % 2 else JsonRpcCaller(url)
+        with closing(caller):
+            query = {"query": "keep sessions in redis", "limit": 1}
+            found = ok(caller.call("cstp.queryDecisions", query, token))["decisions"]
+        return [decision["id"] for decision in found] == [recorded["decision"]["id"]]
+
+    for number in range(20):
+        wait_until(partial(find, number), "every worker finds what one of them recorded")
+    assert get(f"{url}/health") == {"status": "ok", "rulebooks": "ok"}
+    assert answers(workers.value("A2A").split(", gRPC ")[1])
+
+
+def test_every_worker_reads_rulebooks_again_at_a_hangup(workers: Process) -> None:
+    before = children(workers, WORKER)
+    workers.popen.send_signal(signal.SIGHUP)
+    said = [workers.wait_for("the rulebooks are those in force, default@") for _ in before]
+    assert {f"worker {number}" in " ".join(said) for number in (1, 2)} == {True}
+
+    rules, token = Path("rules.yaml"), Path("var/dev-token").read_text()
+    rules.write_text(rules.read_text().replace("name: default", "name: changed"))
+    workers.popen.send_signal(signal.SIGHUP)
+    said = [workers.wait_for("are in force instead of default@") for _ in before]
+    assert {f"worker {number}" in " ".join(said) for number in (1, 2)} == {True}
+    versions = {ok(check(workers.value("gRPC"), token))["ruleSetVersion"] for _ in range(8)}
+    assert [version.partition("@")[0] for version in versions] == ["changed"]
+    assert children(workers, WORKER) == before
+
+
+def test_the_supervisor_tells_the_metrics_of_every_worker(workers: Process) -> None:
+    target, token, url = workers.value("gRPC"), Path("var/dev-token").read_text(), workers.value("metrics")
+    labels = {"method": "cstp.checkGuardrails", "agent_class": "agent", "status": "OK"}
+
+    def read() -> list[float]:
+        scraped = scrape(url, SCRAPER)
+        return [scraped.value("cstp_call_seconds_count", worker=number, **labels) for number in ("1", "2")]
+
+    before = read()
+    for _ in range(16):
+        ok(check(target, token))
+    grown = [after - earlier for after, earlier in zip(read(), before, strict=True)]
+    assert sum(grown) == 16
+    scraped = scrape(url, SCRAPER)
+    assert [scraped.value("cstp_worker_up", worker=number) for number in ("1", "2")] == [1, 1]
+    # What all of them would read of the database, one of them reads.
+    assert {sample.labels["worker"] for sample in scraped.families["cstp_chat_sessions_active"].samples} == {"1"}
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        scrape(url)
+    raised.value.close()
+    assert raised.value.code == 401
+
+
+def test_a_worker_writes_a_line_for_each_call(workers: Process) -> None:
+    ok(check(workers.value("gRPC"), Path("var/dev-token").read_text()))
+    line = json.loads(workers.wait_for('"method":"cstp.checkGuardrails"'))
+    assert line["process"] in ("worker 1", "worker 2")
+    assert (line["agent"], line["status"], line["verdict"]) == ("developer", "OK", "allowed")
+
+
+def test_a_rate_limit_holds_for_all_workers_together(workers: Process) -> None:
+    target, token = workers.value("gRPC"), Path("var/dev-token").read_text()
+    with ThreadPoolExecutor(8) as callers:
+        outcomes = list(callers.map(lambda _: call_anew(target, LIMITED, token), range(30)))
+    assert sum(outcome.result is not None for outcome in outcomes) == 10
+    assert {outcome.reason for outcome in outcomes if outcome.result is None} == {"RATE_LIMITED"}
+
+
+@pytest.mark.slow
+def test_a_bridge_that_is_killed_is_replaced_on_the_same_ports(home: Path) -> None:
+    with serving(home) as process:
+        url = process.value("JSON-RPC").removesuffix("/cstp")
         os.kill(children(process, BRIDGE)[0], signal.SIGKILL)
         process.wait_for("ended with code -9 and is started again")
         assert get(f"{url}/health") == {"status": "ok", "rulebooks": "ok"}
         assert url in process.wait_for("The bridge was started again")
         assert len(children(process, BRIDGE)) == 2
-        assert process.end(signal.SIGINT) == 0
-        process.wait_for("Stopped.")
+        assert process.end() == 0
 
 
+@pytest.mark.slow
 def test_workers_serve_one_postgresql(home: Path, postgres: PostgresServer) -> None:
     name = unique_name()
     postgres.create(name, migrated=False)
@@ -144,6 +240,7 @@ def test_workers_serve_one_postgresql(home: Path, postgres: PostgresServer) -> N
         postgres.drop(name)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path) -> None:
     rules = home / "rules.yaml"
     rules.write_text(default_rulebook_path().read_text())
@@ -180,25 +277,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path
         assert process.end() == 0
 
 
-def test_every_worker_reads_rulebooks_again_at_a_hangup(home: Path) -> None:
-    rules = home / "rules.yaml"
-    rules.write_text(default_rulebook_path().read_text())
-    with serving(home, 2, "--no-bridge", cstp={"guardrails": {"config_path": "rules.yaml"}}) as process:
-        workers = children(process, WORKER)
-        process.popen.send_signal(signal.SIGHUP)
-        said = [process.wait_for("the rulebooks are those in force, default@") for _ in workers]
-        assert {f"worker {number}" in " ".join(said) for number in (1, 2)} == {True}
-
-        rules.write_text(rules.read_text().replace("name: default", "name: changed"))
-        process.popen.send_signal(signal.SIGHUP)
-        said = [process.wait_for("are in force instead of default@") for _ in workers]
-        assert {f"worker {number}" in " ".join(said) for number in (1, 2)} == {True}
-        versions = {ok(check(process.value("gRPC")))["ruleSetVersion"] for _ in range(8)}
-        assert [version.partition("@")[0] for version in versions] == ["changed"]
-        assert children(process, WORKER) == workers
-        assert process.end() == 0
-
-
+@pytest.mark.slow
 def test_port_and_data_folder_are_in_use_as_long_as_a_worker_lives(home: Path, invoke: Invoke) -> None:
     with serving(home, 2) as process:
         port = process.value("gRPC").rpartition(":")[2]
@@ -247,6 +326,7 @@ def test_what_keeps_a_server_from_starting_is_told_once(
     assert result.stderr.count(problem) == 1
 
 
+@pytest.mark.slow
 def test_what_keeps_workers_from_starting_is_told_once(home: Path) -> None:
     sections, problem = PROBLEMS[0]
     write_settings(home, sections)
@@ -286,7 +366,8 @@ def test_a_number_of_workers_that_makes_no_sense_is_refused(invoke: Invoke, numb
     assert "must be `auto` or a whole number from 1 to 256" in result.stderr
 
 
-def test_rate_limits_hold_for_all_workers_together(home: Path) -> None:
+@pytest.mark.slow
+def test_rate_limits_hold_also_for_a_worker_that_takes_the_place_of_another(home: Path) -> None:
     limits = {"methods": {"cstp.checkGuardrails": "10/hour"}, "overall": "25/hour"}
     with serving(home, 2, "--no-bridge", rate_limits=limits) as process:
         target = process.value("gRPC")
@@ -298,14 +379,12 @@ def test_rate_limits_hold_for_all_workers_together(home: Path) -> None:
         os.kill(children(process, WORKER)[0], signal.SIGKILL)
         process.wait_for("serves again")
         assert {check(target).reason for _ in range(8)} == {"RATE_LIMITED"}
-        listed = []
-        for _ in range(20):
-            with closing(connect(target)) as caller:
-                listed.append(caller.call("cstp.listDecisions", {}, TOKEN).reason)
+        listed = [call_anew(target, "cstp.listDecisions", TOKEN).reason for _ in range(20)]
         assert listed == [None] * 15 + ["RATE_LIMITED"] * 5
         assert process.end() == 0
 
 
+@pytest.mark.slow
 def test_calls_in_progress_end_before_the_workers_do(home: Path) -> None:
     with serving(home, 2, "--no-bridge") as process:
         target = process.value("gRPC")
@@ -340,6 +419,7 @@ def index_is_ready(target: str) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
+@pytest.mark.slow
 def test_all_workers_search_one_index_whatever_dies(home: Path) -> None:
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "CSTP_INDEX__MODE"}
     with serving(home, 2, "--no-bridge", environment=environment, index={"exact_limit": 2}) as process:

@@ -197,7 +197,7 @@ def running_agent(
 
 
 def body(content: Any, status: int = 200, **headers: str) -> Raw:
-    """Return what answers bytes, or anything else as JSON."""
+    """Return a handler that answers bytes, or anything else as JSON."""
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
 
     async def answer(request: web.Request) -> web.StreamResponse:

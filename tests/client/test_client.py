@@ -13,7 +13,7 @@ from cstp_grpc.client import CstpClient, RetryPolicy, decision_filters
 from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import CstpError, InvalidArgument, MethodNotFound, NotFound, RateLimited, Unavailable
-from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, pre_actions_pb2, types_pb2
 from tests.client.scripted import ScriptedServer, scripted_server
 
 PASSING = (Unavailable("starting"), RateLimited("slower", retry_after=0.5))
@@ -121,6 +121,17 @@ def test_an_announcement_names_the_code_that_it_is_about() -> None:
     about, plain = server.requests
     assert (about.project, list(about.paths)) == ("shop", ["src/api", "docs"])
     assert (plain.HasField("project"), list(plain.paths)) == (False, [])
+
+
+def test_an_action_is_repeated_under_the_same_correlation_id() -> None:
+    request = pre_actions_pb2.PreActionRequest(announcement=cstp_pb2.AnnounceIntentRequest(intent="deploy"))
+    answers = Unavailable("starting"), pre_actions_pb2.PreActionResponse()
+    with scripted_server(*answers) as server, connect(server) as client:
+        client.call(contract_methods()["cstp.preAction"], request)
+    first, second = (request.announcement.correlation_id for request in server.requests)
+    assert first == second
+    assert uuid.UUID(first)
+    assert not request.announcement.HasField("correlation_id")
 
 
 def test_a_record_is_repeated_under_the_same_request_id() -> None:

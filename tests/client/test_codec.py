@@ -32,7 +32,7 @@ ORDERED = sorted(TYPES, key=lambda kind: kind.DESCRIPTOR.full_name)
 every_type = pytest.mark.parametrize("kind", ORDERED)
 
 
-few = settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(15, least=2), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def through_text(value: Any) -> Any:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import protovalidate
 import pytest
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.contract.json_codec import from_json
+from cstp_grpc.contract.json_values import MAX_TIMESTAMP_SECONDS, MIN_TIMESTAMP_SECONDS
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
+from cstp_grpc.gen.buf.validate import validate_pb2
 from cstp_grpc.gen.places import SERVICE_MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,3 +69,32 @@ def test_every_public_rpc_says_what_it_is_for_and_shows_it(method: RpcMethod) ->
         assert not violations, (
             f"{where}: {[(each.proto.field, each.proto.message) for each in violations]} in {example}"
         )
+
+
+def unbounded_instants(kind: Descriptor, seen: set[str]) -> Iterator[str]:
+    """Yield the timestamps of a message, directly or nested, whose years need not be those that a date has."""
+    if kind.full_name in seen:
+        return
+    seen.add(kind.full_name)
+    for field in kind.fields:
+        if field.message_type is None:
+            continue
+        if field.message_type.full_name != Timestamp.DESCRIPTOR.full_name:
+            yield from unbounded_instants(field.message_type, seen)
+            continue
+        rules = field.GetOptions().Extensions[validate_pb2.field].timestamp
+        if (rules.gte.seconds, rules.lte.seconds) != (MIN_TIMESTAMP_SECONDS, MAX_TIMESTAMP_SECONDS):
+            yield f"{kind.file.name}: {field.full_name}"
+
+
+@pytest.mark.parametrize("method", PUBLIC, ids=lambda method: method.path)
+def test_every_instant_of_a_request_has_a_date(method: RpcMethod) -> None:
+    assert list(unbounded_instants(cast(Descriptor, method.request.DESCRIPTOR), set())) == []
+
+
+@pytest.mark.parametrize("service", sorted({service_name(method) for method in METHODS}))
+def test_the_go_client_has_every_service(service: str) -> None:
+    # The other languages find services in what is generated; in Go, each is a field of the client.
+    path = "clients/go/client.go"
+    source = (ROOT / path).read_text(encoding="utf-8")
+    assert f".New{service}Client(connection)" in source, f"add a field for {service} to `Client` in {path}"

@@ -85,7 +85,7 @@ class Shelf:
         return self._writer.run(lambda unit_of_work: self.store.load(unit_of_work, ids))
 
     def find_recorded(self, agent: str, key: str) -> JournalEntry | None:
-        """Return what an agent recorded under a key."""
+        """Return the decision that an agent recorded under a key."""
         return self._writer.run(lambda unit_of_work: self.store.find_recorded(unit_of_work, agent, key))
 
     def put_vectors(self, model: str, *ids: str) -> None:

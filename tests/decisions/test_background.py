@@ -14,6 +14,8 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import JournalKit
 
+pytestmark = pytest.mark.above_stores
+
 
 class Kit:
     """A journal, and the reader of what searches leave out."""

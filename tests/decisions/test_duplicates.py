@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.duplicates import group_similar
+from cstp_grpc.decisions.journal_reader import group_similar
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, DuplicateReport, Links
 from cstp_grpc.enums import DecisionStatus, Visibility
 from tests.decisions.journals import JournalKit

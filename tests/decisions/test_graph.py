@@ -15,6 +15,8 @@ from cstp_grpc.errors import InvalidArgument, NotFound, PermissionDenied
 from tests.decisions.journals import JournalKit
 from tests.example_counts import examples
 
+pytestmark = pytest.mark.above_stores
+
 
 def record(kit: JournalKit, caller: str = "alice", links: Links | None = None, *, shared: bool = False) -> str:
     visibility = Visibility.SHARED if shared else Visibility.PRIVATE

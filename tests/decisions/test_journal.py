@@ -20,6 +20,8 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from tests.decisions.journals import WHOLE, JournalKit, bring, decision_status, plain, record
 
+pytestmark = pytest.mark.above_stores
+
 
 class TestRecording:
     def test_the_owner_reads_what_was_recorded(self, kit: JournalKit) -> None:

@@ -15,14 +15,17 @@ from cstp_grpc.decisions.model import (
     ImportAction,
     ImportRecord,
     Links,
+    RemovalFilter,
     SourceLinks,
 )
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
-from cstp_grpc.storage.schema import metadata
+from cstp_grpc.storage.unit_of_work import metadata
 from tests.decisions.journals import WHOLE, JournalKit, bring, decision_status, record, update
+
+pytestmark = pytest.mark.above_stores
 
 NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
 
@@ -300,3 +303,45 @@ class TestDeleting:
         kit.journal.import_batch([ImportRecord("old", WHOLE, restore_deleted=True)], "alice", "request-4")
         assert kit.journal.get(result.decision_id, "alice").links == Links()
         assert decision_status(kit, old) is DecisionStatus.DECIDED
+
+
+class TestRemoving:
+    @pytest.mark.contract("SqlDecisionStore.find_removable")
+    def test_what_did_not_change_for_long_goes_whoever_it_belongs_to(self, kit: JournalKit) -> None:
+        old, nodes = record(kit), record(kit, "intent-layer")
+        since = kit.clock()
+        kept = record(kit)
+        conditions = RemovalFilter(except_agent="intent-layer", unchanged_since=since)
+        assert kit.journal.remove(conditions, 10, "expired", "cstp", "") == 1
+        assert kit.journal.remove(conditions, 10, "expired", "cstp", "") == 0
+        with pytest.raises(NotFound):
+            kit.journal.get(old.id, "alice")
+        assert kit.journal.get(kept.id, "alice").id == kept.id
+        assert kit.journal.get(nodes.id, "intent-layer").id == nodes.id
+        assert kit.heard.erased.keys() == {old.id}
+
+    def test_a_review_keeps_a_decision_longer(self, kit: JournalKit) -> None:
+        key, since = record(kit).id, kit.clock()
+        kit.journal.review(key, Outcome.SUCCESS, None, "alice", "request-2")
+        assert kit.journal.remove(RemovalFilter(unchanged_since=since), 10, "expired", "cstp", "") == 0
+
+    def test_nothing_of_the_content_is_left_of_it_nor_said_in_the_trail(
+        self, kit: JournalKit, database: Database
+    ) -> None:
+        key = record(kit, title="a very private thing").id
+        kit.journal.review(key, Outcome.FAILURE, "a very private lesson", "alice", "request-2")
+        kit.trail.entries.clear()
+        assert kit.journal.remove(RemovalFilter(agent="alice"), 10, "erased", "admin", "request-3", "(erased)") == 1
+        (entry,) = kit.trail.entries
+        assert (entry.event, entry.action, entry.decision_id) == ("decision_deleted", "erased", key)
+        with database.engine.connect() as connection:
+            for table in metadata.sorted_tables:
+                rows = repr(connection.execute(table.select()).all())
+                assert "private" not in rows, table.name
+                assert "alice" not in rows, table.name
+
+    def test_no_more_than_a_batch_goes_at_a_time(self, kit: JournalKit) -> None:
+        for _ in range(3):
+            record(kit)
+        removed = [kit.journal.remove(RemovalFilter(agent="alice"), 2, "erased", "admin", "") for _ in range(3)]
+        assert removed == [2, 1, 0]

@@ -22,6 +22,8 @@ from cstp_grpc.errors import QueryFailed
 from cstp_grpc.storage.pagination import PageRequest
 from tests.decisions.journals import WHOLE, JournalKit, bring, decision_status, plain, record
 
+pytestmark = pytest.mark.above_stores
+
 
 class TestImporting:
     def test_the_same_source_and_content_change_nothing(self, kit: JournalKit) -> None:

@@ -19,7 +19,7 @@ from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.store import ErasedRow, IndexRow, Vector
 from cstp_grpc.enums import Visibility
-from cstp_grpc.server.interceptors.call_limits import create_shared_memory
+from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
 from tests.decisions.rows import AGENTS, DIRECTIONS, IDS, SlowMatrix, filters, queries, query_of, row, rows, shown, unit
 from tests.decisions.strategies import sharings
 
@@ -260,7 +260,7 @@ def test_many_searches_at_once_score_alike() -> None:
         assert list(threads.map(search, queries)) == alone
 
 
-@pytest.mark.parametrize("limit", [1, 10, 500])
+@pytest.mark.parametrize("limit", [10, *(pytest.param(other, marks=pytest.mark.slow) for other in (1, 500))])
 def test_many_rows_are_ranked_as_a_look_at_each_ranks_them(limit: int) -> None:
     generator = np.random.default_rng(limit)
     # Few directions with little noise: many rows score almost the same, and codes alone would confuse them.

@@ -8,13 +8,14 @@ from sqlalchemy import text
 
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, Links
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
-from cstp_grpc.decisions.search.matrix_sync import MatrixSync
-from cstp_grpc.decisions.search.passage_refresher import REFRESH_BATCH, PassageRefresher
+from cstp_grpc.decisions.search.matrix_sync import REFRESH_BATCH, MatrixSync, PassageRefresher
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.enums import Visibility
 from cstp_grpc.storage.database import Database
 from tests.decisions.journals import JournalKit
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.above_stores
 
 COUNT = REFRESH_BATCH + 3
 

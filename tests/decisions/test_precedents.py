@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.decisions.model import Decision, Match
-from cstp_grpc.decisions.search.precedents import MatchGroup, choose_precedents, group_matches, put_successors_first
+from cstp_grpc.decisions.search.search_results import MatchGroup, choose_precedents, group_matches, put_successors_first
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 
 

@@ -12,12 +12,14 @@ from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter,
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.decisions.search.matrix_sync import MatrixSync
-from cstp_grpc.decisions.search.recent_results import ChosenMatches, RecentResults, SearchParameters, SearchState
+from cstp_grpc.decisions.search.search_results import ChosenMatches, RecentResults, SearchParameters, SearchState
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from tests.decisions.journals import JournalKit
 from tests.decisions.strategies import EPOCH
 from tests.example_counts import examples
+
+pytestmark = pytest.mark.above_stores
 
 ANY = DecisionFilter()
 NOTHING = ChosenMatches((), ())

@@ -28,6 +28,8 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
+pytestmark = pytest.mark.above_stores
+
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 DIMENSIONS = 4
 
@@ -111,7 +113,7 @@ class Shelf:
         return adopt_prepared_vectors(self.prepared, model, self.writer, self.change_log)
 
     def vectors(self, model: str) -> dict[str, float]:
-        """Return what searches of a model find: the first number of each vector."""
+        """Return the vectors that searches of a model find: the first number of each."""
         return {row.decision_id: float(row.vector[0]) for row in self.decisions.index_rows(model)}
 
 

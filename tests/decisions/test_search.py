@@ -30,6 +30,8 @@ from tests.decisions.memory_index import MemoryIndex
 from tests.decisions.strategies import EPOCH
 from tests.example_counts import examples
 
+pytestmark = pytest.mark.above_stores
+
 ANY = DecisionFilter()
 WORDS = ("queue", "cache", "shard", "token", "ledger")
 
@@ -396,6 +398,7 @@ def test_an_index_that_does_not_answer_is_done_without_and_logged_once(
     assert caplog.messages == ["searching without the index: gone", "searching with the index again"]
 
 
+@pytest.mark.both_databases
 def test_a_short_search_waits_for_no_other_reader(kit: JournalKit, database: Database) -> None:
     if database.dialect.name != "sqlite":
         pytest.skip("searches on other databases are never short")

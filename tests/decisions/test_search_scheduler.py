@@ -13,7 +13,7 @@ import pytest
 
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import UNRESTRICTED, DecisionSearch, MoreResultsNeeded
-from cstp_grpc.decisions.search.recent_results import SearchParameters
+from cstp_grpc.decisions.search.search_results import SearchParameters
 from cstp_grpc.decisions.search.search_scheduler import MAX_BATCH, SearchScheduler
 from cstp_grpc.errors import QueryFailed
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from cstp_grpc.decisions.search.int8_codes import QuantizedVectors, Scores
-from cstp_grpc.decisions.search.row_vectors import LocalVectors, ParallelDotProduct
-from cstp_grpc.decisions.search.shared_scans import SharedScans
+from cstp_grpc.decisions.search.row_vectors import LocalVectors, ParallelDotProduct, SharedScans
 from cstp_grpc.decisions.store import Vector
 from tests.decisions.rows import unit
 

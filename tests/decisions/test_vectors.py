@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
-from cstp_grpc.server.interceptors.call_limits import create_shared_memory
+from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
 from tests.decisions.numbered_vectors import DIMENSIONS, NUMBERS, vector_of
 
 ADD = """
@@ -63,7 +63,7 @@ def test_a_vector_of_another_length_is_refused(memory: int) -> None:
     assert len(pool.vectors) == 0
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_processes_that_add_at_once_agree_also_if_one_is_killed(memory: int, killed: int) -> None:
     processes = [
         subprocess.Popen(

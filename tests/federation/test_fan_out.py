@@ -84,18 +84,7 @@ def test_a_refusal_of_a_required_peer_blocks(tmp_path: Path) -> None:
     assert PEER_TOKEN not in str(answer)
 
 
-@pytest.mark.parametrize(
-    ("context", "allowed", "votes"),
-    [
-        ({}, True, {"b": True, "c": True, "d": True}),
-        ({"production": True}, True, {"b": False, "c": True, "d": True}),
-        ({"production": True, "risky": True}, False, {"b": False, "c": False, "d": True}),
-        ({"reviewed": True}, False, {"b": True, "c": True, "d": True}),
-    ],
-)
-def test_a_quorum_decides_where_it_is_configured(
-    tmp_path: Path, context: dict[str, bool], allowed: bool, votes: dict[str, bool]
-) -> None:
+def test_a_quorum_decides_where_it_is_configured(tmp_path: Path) -> None:
     with ExitStack() as opened:
         apps = {
             name: opened.enter_context(running(agent_settings(tmp_path / name, name, *rules)))
@@ -106,10 +95,19 @@ def test_a_quorum_decides_where_it_is_configured(
         a = opened.enter_context(running(agent_settings(tmp_path / "a", "a", OWN, peers=peers, quorums=quorums)))
         caller = GrpcCaller(a.target)
         opened.callback(caller.close)
-        action = {"description": "Ship it", "stakes": "high", "context": context}
-        answer = result_of(caller, "cstp.checkGuardrails", {"action": action, **given("federated")})
-        veto = result_of(caller, "cstp.checkGuardrails", {"action": {**action, "stakes": "low"}, **given("federated")})
-    assert answer["allowed"] is allowed
+        expect_quorum(caller, {}, allowed=True, votes={"b": True, "c": True, "d": True})
+        expect_quorum(caller, {"production": True}, allowed=True, votes={"b": False, "c": True, "d": True})
+        both = {"production": True, "risky": True}
+        expect_quorum(caller, both, allowed=False, votes={"b": False, "c": False, "d": True})
+        expect_quorum(caller, {"reviewed": True}, allowed=False, votes={"b": True, "c": True, "d": True})
+
+
+def expect_quorum(caller: GrpcCaller, context: dict[str, bool], *, allowed: bool, votes: dict[str, bool]) -> None:
+    """Check an action of high stakes, on which two of three peers must agree, and one of low stakes."""
+    action = {"description": "Ship it", "stakes": "high", "context": context}
+    answer = result_of(caller, "cstp.checkGuardrails", {"action": action, **given("federated")})
+    veto = result_of(caller, "cstp.checkGuardrails", {"action": {**action, "stakes": "low"}, **given("federated")})
+    assert answer["allowed"] is allowed, context
     assert {vote["agent"]: vote["allow"] for vote in answer["quorum"]["votes"]} == votes
     assert (answer["quorum"]["needed"], answer["quorum"]["allowing"]) == (2, sum(votes.values()))
     assert answer["allowed"] is (answer["violations"] == [])

@@ -26,6 +26,7 @@ SHORT = 4.0
 """Seconds that the peer may take which is stopped for a while."""
 DEADLINE = 20.0
 """Seconds that a call may take, with everything that fails."""
+pytestmark = pytest.mark.slow
 NAMES = ("well", "stopped", "killed", "stranger", "looping", "garbage")
 
 
@@ -197,7 +198,7 @@ def test_an_agent_that_asks_back_ends_there(house: dict[str, Server]) -> None:
 
 
 def checks(server: Server) -> list[Any]:
-    """Return what a server judged."""
+    """Return the checks that a server judged."""
     entries: list[Any] = server.call("cstp.listAuditEntries", {"event": "guardrail_check", "pageSize": 500})["entries"]
     return entries
 

@@ -14,6 +14,8 @@ from cstp_grpc.enums import Permission
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.harness import TOKENS, GrpcCaller, running
 
+pytestmark = pytest.mark.above_stores
+
 SHARE = {"categories": ["deployment", "architecture"], "tags": ["api", "data"]}
 SHARED = {"visibility": "shared"}
 NAMED_TOKEN = "named-secret-token"

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.audit.judged_actions import JudgedAction
-from cstp_grpc.audit.model import AuditEntry, AuditEvent, NullAuditSink
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, JudgedAction, NullAuditSink
 from cstp_grpc.errors import CstpError, GuardrailEvalFailed, InvalidArgument, Unavailable
 from cstp_grpc.guardrails.checker import ApprovalQuestion, GuardrailChecker, ResultT
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator

@@ -16,8 +16,8 @@ from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.explanation import ExplainedInput, GuardrailExplainer, GuardrailExplanation
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action
-from cstp_grpc.guardrails.rule_listing import RuleListing
 from cstp_grpc.guardrails.rulebook import parse_rulebook
+from cstp_grpc.guardrails.rules_in_force import RuleListing
 from cstp_grpc.storage.pagination import PageRequest
 from tests.example_counts import examples
 from tests.guardrails.rulebooks import rule, rule_set

@@ -13,7 +13,7 @@ from cstp_grpc.guardrails.cel_cost import MAX_STEPS, measure_size
 from cstp_grpc.guardrails.cel_engine import CelEnvironment, CelProgram
 from cstp_grpc.guardrails.cel_variables import RuleExpressionError
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.input_values import InputType
+from cstp_grpc.guardrails.inputs import InputType
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Violation
 from tests.example_counts import examples
 from tests.guardrails.rulebooks import rule, rule_set
@@ -73,7 +73,7 @@ WHOLE = GuardrailEvaluator(rule_set(RULES, INPUTS))
 
 
 def found(names: list[str], action: Action) -> set[Violation]:
-    """Return what a rule set of these rules, in this order, finds."""
+    """Return the violations that a rule set of these rules, in this order, finds."""
     rules = [RULES[NAMES.index(name)] for name in names]
     verdict = GuardrailEvaluator(rule_set(rules, INPUTS)).evaluate(action)
     return {*verdict.violations, *verdict.warnings}

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from cstp_grpc.enums import Enforcement, Severity, Stakes
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Verdict
-from cstp_grpc.guardrails.rule_selection import find_expired_guardrails
+from cstp_grpc.guardrails.rule_compilation import find_expired_guardrails
 from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests
+from tests.example_counts import examples
 from tests.guardrails.rulebooks import content, rule, rule_set, write
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -280,7 +281,7 @@ def concerns(given: Mapping[str, Any], action: Action) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(conditions, min_size=1, max_size=8),
     st.builds(

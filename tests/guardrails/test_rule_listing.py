@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.guardrails.rule_listing import RuleListing
+from cstp_grpc.guardrails.rules_in_force import RuleListing
 from cstp_grpc.storage.pagination import PageRequest, encode_page_token
 from tests.guardrails.rulebooks import rule, rule_set
 

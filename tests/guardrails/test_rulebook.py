@@ -41,7 +41,7 @@ def problems(path: Path) -> list[str]:
 
 
 def changed(tmp_path: Path, old: str, new: str) -> list[str]:
-    """Return what is wrong with the good rulebook after one change."""
+    """Return the problems of the good rulebook after one change."""
     assert GOOD.count(old) == 1
     return problems(write(tmp_path / "rules.yaml", GOOD.replace(old, new)))
 

@@ -72,7 +72,7 @@ def test_each_rulebook_is_tested_by_itself(tmp_path: Path) -> None:
 
 
 def gaps(rules: RuleSet) -> dict[str, tuple[str, ...]]:
-    """Return what no test does to each guardrail, in words."""
+    """Return the gaps in the tests of each guardrail, in words."""
     return {item.guardrail.id: item.gaps for item in measure_coverage(rules, run_rulebook_tests(rules))}
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cstp_grpc.enums import Reaction
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
-from cstp_grpc.guardrails.input_names import InputNames, find_spelling_clashes, name_spellings
-from cstp_grpc.guardrails.model import UNDECLARED_INPUT, UNKNOWN_ACTION, Action, IgnoredInput, Verdict
+from cstp_grpc.guardrails.inputs import IgnoredInput, InputNames, find_spelling_clashes, name_spellings
+from cstp_grpc.guardrails.model import UNDECLARED_INPUT, UNKNOWN_ACTION, Action, Verdict
 from cstp_grpc.guardrails.rulebook import (
     default_rulebook_path,
     find_input_clashes,

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.client import CstpClient
+from cstp_grpc.hooks.hosts import load_host
 from cstp_grpc.server.app import App
-from tests.harness import TIMEOUT, TOKENS, Peers, peering, running, settings
-from tests.hooks.payloads import encode
+from tests.guarded_project import record_failure, write_project
+from tests.harness import TIMEOUT, TOKENS, Peers, peering, running
+from tests.hooks.payloads import RECORDINGS, encode
 
 NODE = """# Shop
 
@@ -51,18 +52,23 @@ class Shop:
     folder: Path
 
     def hook(
-        self, event: Mapping[str, Any], *options: str, url: str | None = None, project_folder: Path | None = None
+        self,
+        event: Mapping[str, Any],
+        *options: str,
+        agent: str = "claude-code",
+        url: str | None = None,
+        project_folder: Path | None = None,
     ) -> Any:
-        """Return what the hook answers to an event of Claude Code, as a process."""
+        """Return the answer of the hook, as a process, to an event of an agent."""
         chosen = ["--agent", url or self.bridge.url, "--project", "shop", *options]
         session = {"CSTP_TOKEN": TOKENS["alice"], "CLAUDE_PROJECT_DIR": str(project_folder or self.folder)}
-        return run_hook(encode(event), *chosen, environment={**os.environ, **session})
+        return run_hook(encode(event), *chosen, agent=RECORDINGS[agent], environment={**os.environ, **session})
 
 
-def run_hook(text: str, *options: str, environment: Mapping[str, str]) -> Any:
-    """Return what the hook answers to a text on standard input, as a process."""
+def run_hook(text: str, *options: str, agent: str = "claude-code", environment: Mapping[str, str]) -> Any:
+    """Return the answer of the hook, as a process, to a text on standard input."""
     done = subprocess.run(
-        [sys.executable, "-m", "cstp_grpc", "hook", "claude-code", *options],
+        [sys.executable, "-m", "cstp_grpc", "hook", agent, *options],
         input=text,
         env=environment,
         capture_output=True,
@@ -70,31 +76,16 @@ def run_hook(text: str, *options: str, environment: Mapping[str, str]) -> Any:
         check=True,
         timeout=TIMEOUT,
     )
-    assert done.stderr == ""
-    return json.loads(done.stdout)
+    answer = json.loads(done.stdout)
+    if load_host(agent).shows_notices:
+        assert done.stderr == ""
+        return answer
+    return {**answer, "printed": done.stderr} if done.stderr else answer
 
 
 @pytest.fixture(scope="package")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    folder = tmp_path_factory.mktemp("hooks")
-    (folder / "rules.yaml").write_text(RULEBOOK)
-    project = folder / "shop"
-    (project / "src").mkdir(parents=True)
-    (project / "AGENTS.md").write_text(NODE)
-    (project / "src" / "money.py").write_text("TAX = 19\n")
-    wanted = settings(
-        folder / "data",
-        cstp={"guardrails": {"config_path": str(folder / "rules.yaml")}},
-        intent_layer={"enabled": True, "projects": [{"name": "shop", "root": str(project)}]},
-    )
+    project, wanted = write_project(tmp_path_factory.mktemp("hooks"), RULEBOOK, NODE)
     with running(wanted) as app, peering(wanted, app.target) as bridge:
-        with CstpClient(app.target, TOKENS["bob"]) as client:
-            client.record_decision(
-                "Drop the orders table in place",
-                category="database",
-                outcome="failure",
-                status="reviewed",
-                notes="Take a backup first.",
-                visibility="shared",
-            )
+        record_failure(app, "Take a backup first.")
         yield Shop(app, bridge, project)

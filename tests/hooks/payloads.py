@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
+
+from cstp_grpc.hooks.hosts import HOSTS, load_host
+from cstp_grpc.hooks.model import HookHost
 
 LEARNED = """All is done.
 
@@ -20,15 +23,30 @@ Divide by 100 before you multiply.
 """
 
 
-def payload(name: str, folder: Path | str = "/project", **changes: Any) -> dict[str, Any]:
-    """Return a recorded event of Claude Code in a folder; `changes` replace members."""
-    text = Path(__file__).with_name("claude_code_payloads.yaml").read_text().replace("FOLDER", str(folder))
-    return {**yaml.safe_load(text)[name], **changes}
+RECORDINGS: Final = {**{host: host for host in HOSTS}, "copilot-cli": "copilot"}
+"""The hosts by the programs whose events are recorded; Copilot is several."""
 
 
-def names() -> list[str]:
-    """Return the names of the recorded events."""
-    return list(yaml.safe_load(Path(__file__).with_name("claude_code_payloads.yaml").read_text()))
+def host_of(agent: str) -> HookHost:
+    """Return the host of an agent whose events are recorded."""
+    return load_host(RECORDINGS[agent])
+
+
+def payload(name: str, folder: Path | str = "/project", *, agent: str = "claude-code", **changes: Any) -> Any:
+    """Return a recorded event of an agent in a folder; `changes` replace members."""
+    return {**recorded(agent, folder)[name], **changes}
+
+
+def names(agent: str = "claude-code") -> list[str]:
+    """Return the names of the recorded events of an agent."""
+    return list(recorded(agent))
+
+
+def recorded(agent: str, folder: Path | str = "/project") -> dict[str, Any]:
+    """Return the recorded events of an agent by their names."""
+    file = Path(__file__).with_name(f"{agent.replace('-', '_')}_payloads.yaml")
+    events: dict[str, Any] = yaml.safe_load(file.read_text().replace("FOLDER", str(folder)))
+    return events
 
 
 def encode(event: Any) -> str:

@@ -6,25 +6,38 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cstp_grpc.hooks.claude_code import read_event
-from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy, HookSettings, answer_event
+from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.hooks.claude_code import TOOLS, read_event
+from cstp_grpc.hooks.event_handler import (
+    SEVERAL_PROJECTS,
+    ApprovalPolicy,
+    FailurePolicy,
+    HookSettings,
+    answer_event,
+)
+from cstp_grpc.hooks.hook_texts import NAME_PROJECT
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookMoment
 from cstp_grpc.hooks.server_calls import MAX_RESPONSE_BYTES, BridgeCalls
-from cstp_grpc.hooks.tool_rules import DEFAULT_TOOLS, ToolRules
+from cstp_grpc.hooks.tool_rules import ToolRules
+from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
+from cstp_grpc.intent_layer.learning_store import LearningStore
+from cstp_grpc.intent_layer.project_tree import ProjectTree
 from tests.client.scripted import HttpReply, http_server
 from tests.hooks.payloads import LEARNED, payload
 
-RULES = ToolRules.parse(DEFAULT_TOOLS)
+RULES = ToolRules.parse(TOOLS)
 ALLOWED = {"allowed": True, "violations": [], "warnings": [], "approvalRequired": False}
 
 
 def answer(url: str, name: str = "bash", policy: FailurePolicy = FailurePolicy.ASK, **changes: Any) -> HookAnswer:
     calls = BridgeCalls(url, "token", seconds=5)
-    return answer_event(read_event(payload(name, **changes)), calls, HookSettings(RULES, "shop", policy))
+    return answer_event(read_event(payload(name, **changes)), calls, HookSettings(RULES, "shop", on_failure=policy))
 
 
 def answer_to(reply: Any, name: str = "bash", **changes: Any) -> HookAnswer:
@@ -109,13 +122,6 @@ def test_an_answer_that_is_too_large_allows_nothing() -> None:
     assert "is larger than" in said.reason
 
 
-def test_a_call_with_more_words_than_guardrails_read_allows_nothing() -> None:
-    said = answer_to(result(ALLOWED), tool_input={"command": "x" * 8001})
-    assert said.decision is HookDecision.ASK
-    assert "8001 characters" in said.reason
-    assert answer_to(result(ALLOWED), tool_input={"command": "x" * 8000}) == HookAnswer()
-
-
 def test_the_request_is_the_one_of_the_contract() -> None:
     with http_server(HttpReply(result(ALLOWED))) as server:
         answer(server.url, tool_input={"command": "git push -f origin main"})
@@ -179,22 +185,39 @@ def test_an_intent_that_was_not_announced_is_not_missed(reason: str, notice: str
     assert answer_to(reply, "edited") == HookAnswer(notice=notice)
 
 
-def test_without_a_project_the_words_alone_are_judged() -> None:
+@pytest.mark.parametrize(
+    ("description", "notice"),
+    [
+        ("must be given, because there is not just one", ""),
+        ("must be given, because there are several", NAME_PROJECT),
+    ],
+)
+def test_without_a_project_the_words_alone_are_judged(description: str, notice: str) -> None:
     def reply(call: Any) -> Any:
         if "paths" in call["params"]:
-            data = {"reason": "INVALID_ARGUMENT", "violations": [{"field": "project", "description": "must be given"}]}
+            data = {"reason": "INVALID_ARGUMENT", "violations": [{"field": "project", "description": description}]}
             return {"jsonrpc": "2.0", "id": call["id"], "error": {"code": -32602, "message": "wrong", "data": data}}
         return result({"guardrailStatus": ALLOWED, "similarDecisions": [], "relatedIntents": []})(call)
 
     with http_server(HttpReply(reply)) as server:
         calls = BridgeCalls(server.url, None, seconds=5)
-        assert answer_event(read_event(payload("edit")), calls, HookSettings(RULES)) == HookAnswer()
+        assert answer_event(read_event(payload("edit")), calls, HookSettings(RULES)) == HookAnswer(notice=notice)
         assert answer(server.url, "edit").decision is HookDecision.ASK
     assert [list(request[2]["params"].get("paths", ())) for request in server.requests] == [
         ["src/money.py"],
         [],
         ["src/money.py"],
     ]
+
+
+def test_the_server_says_that_there_are_several_projects(tmp_path: Path) -> None:
+    tree = ProjectTree(tmp_path)
+    project = ProjectSources(tree, LearningStore(tree, lambda: datetime.now(UTC)))
+    with pytest.raises(InvalidArgument) as raised:
+        ProjectCodeReader({"shop": project, "web": project}).read_context(None, ["src"])
+    (violation,) = raised.value.violations
+    assert violation.field == "project"
+    assert SEVERAL_PROJECTS in violation.description
 
 
 def test_an_approval_that_was_denied_denies() -> None:
@@ -226,7 +249,7 @@ def test_settings_ask_by_default() -> None:
 
 
 def test_other_events_are_answered_with_nothing(unused_url: str) -> None:
-    assert read_event(payload("notification")).moment is HookMoment.OTHER
-    assert answer(unused_url, "notification") == HookAnswer()
+    assert read_event(payload("other")).moment is HookMoment.OTHER
+    assert answer(unused_url, "other") == HookAnswer()
     assert answer(unused_url, "user_prompt_submit", prompt="  ") == HookAnswer()
     assert answer(unused_url, "stop") == HookAnswer()

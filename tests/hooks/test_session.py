@@ -1,4 +1,4 @@
-"""Sessions of coding agents, replayed against a real server by the hook as a process."""
+"""What events of a session come to at a real server, by the hook as a process."""
 
 from __future__ import annotations
 
@@ -10,60 +10,14 @@ from typing import Any
 import pytest
 
 from cstp_grpc.client import CstpClient
-from cstp_grpc.gen.cstp.v1 import types_pb2
 from tests.harness import TOKENS
 from tests.hooks.conftest import RULEBOOK, Shop, run_hook
 from tests.hooks.payloads import LEARNED, encode, payload
 
 
 def specific(answer: Any) -> Any:
-    """Return what an answer says of its event."""
+    """Return the part of an answer about its event."""
     return answer["hookSpecificOutput"]
-
-
-def test_a_session_is_judged_told_and_learned_from(shop: Shop) -> None:
-    started = specific(shop.hook(payload("session_start", shop.folder)))
-    assert started["hookEventName"] == "SessionStart"
-    assert "No Force-Push to Shared Branches [force-push-blocked, block]" in started["additionalContext"]
-    assert "```cstp-learning" in started["additionalContext"]
-
-    asked = specific(shop.hook(payload("user_prompt_submit", shop.folder)))
-    assert asked["hookEventName"] == "UserPromptSubmit"
-    assert "Lesson: Take a backup first." in asked["additionalContext"]
-
-    assert shop.hook(payload("bash", shop.folder)) == {}
-
-    dangerous = payload("bash", shop.folder, tool_input={"command": "git push --force origin main"})
-    denied = specific(shop.hook(dangerous))
-    assert denied["hookEventName"] == "PreToolUse"
-    assert denied["permissionDecision"] == "deny"
-    assert (
-        "The history of a shared branch is not overwritten [force-push-blocked, block]"
-        in (denied["permissionDecisionReason"])
-    )
-    assert "How to resolve it: Push a new commit that reverts" in denied["permissionDecisionReason"]
-
-    removing = payload("bash", shop.folder, tool_input={"command": "rm -rf build"})
-    approved = specific(shop.hook(removing))
-    assert approved["permissionDecision"] == "ask"
-    assert "A command that cannot be undone is named" in approved["permissionDecisionReason"]
-    assert "cstp approvals grant apr-" in approved["permissionDecisionReason"]
-
-    edited = specific(shop.hook(payload("edit", shop.folder)))
-    assert "permissionDecision" not in edited
-    assert "Money is in cents. [AGENTS.md:3]" in edited["additionalContext"]
-    assert shop.hook(payload("edited", shop.folder)) == {}
-
-    ended = shop.hook(payload("stop", shop.folder, last_assistant_message=LEARNED))
-    assert list(ended) == ["systemMessage"]
-    with CstpClient(shop.app.target, TOKENS["alice"]) as client:
-        (learning,) = client.intent_layer.list_learnings("shop")
-        assert learning.id in ended["systemMessage"]
-        assert (learning.title, list(learning.paths)) == ("Rates are percentages", ["src/money.py"])
-        assert learning.detail == "TAX is in percent.\nDivide by 100 before you multiply."
-        (intent,) = client.list_intents(agent="alice", correlation_id="toolu_01DEF456")
-        assert (intent.intent, list(intent.paths)) == ("Edit src/money.py", ["src/money.py"])
-        assert intent.closing.outcome == types_pb2.OUTCOME_SUCCESS
 
 
 def test_an_approval_may_be_left_to_the_server(shop: Shop) -> None:

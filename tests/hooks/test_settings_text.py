@@ -27,8 +27,9 @@ groups = st.builds(
     st.lists(other_hooks, min_size=1, max_size=3),
 )
 # Containers for hooks that are empty say nothing, and one that is emptied cannot be told from them.
+# Agents without groups have hooks in their places.
 hook_settings = st.dictionaries(
-    st.sampled_from([*WANTED, "Notification"]), st.lists(groups, min_size=1, max_size=3), min_size=1
+    st.sampled_from([*WANTED, "Notification"]), st.lists(groups | other_hooks, min_size=1, max_size=3), min_size=1
 )
 settings = st.dictionaries(st.text().filter(lambda key: key != "hooks"), values, max_size=4)
 layouts = st.sampled_from([{}, {"indent": 2}, {"indent": 4}, {"indent": "\t"}, {"separators": (" ,  ", " :\t")}])
@@ -71,6 +72,17 @@ def test_installing_changes_nothing_else_and_is_idempotent(text: str, ending: st
         added = [WANTED[event]] if event in WANTED else []
         assert after["hooks"][event] == before.get("hooks", {}).get(event, []) + added
     assert install_hooks(installed, WANTED, is_ours) == installed
+
+
+@given(texts, endings)
+def test_hooks_without_groups_are_put_in_and_taken_out_to_the_byte(text: str, ending: str) -> None:
+    hook = {"type": "command", "command": "cstp hook claude-code", "timeout": 15}
+    wanted = {"SessionStart": hook, "PreToolUse": {**hook, "matcher": "Write"}}
+    installed = install_hooks(text + ending, wanted, is_ours)
+    for event in wanted:
+        assert json.loads(installed)["hooks"][event][-1] == wanted[event]
+    assert install_hooks(installed, wanted, is_ours) == installed
+    assert remove_hooks(installed, is_ours) == text + ending
 
 
 @given(texts)

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import ConfigError
-from cstp_grpc.hooks.tool_rules import DEFAULT_TOOLS, ToolQuestion, ToolRules, path_in_project
+from cstp_grpc.hooks.claude_code import TOOLS
+from cstp_grpc.hooks.tool_rules import OWN_MCP_TOOLS, ToolQuestion, ToolRules, path_in_project
 
-RULES = ToolRules.parse(DEFAULT_TOOLS)
+RULES = ToolRules.parse(TOOLS)
 RULE = {"tool": "Deploy*", "ask": "announce", "description": "Deploy {service}", "category": "deployment"}
 
 
@@ -46,7 +47,33 @@ def test_a_path_outside_of_the_project_is_in_the_words_only() -> None:
 def test_other_tools_are_checked_by_name_and_arguments() -> None:
     assert ask("mcp__a__b", n=1, t="ä").description == 'Call mcp__a__b with {"n": 1, "t": "ä"}'
     assert ask("Task", prompt="x") == ToolQuestion("check", 'Call Task with {"prompt": "x"}')
-    assert ask("mcp__cstp__check_action").ask == "nothing"
+
+
+def test_a_call_without_any_argument_that_its_rule_names_is_described_in_full() -> None:
+    assert ask("Edit", path="a.py").description == 'Call Edit with {"path": "a.py"}'
+    assert ask("Bash", command="").description == 'Call Bash with {"command": ""}'
+
+
+@pytest.mark.parametrize("tool", OWN_MCP_TOOLS)
+def test_the_own_tools_are_not_judged_and_others_of_a_server_of_that_name_are(tool: str) -> None:
+    assert ask(f"mcp__cstp__{tool}").ask == "nothing"
+    assert ask(f"mcp__cstp__{tool}_").ask == "check"
+    assert ask(f"mcp__cstp2__{tool}").ask == "check"
+
+
+def test_the_own_tools_are_those_that_are_served() -> None:
+    pytest.importorskip("mcp")
+    from cstp_grpc.mcp_server.tools import TOOLS as SERVED
+
+    assert [tool.name for tool in SERVED] == list(OWN_MCP_TOOLS)
+
+
+def test_all_paths_of_a_call_are_announced() -> None:
+    rules = ToolRules.parse({"tools": [{"tool": "*", "ask": "announce", "description": "Edit {f}", "paths": ["f"]}]})
+    inside = rules.question_about("x", {"f": ["/project/a", "b/c"]}, "/project")
+    assert inside == ToolQuestion("announce", "Edit a, b/c", ("a", "b/c"))
+    outside = rules.question_about("x", {"f": ["/project/a", "/etc/passwd"]}, "/project")
+    assert outside == ToolQuestion("announce", "Edit /project/a, /etc/passwd", ("a",))
 
 
 @pytest.mark.parametrize(

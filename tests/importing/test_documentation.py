@@ -32,7 +32,7 @@ def examples() -> list[tuple[dict[str, str], str]]:
 
 
 def told(parsed: ParsedRecord, names: set[str], base: str) -> dict[str, PlainValue]:
-    """Return what the guide tells of a record, as far as it does."""
+    """Return the fields of a record that the guide states."""
     content, links = parsed.record.content, parsed.record.links
     facts: dict[str, PlainValue] = {
         "source": parsed.record.source,

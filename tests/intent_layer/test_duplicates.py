@@ -136,6 +136,7 @@ def test_what_came_from_the_same_report_is_certain() -> None:
     assert duplicate.text.startswith("### Routes are matched in order")
 
 
+@pytest.mark.slow
 def test_of_very_many_the_likeliest_are_shown() -> None:
     node = parse_node(
         "## Pitfalls\n" + "- Bind the receiver to handlers\n" * 20_000 + "- Bind the receiver\n", "AGENTS.md"

@@ -260,6 +260,7 @@ def test_what_was_read_before_the_time_was_up_holds(
     assert next(filter(None, found), {}) == {"src": StaleNode("2026-01-02", 1, ("src/a.py",))}
 
 
+@pytest.mark.slow
 def test_a_large_project_is_read_in_one_go(tmp_path: Path) -> None:
     repository = new_repository(tmp_path)
     nodes = write_large_tree(tmp_path, folders=2_000, nodes=500)

@@ -86,7 +86,7 @@ class Shop:
         return learning.id
 
     def files(self) -> dict[str, bytes]:
-        """Return what the project holds; what reviews lock holds nothing."""
+        """Return the files of the project without the lock file of reviews."""
         files = {path.relative_to(self.root).as_posix(): path for path in self.root.rglob("*") if path.is_file()}
         return {name: path.read_bytes() for name, path in files.items() if not name.endswith(LOCK_FILE)}
 

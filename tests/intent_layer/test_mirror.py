@@ -23,6 +23,8 @@ from tests.decisions.journals import JournalKit
 from tests.intent_layer.trees import write_tree
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.above_stores
+
 AGENT = "intent-layer"
 API = """\
 ## Purpose

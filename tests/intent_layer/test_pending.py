@@ -387,6 +387,7 @@ def complete_until(learnings: LearningStore, done: threading.Event) -> Iterator[
         yield len(page.items)
 
 
+@pytest.mark.slow
 def test_of_a_thousand_reports_at_once_none_is_lost(project: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(PROCESSES, timeout=60)

@@ -18,8 +18,9 @@ from cstp_grpc.intent_layer.model import (
     PendingReports,
     SectionPart,
 )
-from cstp_grpc.intent_layer.node_document import count_tokens, parse_node
+from cstp_grpc.intent_layer.node_document import parse_node
 from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.token_estimate import count_tokens
 from tests.intent_layer.trees import write_tree
 
 REPORT = ".intent-layer/mistakes/pending/PITFALL-2026-02-06-a1b2c3d4e5f60718-4567.md"

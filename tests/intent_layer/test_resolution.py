@@ -27,8 +27,9 @@ from cstp_grpc.intent_layer.model import (
     ResolvedContext,
     UnreadableReportFile,
 )
-from cstp_grpc.intent_layer.node_document import count_tokens, parse_node, section_key
+from cstp_grpc.intent_layer.node_document import parse_node, section_key
 from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.token_estimate import count_tokens
 from tests.example_counts import examples
 from tests.intent_layer.trees import folder_paths, write_large_tree, write_tree
 

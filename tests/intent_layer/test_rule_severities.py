@@ -55,7 +55,7 @@ def test_the_file_sets_and_what_is_given_goes_before_it(tmp_path: Path) -> None:
         ("- rules\n", 1),
         ("rules:\n  stale: off\n  - x\n", 3),
         ("a: &a [*a]\n", 1),
-        ("[" * 20_000, 1),
+        pytest.param("[" * 20_000, 1, marks=pytest.mark.slow),
         ("caf\udce9".encode(errors="surrogateescape").decode("latin-1"), 1),
         ("x" * 70_000, 1),
     ],

@@ -77,6 +77,7 @@ def test_headings_items_and_paragraphs_begin_entries(text: str, expected: list[t
     assert split_entries(text) == expected
 
 
+@pytest.mark.slow
 def test_however_many_entries_are_called_the_same_each_has_its_source() -> None:
     text = "## Pitfalls\n\n### a 2\n\n" + "### a\n" * 20_000
     assert len({record.source for record in import_records("shop", node_of(text))}) == 20_001

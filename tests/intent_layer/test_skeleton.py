@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, Unavailable
 from cstp_grpc.intent_layer.context_resolution import PROTOCOL_SECTIONS, REQUIRED_SECTIONS
 from cstp_grpc.intent_layer.model import FindingSeverity, NodeSkeleton
-from cstp_grpc.intent_layer.node_document import count_tokens, parse_node, section_key
+from cstp_grpc.intent_layer.node_document import parse_node, section_key
 from cstp_grpc.intent_layer.node_skeleton import create_node, node_skeleton
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.intent_layer.validation import validate_nodes
 from cstp_grpc.intent_layer.validation_rules import TARGET_TOKENS
+from cstp_grpc.token_estimate import count_tokens
 from tests.example_counts import examples
 from tests.intent_layer.trees import write_tree
 

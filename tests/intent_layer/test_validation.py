@@ -459,6 +459,7 @@ def test_hostile_text_is_judged_all_the_same(tmp_path: Path, text: str) -> None:
     assert all(isinstance(finding, ValidationFinding) and finding.message.isprintable() for finding in findings)
 
 
+@pytest.mark.slow
 def test_all_nodes_of_a_large_project_are_judged(tmp_path: Path) -> None:
     nodes = write_large_tree(tmp_path)
     assert len({finding.file for finding in validate_nodes(ProjectTree(tmp_path))}) == len(nodes)

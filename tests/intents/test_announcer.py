@@ -14,22 +14,23 @@ from cstp_grpc.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, passes_filter
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
-from cstp_grpc.decisions.search.recent_results import SearchParameters
 from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured
+from cstp_grpc.decisions.search.search_results import SearchParameters
 from cstp_grpc.enums import DecisionStatus, Stakes, Visibility
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
 from cstp_grpc.guardrails.checker import GuardrailChecker, RuleSnapshot
 from cstp_grpc.guardrails.model import NO_CODE, Action, CodeFacts, Verdict
 from cstp_grpc.intents.announcer import Announcer, Feedback
-from cstp_grpc.intents.model import Announcement, CodeContext, Intent, IntentFilter
+from cstp_grpc.intents.model import Announcement, CodeContext, Intent, IntentFilter, SuggestionBars
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.intents.background import KnownBackground
 from tests.intents.related import build_related
 from tests.lanes import ObservedLane
+
+pytestmark = pytest.mark.above_stores
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
 CLEAR = Verdict((), (), 5, "rules@1", allowed=True)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.enums import DecisionStatus, Visibility
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
-from cstp_grpc.intents.messages import MatchMessages, similar_decision_message
+from cstp_grpc.intents.servicer import MatchMessages, similar_decision_message
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

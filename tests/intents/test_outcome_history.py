@@ -1,38 +1,30 @@
-"""What guardrails read of the past: what counts, for whom, and that memory always agrees with the journal."""
+"""What guardrails read of the past: what counts, and for whom."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import event
 
-from cstp_grpc.decisions.model import DecisionContent, ImportRecord, Links, SourceLinks
+from cstp_grpc.decisions.model import DecisionContent, ImportRecord, SourceLinks
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.enums import Outcome, Visibility
+from cstp_grpc.enums import Outcome
 from cstp_grpc.errors import QueryFailed
 from cstp_grpc.guardrails.history import (
     HistoryMeasure,
     HistoryQuery,
+    HistoryRequest,
     HistoryScope,
     HistorySubject,
-    PastOutcome,
-    StatedHistory,
 )
-from cstp_grpc.guardrails.history_lookup import HistoryRequest
-from cstp_grpc.intents.model import Intent, IntentClosing
-from cstp_grpc.intents.outcome_history import OutcomeHistory
-from cstp_grpc.intents.outcomes import OutcomeChanges, OutcomeState, OutcomeStore, decision_source, intent_source
+from cstp_grpc.intents.recent_outcomes import OutcomeChanges, OutcomeState, decision_source, intent_source
 from cstp_grpc.intents.sql_outcomes import (
     CHANGED_DECISIONS,
     DELETED,
@@ -43,95 +35,13 @@ from cstp_grpc.intents.sql_outcomes import (
     STATE,
     SqlOutcomeStore,
 )
-from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import ServerWriter
-from tests.decisions.journals import JournalKit
-from tests.lanes import ObservedLane
-
-HOUR, DAY = 3_600, 86_400
-SCOPES = [(), (HistoryScope.AGENT,), (HistoryScope.CATEGORY,), (HistoryScope.CATEGORY, HistoryScope.PROJECT)]
-QUERIES = tuple(
-    HistoryQuery(scopes, measure, seconds)
-    for scopes in SCOPES
-    for measure in HistoryMeasure
-    for seconds in (30, HOUR, 30 * DAY)
+from tests.intents.past_outcomes import DAY, SHARED, PastKit
+from tests.intents.test_outcomes_in_memory import (
+    QUERIES,
 )
-SHARED, PRIVATE = Visibility.SHARED, Visibility.PRIVATE
-
-
-@dataclass
-class Known:
-    """An outcome as the test remembers it."""
-
-    past: PastOutcome
-    at: datetime
-    visibility: Visibility
-    decision_id: str | None = None
-    tags: tuple[str, ...] = ()
-
-
-class PastKit(JournalKit):
-    """A journal and intents, with memories of their outcomes as servers have them."""
-
-    def __init__(self, database: Database, writer: GroupCommitWriter, policy: ReadPolicy = SHARE_WITH_ALL) -> None:
-        super().__init__(database, writer)
-        self.database, self.writer, self.policy = database, writer, policy
-        self.intents = SqlIntentStore(database)
-        self.numbers = count()
-        self.lane = ObservedLane()
-
-    def server(self, store: OutcomeStore | None = None, policy: ReadPolicy | None = None) -> OutcomeHistory:
-        return OutcomeHistory(
-            store or SqlOutcomeStore(self.database), policy or self.policy, lambda: self.clock.now, self.lane
-        )
-
-    def record(self, agent: str = "ada", outcome: Outcome | None = None, **fields: Any) -> str:
-        """Record a decision of some outcome now."""
-        content = DecisionContent(**({"title": "Deploy it", "category": "deployment", "outcome": outcome} | fields))
-        return self.journal.record(content, Links(), agent, "r-1").id
-
-    def review(self, decision_id: str, outcome: Outcome, agent: str = "ada") -> None:
-        self.journal.review(decision_id, outcome, None, agent, "r-2")
-
-    def close(
-        self,
-        agent: str = "ada",
-        outcome: Outcome = Outcome.FAILURE,
-        category: str | None = "deployment",
-        visibility: Visibility = PRIVATE,
-        decision_id: str | None = None,
-        project: str | None = None,
-        correlation_id: str | None = None,
-    ) -> None:
-        """Announce an intent and close it."""
-        now = self.clock()
-        announced = Intent(
-            agent,
-            correlation_id or f"c-{next(self.numbers)}",
-            "hash",
-            now,
-            category=category,
-            visibility=visibility,
-            project=project,
-        )
-
-        def job(unit_of_work: UnitOfWork) -> None:
-            stored = self.intents.insert_or_get(unit_of_work, announced)
-            self.intents.close(unit_of_work, stored.key, IntentClosing(now, outcome, None, decision_id))
-
-        self.writer.run(job)
-
-    def counts(self, server: OutcomeHistory | None = None, agent: str = "ada", **more: Any) -> dict[str, int]:
-        """Return the counts of the last day by measure."""
-        scopes = more.pop("scopes", (HistoryScope.CATEGORY,))
-        queries = tuple(HistoryQuery(scopes, measure, DAY) for measure in HistoryMeasure)
-        subject = HistorySubject(agent, **({"category": "deployment"} | more.pop("subject", {})))
-        request = HistoryRequest(subject, more.pop("reader", agent), queries)
-        (facts,) = (server or self.server()).read_blocking([request])
-        return {query.measure.value: found for query in queries if (found := facts.count(query))}
 
 
 @pytest.fixture
@@ -457,90 +367,3 @@ def test_no_query_scans_a_table(kit: PastKit, query: Any) -> None:
             plan = connection.exec_driver_sql(f"EXPLAIN {compiled}", values).all()
             scans = [row[0] for row in plan if "Seq Scan" in row[0]]
     assert not scans, plan
-
-
-OPERATIONS = st.tuples(
-    st.sampled_from(["record", "record", "review", "review", "share", "unshare", "delete", "close", "close", "wait"]),
-    st.sampled_from(["ada", "bob"]),
-    st.sampled_from(["deployment", "Deployment", "docs", None]),
-    st.sampled_from(["shop", None]),
-    st.sampled_from([SHARED, PRIVATE]),
-    st.sampled_from(list(Outcome)),
-    st.integers(0, 5),
-)
-
-
-class Model:
-    """What a reader is told, by the simplest means."""
-
-    def __init__(self) -> None:
-        self.decisions: dict[str, Known] = {}
-        self.closings: list[Known] = []
-
-    def outcomes(self, reader: str, now: datetime) -> Iterator[PastOutcome]:
-        """Yield what counts for a reader, each with its age."""
-        decided = {key for key, item in self.decisions.items() if item.past is not NO_OUTCOME}
-        for item in (*self.decisions.values(), *(item for item in self.closings if item.decision_id not in decided)):
-            if item.past is not NO_OUTCOME and (item.past.agent == reader or item.visibility is SHARED):
-                yield replace(item.past, age=(now - item.at).total_seconds())
-
-
-NO_OUTCOME = PastOutcome(Outcome.ABANDONED, 0.0, "nobody")
-
-
-def test_memory_agrees_with_all_that_ever_happened(kit: PastKit) -> None:
-    model, owners = Model(), dict[str, tuple[str, str | None, str | None]]()
-    following, lagging = kit.server(), kit.server()
-    moments = count()
-
-    def apply(operation: tuple[Any, ...]) -> None:
-        kind, agent, category, project, visibility, outcome, chosen = operation
-        ids = sorted(model.decisions)
-        key = ids[chosen % len(ids)] if ids else None
-        if kind == "record":
-            stated = outcome if chosen % 2 else None
-            dated = {"date": kit.clock.now - timedelta(seconds=chosen**5)} if chosen > 2 else {}
-            made = kit.record(agent, stated, category=category, project=project, visibility=visibility, **dated)
-            owners[made] = (agent, category, project)
-            past = NO_OUTCOME if stated is None else PastOutcome(stated, 0.0, agent, category, project)
-            model.decisions[made] = Known(past, dated.get("date", kit.clock.now), visibility)
-        elif kind == "close":
-            kit.close(agent, outcome, category, visibility, key if chosen % 2 else None, project)
-            past = PastOutcome(outcome, 0.0, agent, category, project)
-            model.closings.append(Known(past, kit.clock.now, visibility, key if chosen % 2 else None))
-        elif kind == "wait":
-            kit.clock.now += timedelta(seconds=chosen**5)
-        elif key is not None:
-            owner = owners[key][0]
-            if kind == "review":
-                kit.review(key, outcome, owner)
-                model.decisions[key].past = PastOutcome(outcome, 0.0, *owners[key])
-                model.decisions[key].at = kit.clock.now
-            elif kind == "delete":
-                kit.journal.delete(key, owner, "r-1")
-                del model.decisions[key]
-            else:
-                (kit.journal.share if kind == "share" else kit.journal.unshare)(key, owner, "r-1")
-                model.decisions[key].visibility = SHARED if kind == "share" else PRIVATE
-
-    def check_server(server: OutcomeHistory) -> None:
-        subjects = [
-            (HistorySubject(agent, "deployment", "Shop"), reader) for agent, reader in (("ada", "ada"), ("bob", ""))
-        ]
-        requests = [HistoryRequest(subject, reader, QUERIES) for subject, reader in subjects]
-        for request, facts in zip(requests, server.read_blocking(requests), strict=True):
-            expected = StatedHistory(request.subject, list(model.outcomes(request.reader, kit.clock.now)))
-            assert {query: facts.count(query) for query in QUERIES} == {
-                query: expected.count(query) for query in QUERIES
-            }
-
-    @given(st.lists(OPERATIONS, min_size=1, max_size=12))
-    def check(operations: Sequence[tuple[Any, ...]]) -> None:
-        for operation in operations:
-            apply(operation)
-            check_server(following)
-        if next(moments) % 5 == 0:
-            check_server(lagging)
-            check_server(kit.server())
-
-    check()

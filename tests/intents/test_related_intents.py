@@ -15,7 +15,7 @@ from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
-from cstp_grpc.decisions.search.recent_results import SearchParameters
+from cstp_grpc.decisions.search.search_results import SearchParameters
 from cstp_grpc.embedding.embedder import CachedEmbedder, Vectors
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
@@ -25,10 +25,9 @@ from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action, RuleSet
 from cstp_grpc.intents.announcer import Announcer, Feedback
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
-from cstp_grpc.intents.model import Announcement, Intent, IntentFilter, NoProjects, SharedIntent
+from cstp_grpc.intents.model import Announcement, Intent, IntentFilter, NoProjects, SharedIntent, SuggestionBars
 from cstp_grpc.intents.related_intents import IntentSubject, RecentIntents, RelatedIntents, paths_overlap
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -37,6 +36,8 @@ from tests.guardrails.rulebooks import rule, rule_set
 from tests.intents.background import KnownBackground
 from tests.intents.related import build_recent
 from tests.lanes import ObservedLane
+
+pytestmark = pytest.mark.above_stores
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 REBUILD = "Rebuild the orders search index tonight"
@@ -351,6 +352,7 @@ def test_an_intent_whose_feedback_failed_is_told_once_it_is_announced_again(serv
     assert server.told(PRIVATE, "bob") == [("ada", "c-1")]
 
 
+@pytest.mark.both_databases
 def test_servers_tell_of_what_was_announced_and_closed_on_others(database: Database, writer: GroupCommitWriter) -> None:
     first, second = (Server(database, writer, follows_others=True) for _ in range(2))
     first.announce(SHARED, "ada")
@@ -363,6 +365,7 @@ def test_servers_tell_of_what_was_announced_and_closed_on_others(database: Datab
     assert (closed.intent.closing.outcome, closed.intent.closing.notes) == (Outcome.FAILURE, "The disk was full")
 
 
+@pytest.mark.both_databases
 def test_of_two_agents_that_announce_at_the_same_time_one_is_told(server: Server) -> None:
     async def announce_at_once() -> list[Feedback]:
         return list(
@@ -473,6 +476,7 @@ def test_a_closing_whose_audit_entry_fails_is_not_stored(server: Server) -> None
     assert [item.intent.closing for item in server.announce(SHARED, "bob").related] == [None]
 
 
+@pytest.mark.both_databases
 def test_closings_of_the_same_intent_at_once_are_one(server: Server) -> None:
     server.announce(PRIVATE, "ada")
     other = Server(server.database, server.writer)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.enums import Stakes, Visibility
+from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, QueryFailed
-from cstp_grpc.intents.model import Intent, IntentContended, IntentFilter
+from cstp_grpc.intents.model import Intent, IntentClosing, IntentContended, IntentFilter, IntentKey
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import PageRequest
@@ -73,7 +73,7 @@ Remember = Callable[[Intent], Intent]
 
 
 def remember_on(store: SqlIntentStore, writer: GroupCommitWriter) -> Remember:
-    """Return what stores intents as a server does."""
+    """Return a function that stores intents as a server does."""
 
     def waiting(unit_of_work: UnitOfWork, intent: Intent) -> Intent:
         store.hold(unit_of_work, intent.agent, intent.correlation_id)
@@ -158,7 +158,7 @@ def test_agents_do_not_share_correlation_ids(store: SqlIntentStore, remember: Re
 def remember_at_once(
     store: SqlIntentStore, database: Database, remember: Remember, wanted: list[Intent]
 ) -> list[Intent]:
-    """Return what is stored for intents that reach two servers at the same time."""
+    """Return the intents stored when some reach two servers at the same time."""
     with closing(ServerWriter(database)) as other_server, ThreadPoolExecutor(8) as callers:
         ways = [remember, remember_on(store, other_server)]
         return list(callers.map(lambda pair: ways[pair[0] % 2](pair[1]), enumerate(wanted)))
@@ -425,3 +425,29 @@ def test_what_was_taken_back_is_not_told_to_others(store: SqlIntentStore, rememb
     told = store.announced(INTENT.agent, IntentFilter(), 0, None)
     assert [item.intent.revision for item in told] == [1, 2]
     assert store.newest_number() == told[-1].number
+
+
+@pytest.mark.contract("SqlIntentStore.remove_before")
+def test_old_intents_go_batch_by_batch_and_no_number_is_given_again(
+    store: SqlIntentStore, writer: GroupCommitWriter, remember: Remember
+) -> None:
+    intents = [replace(INTENT, correlation_id=f"c-{n}", received_at=NOON + timedelta(days=n)) for n in range(5)]
+    for intent in intents:
+        remember(intent)
+    closing = IntentClosing(NOON, Outcome.SUCCESS, None, None)
+    writer.run(lambda unit_of_work: store.close(unit_of_work, IntentKey(INTENT.agent, "c-1", 1), closing))
+    newest = store.newest_number()
+
+    def remove(limit: int, days: float) -> int:
+        before = NOON + timedelta(days=days)
+        return writer.run(lambda unit_of_work: store.remove_before(unit_of_work, before, limit))
+
+    assert remove(10, 0) == 0
+    assert remove(1, 2.5) == 1
+    # The one that was closed last stays, and so does the newest of all.
+    assert remove(10, 2.5) == 1
+    assert remove(10, 100) == 1
+    left = {intent.correlation_id for intent in store.page(IntentFilter(), ALL).items}
+    assert left == {"c-1", "c-4"}
+    remember(replace(INTENT, correlation_id="c-5", received_at=NOON))
+    assert store.newest_number() > newest

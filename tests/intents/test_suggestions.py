@@ -15,14 +15,11 @@ from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.decisions.store import DecisionBackground, NeededBackground
 from cstp_grpc.enums import DecisionStatus, Outcome, Severity, Visibility
 from cstp_grpc.guardrails.model import MissingInput, Verdict, Violation
-from cstp_grpc.intents.model import Intent, IntentClosing, SharedIntent
+from cstp_grpc.intents.model import Intent, IntentClosing, SharedIntent, Suggestion, SuggestionBars, SuggestionKind
 from cstp_grpc.intents.related_intents import RelatedIntent
 from cstp_grpc.intents.suggestions import (
     DECISION_SECTION,
     MAX_SUGGESTIONS,
-    Suggestion,
-    SuggestionBars,
-    SuggestionKind,
     SuggestionSources,
     build_suggestions,
     find_needed_background,
@@ -151,10 +148,7 @@ def test_a_suggestion_says_what_it_rests_on() -> None:
 def test_nothing_more_is_read_of_what_is_hardly_relevant_or_of_others() -> None:
     old = match("Old", Outcome.SUCCESS, status=DecisionStatus.SUPERSEDED, score=0.39)
     old = replace(old, superseded_by="New")
-    assert (
-        find_needed_background([old, match("Theirs", agent="bob"), match("Known", notes="x")], "alice", BARS)
-        == NeededBackground()
-    )
+    assert find_needed_background([old, match("Theirs", agent="bob"), match("Known", notes="x")], "alice", BARS) is None
 
 
 def test_a_title_alone_is_not_worth_saying() -> None:
@@ -185,7 +179,7 @@ def test_a_superseded_decision_is_said_to_be_superseded_by_what_and_with_its_les
         match("Use memcached.", Outcome.PARTIAL, "it forgets", status=DecisionStatus.SUPERSEDED),
         superseded_by="Use Redis",
     )
-    assert find_needed_background([new, old], "bob", BARS) == NeededBackground()
+    assert find_needed_background([new, old], "bob", BARS) is None
     assert find_needed_background([old], "bob", BARS) == NeededBackground(successors=("Use memcached.",))
     (alone,) = suggest(old, background=DecisionBackground(successors={"Use memcached.": new.decision}))
     found = suggest(new, old)

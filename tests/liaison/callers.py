@@ -41,7 +41,7 @@ def asked(pillar: str = "content", context: Mapping[str, Any] | None = None) -> 
 
 
 def state(room: Room) -> tuple[Session, Sequence[Event]]:
-    """Return what everybody sees of the session."""
+    """Return the state of the session that everybody sees."""
     return room.sessions.get(GUIDES, "s-1", "ada"), room.history.events(EventFilter(TENANT), 0, 100).events
 
 

@@ -81,6 +81,7 @@ SHARES = st.builds(
     next_attempt_at=st.none() | INSTANTS,
     task_id=st.none() | NAMES,
     delivered_at=st.none() | INSTANTS,
+    traceparent=st.none() | st.just("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
 )
 EVENTS = st.builds(
     Event,

@@ -28,6 +28,8 @@ from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.delivery_kit import CONTEXT, LEASE, NOON, SECOND, TENANT, FakeAgent, Kit, LocalAgent
 from tests.waiting import SECONDS, wait_until
 
+pytestmark = pytest.mark.above_stores
+
 
 @pytest.fixture
 def kit(database: Database, writer: GroupCommitWriter) -> Kit:
@@ -250,6 +252,7 @@ def test_everything_is_delivered_once_however_much_waits(kit: Kit) -> None:
     assert sorted(kit.agents["content"].ids) == sorted(ids)
 
 
+@pytest.mark.both_databases
 def test_two_servers_deliver_nothing_twice(kit: Kit) -> None:
     ids = {f"share-{number}" for number in range(40)}
     for share_id in ids:
@@ -300,6 +303,7 @@ class Counting:
         return self._kit.database.background_snapshot()
 
 
+@pytest.mark.both_databases
 def test_a_look_that_finds_nothing_keeps_nobody_who_writes_waiting(kit: Kit) -> None:
     counting = Counting(kit)
     with kit.delivering(writer=counting, reading=counting.read, refresh_seconds=0.001) as deliverer:
@@ -344,6 +348,7 @@ def test_what_was_not_written_down_is_delivered_again_under_the_same_identifier(
     assert len(kit.events()) == 1
 
 
+@pytest.mark.both_databases
 def test_what_another_server_wrote_down_first_stays(kit: Kit) -> None:
     share = kit.share()
     slow = kit.agents["content"]

@@ -28,6 +28,8 @@ from tests.databases import ALL_TABLES
 from tests.harness import TOKENS, GrpcCaller, running, settings
 from tests.liaison.room import Room, build_room
 
+pytestmark = pytest.mark.above_stores
+
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 SECRET = "the reports of Ada Lovelace"

@@ -19,6 +19,8 @@ from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import SECONDS, wait_until
 
+pytestmark = pytest.mark.above_stores
+
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 HAPPENED = Event("acme", EventType.MESSAGE_APPENDED, "guide", NOON, session_id="s-1", user_id="u-1")
 ACME = EventFilter("acme")
@@ -142,6 +144,23 @@ def test_a_watch_goes_on_after_the_sequence_that_it_is_given(newsroom: Newsroom)
     assert [sequence(next_event(watch)) for _ in range(3)] == sequences[2:]
 
 
+def test_a_watch_whose_loop_has_ended_is_not_woken(newsroom: Newsroom) -> None:
+    """It was notified while it read, so that it never waited."""
+    happened: list[int] = []
+
+    @contextmanager
+    def read_before_it_happens() -> Iterator[UnitOfWork]:
+        with newsroom.database.read_snapshot() as unit_of_work:
+            yield unit_of_work
+        if not happened:
+            happened.extend(newsroom.happen(feed, HAPPENED))
+
+    feed = newsroom.feed(read=read_before_it_happens)
+    watch = feed.watch(ACME, 0, "alice")
+    assert [sequence(next_event(watch))] == happened
+    newsroom.happen(feed, HAPPENED)
+
+
 def test_without_a_sequence_a_watch_begins_when_it_is_let_in(newsroom: Newsroom) -> None:
     feed = newsroom.feed()
     newsroom.happen(feed, HAPPENED)
@@ -181,6 +200,7 @@ def test_what_does_not_meet_the_conditions_is_not_seen(
     assert watching.seen == [first, second]
 
 
+@pytest.mark.both_databases
 def test_every_watch_sees_all_that_threads_write_at_once_and_in_one_order(newsroom: Newsroom) -> None:
     feed = newsroom.feed()
     watchings = [newsroom.watching(feed.watch(ACME, 0, f"agent-{number}")) for number in range(4)]
@@ -264,6 +284,7 @@ def test_a_server_that_stops_ends_those_who_watch_and_says_why(newsroom: Newsroo
         feed.watch(ACME, 0, "alice")
 
 
+@pytest.mark.both_databases
 def test_what_another_server_wrote_is_seen_without_a_word(newsroom: Newsroom) -> None:
     watching = newsroom.watching(newsroom.feed(refresh_seconds=0.05).watch(ACME, None, "alice"))
     sequences = newsroom.happen(newsroom.feed(), HAPPENED) + newsroom.happen(newsroom.feed(), HAPPENED)

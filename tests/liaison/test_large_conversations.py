@@ -27,6 +27,7 @@ def stub(tmp_path: Path) -> Iterator[liaison_pb2_grpc.LiaisonServiceStub]:
         yield liaison_pb2_grpc.LiaisonServiceStub(channel)
 
 
+@pytest.mark.slow
 def test_sessions_with_large_contexts_are_all_listed_page_by_page(stub: liaison_pb2_grpc.LiaisonServiceStub) -> None:
     opening = from_json({"context": {"numbers": NUMBERS}}, liaison_pb2.OpenSessionRequest)
     assert COUNT * opening.ByteSize() > MAX_MESSAGE_BYTES
@@ -42,6 +43,7 @@ def test_sessions_with_large_contexts_are_all_listed_page_by_page(stub: liaison_
     assert found == [f"s-{number}" for number in reversed(range(COUNT))]
 
 
+@pytest.mark.slow
 def test_messages_with_large_metadata_are_all_listed_page_by_page(stub: liaison_pb2_grpc.LiaisonServiceStub) -> None:
     stub.OpenSession(liaison_pb2.OpenSessionRequest(chat_session_id="s-1"), metadata=ALICE, timeout=TIMEOUT)
     params = {"chat_session_id": "s-1", "role": "user", "content": "Hello", "metadata": {"n": NUMBERS}}
@@ -77,6 +79,7 @@ def test_events_with_large_data_are_all_listed(tmp_path: Path) -> None:
     assert found == 19
 
 
+@pytest.mark.slow
 def test_what_a_session_may_keep_can_be_answered(tmp_path: Path) -> None:
     """With the largest limit that the settings allow."""
     with running(settings(tmp_path, liaison={"max_context_bytes": 327_680})) as app:

@@ -50,7 +50,7 @@ class Wire:
     over_jsonrpc: JsonRpcCaller
 
     def call(self, method: str, agent: str = "alice", /, **params: Any) -> dict[str, Any]:
-        """Return what a call is answered with."""
+        """Return the answer to a call."""
         outcome = self.over_grpc.call(f"liaison.{method}", params, TOKENS[agent])
         assert outcome.result is not None, outcome
         return outcome.result
@@ -108,7 +108,7 @@ def wired(wanted: Settings) -> Iterator[Wire]:
 
 
 def at_once(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """Return what jobs return that begin together, as far as there are callers for them."""
+    """Return the results of jobs that begin together, as far as there are callers for them."""
     together = threading.Barrier(min(CALLERS, len(jobs)))
 
     def begin(job: Callable[[], T], first: bool) -> T:
@@ -129,7 +129,13 @@ def opened(wire: Wire, *pillars: str) -> None:
         wire.call("heartbeat", target_pillar=pillar)
 
 
-@pytest.mark.parametrize("shared", [{"context_to_share": CONTEXT}, {}], ids=["given_context", "whole_context"])
+@pytest.mark.parametrize(
+    "shared",
+    [
+        pytest.param({"context_to_share": CONTEXT}, id="given_context", marks=pytest.mark.slow),
+        pytest.param({}, id="whole_context"),
+    ],
+)
 def test_many_identical_routings_are_one_activation_with_one_answer(shared: dict[str, Any], tmp_path: Path) -> None:
     params = {"target_pillar": "content", "chat_session_id": "s-1", "routing_reason": "Uploads", **shared}
     wanted = settings(tmp_path)
@@ -253,7 +259,7 @@ def tell_all(wire: Wire, agent: str, pillar: str) -> None:
 
 
 def seen(wire: Wire, agent: str) -> dict[str, set[str]]:
-    """Return what an agent sees: what was told to anybody, and which agents anything concerns."""
+    """Return an agent's view: the texts told to anybody, and the agents concerned."""
     session = wire.call("getSession", agent, user_id="u-17")["chat_session"]
     listed = wire.call("listSessions", agent)["chat_sessions"]
     messages = wire.call("listMessages", agent, chat_session_id="s-1")["messages"]

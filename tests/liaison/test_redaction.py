@@ -15,7 +15,7 @@ LARGE = 1_000_000
 
 
 def redacted(context: dict[str, Any], *paths: str, masks: tuple[str, ...] = ()) -> Any:
-    """Return what remains of a context where `paths` are dropped and `masks` are masked."""
+    """Return the rest of a context where `paths` are dropped and `masks` are masked."""
     rules = [RedactionRule(path, mask=False) for path in paths] + [RedactionRule(path, mask=True) for path in masks]
     return Redaction(rules, LARGE).apply(context).context
 
@@ -114,7 +114,7 @@ RULES = st.lists(st.builds(RedactionRule, PATHS, st.booleans()), max_size=4)
 
 
 def by_place(context: dict[str, Any], rules: list[RedactionRule]) -> Any:
-    """Return what remains where each place is asked for whether a rule selects it."""
+    """Return the rest of a context when each place is tested against the rules."""
     selected = {
         mask: {
             node.location for rule in rules if rule.mask is mask for node in jsonpath_rfc9535.find(rule.path, context)

@@ -27,6 +27,7 @@ from cstp_grpc.liaison.model import (
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.delivery import Backlog
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import ServerWriter
@@ -252,6 +253,21 @@ def test_what_was_delivered_is_due_no_more(
     delivered(routing, writer, done)
     assert next_due(routing, reader) == NOON + MINUTE
     assert [share.id for share in take_due(routing, writer, NOON + MINUTE)] == ["later"]
+
+
+@pytest.mark.contract("SqlRoutingStore.read_backlog")
+def test_the_backlog_counts_what_waits_since_it_was_shared(
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
+) -> None:
+    def read() -> Backlog:
+        with reader.read_snapshot() as unit_of_work:
+            return routing.read_backlog(unit_of_work, NOON)
+
+    assert read() == Backlog(0, None)
+    add_share(routing, writer, replace(SHARE, id="nothing to do", next_attempt_at=None))
+    add_share(routing, writer, replace(SHARE, id="later", shared_at=NOON - MINUTE, next_attempt_at=NOON + MINUTE))
+    add_share(routing, writer, replace(SHARE, tenant="other"))
+    assert read() == Backlog(2, NOON - MINUTE)
 
 
 def test_servers_never_take_the_same_share(

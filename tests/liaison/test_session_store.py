@@ -45,6 +45,19 @@ def test_every_session_comes_back_as_it_was(sessions: SqlSessionStore, writer: G
     check()
 
 
+@pytest.mark.contract("SqlSessionStore.count_active")
+def test_active_sessions_of_all_tenants_are_counted(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
+    def count_active() -> int:
+        with sessions.read_snapshot() as unit_of_work:
+            return sessions.count_active(unit_of_work)
+
+    assert count_active() == 0
+    add(sessions, writer)
+    add(sessions, writer, replace(SESSION, tenant="other"))
+    add(sessions, writer, replace(SESSION, id="closed", status=SessionStatus.CLOSED, closed_at=NOON))
+    assert count_active() == 2
+
+
 @pytest.mark.contract("SqlSessionStore.get_small")
 def test_a_session_with_a_large_context_is_not_small(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer)

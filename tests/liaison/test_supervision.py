@@ -33,6 +33,8 @@ from tests.liaison.room import ABSENT, CLAIM, HEARTBEAT, LEASE, Room
 from tests.liaison.servers import PILLARS, Clock, two_rooms
 from tests.waiting import SECONDS
 
+pytestmark = pytest.mark.above_stores
+
 TENANT = "acme"
 THE_GUIDE = TenantCaller("guide-agent", TENANT, "request-1", may_route=True)
 MINUTE = timedelta(minutes=1)
@@ -45,7 +47,7 @@ Rooms = Callable[..., Any]
 
 @pytest.fixture
 def serve(database: Database, writer: GroupCommitWriter, clock: Clock) -> Rooms:
-    """Return what gives two servers with some options, after a session was handed to the agent of content."""
+    """Return a factory of two servers with some options, after a session was handed to the agent of content."""
 
     @contextmanager
     def given(**options: Any) -> Iterator[list[Room]]:
@@ -291,6 +293,7 @@ class Killed(Exception):
     """The server died."""
 
 
+@pytest.mark.both_databases
 def test_another_server_goes_on_where_one_was_killed_before_it_moved_a_session(serve: Rooms, clock: Clock) -> None:
     with serve(fallbacks={"content": Fallback(("insights",), ALL)}) as (here, there):
 
@@ -309,6 +312,7 @@ def test_another_server_goes_on_where_one_was_killed_before_it_moved_a_session(s
         assert (session(there).active_agent, alarms(there)) == ("liaison_insights", ["session_unclaimed"])
 
 
+@pytest.mark.both_databases
 def test_a_session_that_goes_on_while_it_is_moved_stays_where_it_is(serve: Rooms, clock: Clock) -> None:
     with serve(fallbacks={"content": Fallback(("insights",), ALL)}) as (here, there):
         wait(clock, here, 2 * MINUTE)
@@ -423,6 +427,7 @@ def test_a_session_that_no_agent_has_is_not_looked_at(
             assert store.due_holds(unit_of_work, at, 10) == []
 
 
+@pytest.mark.both_databases
 def test_servers_that_look_at_the_same_time_tell_and_move_each_session_once(
     database: Database, writer: GroupCommitWriter, clock: Clock
 ) -> None:

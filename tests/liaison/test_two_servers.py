@@ -256,7 +256,7 @@ class Confirming:
 
 
 def routed_at_once(room: Room, agent: Confirming) -> list[Activation | str]:
-    """Return what becomes of identical routings of which one is with its agent when the others come."""
+    """Return the results of identical routings of which one is with its agent when the others come."""
 
     def route(number: int) -> Activation | str:
         try:

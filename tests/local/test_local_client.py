@@ -116,6 +116,7 @@ def test_a_configured_database_is_used(database_url: str, tmp_path: Path, monkey
         assert remote.get_decision(recorded.id).title == recorded.title
 
 
+@pytest.mark.slow
 def test_processes_that_come_at_once_take_turns(folder: Path) -> None:
     programs = [
         subprocess.Popen([sys.executable, "-c", RECORD_ONE, str(folder), f"agent-{number}"], stdout=subprocess.PIPE)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import httpx2
 import mcp_types
+import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -30,6 +31,8 @@ LEGACY = "legacy"
 MODERN = "2026-07-28"
 MODES = (LEGACY, MODERN)
 """How the client of the SDK speaks the revision of 2025-11-25, by a handshake, and that of 2026-07-28."""
+MODES_OF_COMMANDS = (MODERN, pytest.param(LEGACY, marks=pytest.mark.slow))
+"""The same where a test starts the command for each; `test_tools.py` starts it for both."""
 SECONDS = 60.0
 
 

@@ -73,7 +73,7 @@ def open_session(url: str, token: str = TOKENS["alice"]) -> dict[str, str]:
     return headers
 
 
-@pytest.mark.parametrize("token", [None, "unknown-token"])
+@pytest.mark.parametrize("token", [None, "unknown-token", "no token"])
 def test_without_a_token_that_the_server_knows_nobody_is_let_in(mcp_url: str, token: str | None) -> None:
     refused = post(mcp_url, "this is not even looked at", token)
     assert refused.status_code == 401
@@ -176,6 +176,8 @@ def test_where_the_server_cannot_be_asked_the_token_is_not_called_wrong(unused_t
         answer = post(url)
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "1"
+    # Nobody is known yet: where the server is stays in the log.
+    assert unused_target not in answer.text
 
 
 def test_a_stream_that_broke_off_goes_on_behind_the_last_event(mcp_url: str) -> None:

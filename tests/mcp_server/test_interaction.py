@@ -23,7 +23,7 @@ from cstp_grpc.mcp_server.server_setup import build_mcp_server
 from cstp_grpc.server.app import App
 from tests.event_loops import entered_in_thread
 from tests.harness import TOKENS
-from tests.mcp_server.hosts import MODERN, MODES, SECONDS, Host, authorized_client, text_of
+from tests.mcp_server.hosts import MODERN, MODES, MODES_OF_COMMANDS, SECONDS, Host, authorized_client, text_of
 from tests.waiting import wait_until
 
 DEPLOY = {"intent": "Deploy the shop", "metadata": {"affectsProduction": True}}
@@ -102,7 +102,7 @@ def test_nobody_is_asked_if_the_action_is_allowed(host: Host, arguments: dict[st
     assert person.forms == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", MODES_OF_COMMANDS)
 def test_a_person_is_asked_over_standard_streams(cstp_server: App, mode: str) -> None:
     person = Person(accepting(codeReviewed=True))
     host = Host(cstp_server.target, "stdio", mode)

@@ -82,7 +82,9 @@ def test_what_the_schema_accepts_the_contract_accepts(tool: ContractTool, data: 
     assert {each.proto.rule_id for each in violations} <= BETWEEN_FIELDS
 
 
-@by_tool
+@pytest.mark.parametrize(
+    "tool", [tool for tool in TOOLS if "required" in tool.input_schema], ids=lambda tool: tool.name
+)
 @given(data=st.data())
 def test_what_is_required_is_required_by_the_contract(tool: ContractTool, data: st.DataObject) -> None:
     arguments = data.draw(values_of(tool.input_schema))

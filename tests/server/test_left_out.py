@@ -25,13 +25,16 @@ LEFT_OUT: dict[str, Any] = {
     "intent_layer": {"enabled": False, "projects": [{"name": "shop", "root": "/missing"}]},
     "a2a": {"enabled": False},
     "approvals": {"enabled": False},
+    "auth": {"managed_tokens": {"enabled": False}},
 }
 SERVICES = {
     "liaison.v1.LiaisonService",
     "intent_layer.v1.IntentLayerService",
     "cstp.v1.TaskService",
     "cstp.v1.ApprovalService",
+    "cstp.v1.AdminService",
 }
+TELEMETRY = ("prometheus_client", "opentelemetry", "cstp_grpc.telemetry", "cstp_grpc.server.call_log")
 METHODS = [name for name, method in contract_methods().items() if method.service in SERVICES]
 PUBLIC = [name for name in METHODS if contract_methods()[name].public and not contract_methods()[name].streaming]
 
@@ -47,7 +50,10 @@ app = App(
         grpc={"port": 0},
         embedding={"provider": "lexical"},
         index={"mode": "off"},
-        auth={"tokens": [{"name": "alice", "token": "alice-secret-token"}]},
+        auth={
+            "tokens": [{"name": "alice", "token": "alice-secret-token"}],
+            "managed_tokens": {"enabled": sys.argv[2] == "on"},
+        },
         liaison={"enabled": sys.argv[2] == "on"},
         intent_layer={"enabled": sys.argv[2] == "on"},
         a2a={"enabled": sys.argv[2] == "on"},
@@ -100,6 +106,8 @@ def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) ->
     described = tuple(SERVICE_MODULES[service] for service in sorted(SERVICES))
     modules, threads = started(tmp_path / "off", "off")
     assert not {name for name in modules if name.startswith(rooms + described + unused)}
+    # Nor has anybody asked for metrics, lines of calls or traces.
+    assert not {name for name in modules if name.startswith(TELEMETRY)}
     more, with_all = started(tmp_path / "on", "on")
     assert {room for room in rooms if room in more} == set(rooms)
     # There are no peers and no addresses for callbacks.
@@ -112,6 +120,8 @@ def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) ->
         "liaison-supervision",
         "push",
         "task-removal",
+        "token-retention",
+        "token-uses",
     }
 
 
@@ -178,6 +188,13 @@ def test_the_core_serves_as_before(target: str, bridge_url: str) -> None:
         assert caller.call("cstp.announceIntent", announced | {"project": "shop"}).reason == "NOT_FOUND"
         missing = caller.call("cstp.announceIntent", announced | {"paths": ["src/api.py"]})
         assert (missing.reason, missing.fields) == ("INVALID_ARGUMENT", ("project",))
+
+
+def test_nobody_makes_tokens_where_everyone_is_let_in(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, auth={"enabled": False})
+    assert wanted.disabled_services == {"cstp.v1.AdminService"}
+    with running(wanted) as app:
+        test_a_method_of_what_is_left_out_is_unimplemented(app.target, "cstp.createToken")
 
 
 def test_a_limit_on_a_method_of_what_is_left_out_is_no_mistake(tmp_path: Path) -> None:

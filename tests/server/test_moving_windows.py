@@ -15,14 +15,19 @@ from limits import parse
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 
-from cstp_grpc.server.interceptors.call_limits import MovingWindows, create_shared_memory, window_value_count
+from cstp_grpc.server.interceptors.rate_limits import (
+    MovingWindows,
+    create_shared_memory,
+    machine_seconds,
+    window_value_count,
+)
 
 RATE = parse("4/10 seconds")
 START = 1_000_000.0
 
 TAKE = """
 import sys
-from cstp_grpc.server.interceptors.call_limits import MovingWindows, window_value_count
+from cstp_grpc.server.interceptors.rate_limits import MovingWindows, window_value_count
 
 descriptor, most, tries = map(int, sys.argv[1:])
 windows = MovingWindows(window_value_count(most), descriptor)
@@ -49,10 +54,10 @@ def test_calls_are_admitted_as_by_the_limiter_of_one_process(calls: list[tuple[f
         limiter = MovingWindowRateLimiter(MemoryStorage())
         for pause, server in calls:
             now[0] += pause
-            free_at = servers[server].take(0, RATE.amount, RATE.get_expiry())
-            assert (free_at is None) == limiter.hit(RATE, "agent")
-            if free_at is not None:
-                assert free_at == limiter.get_window_stats(RATE, "agent").reset_time
+            wait = servers[server].take(0, RATE.amount, RATE.get_expiry())
+            assert (wait is None) == limiter.hit(RATE, "agent")
+            if wait is not None:
+                assert now[0] + wait == pytest.approx(limiter.get_window_stats(RATE, "agent").reset_time)
     os.close(descriptor)
 
 
@@ -60,6 +65,19 @@ def test_windows_beside_each_other_count_by_themselves() -> None:
     windows = MovingWindows(2 * window_value_count(2))
     assert [windows.take(0, 2, 60) is None for _ in range(3)] == [True, True, False]
     assert [windows.take(window_value_count(2), 2, 60) is None for _ in range(3)] == [True, True, False]
+
+
+def test_a_clock_that_is_set_keeps_nobody_out(memory: int) -> None:
+    assert MovingWindows(window_value_count(1), memory).take(0, 1, 3600) is None
+    later = MovingWindows(window_value_count(1), memory, clock=lambda: machine_seconds() + 3601)
+    with patch("time.time", lambda: 0.0):
+        assert later.take(0, 1, 3600) is None
+
+
+def test_a_machine_that_has_just_started_admits_calls() -> None:
+    windows = MovingWindows(window_value_count(1))
+    with patch("time.monotonic", lambda: 1.0):
+        assert windows.take(0, 1, 365 * 24 * 3600) is None
 
 
 def start_process(descriptor: int, most: int, tries: int) -> subprocess.Popen[str]:

@@ -17,7 +17,12 @@ from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, bridging, running, 
 FLOOD = 40
 CHECK = "cstp.checkGuardrails"
 ACTION = {"action": {"description": "Deploy the secret thing"}}
-LIMITS = {"enabled": True, "per_agent": "1000/second", "methods": {"cstp.queryDecisions": "1/hour"}}
+LIMITS = {
+    "enabled": True,
+    "per_agent": "1000/second",
+    "wrong_tokens": "1000/second",
+    "methods": {"cstp.queryDecisions": "1/hour"},
+}
 REFUSED: dict[tuple[str, str, str], tuple[str, dict[str, Any], str]] = {
     ("", CHECK, "AUTHENTICATION_REQUIRED"): (CHECK, ACTION, "a-token-of-nobody"),
     ("reader", "cstp.listAuditEntries", "PERMISSION_DENIED"): ("cstp.listAuditEntries", {}, TOKENS["reader"]),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.guardrails.rulebooks import content, rule, write
@@ -71,6 +72,7 @@ def ask(caller: GrpcCaller) -> None:
     assert result(caller, "cstp.getAccess", {})["guardrails"]["count"] == 1
 
 
+@pytest.mark.slow
 def test_every_answer_to_many_threads_is_of_the_version_that_it_names(tmp_path: Path) -> None:
     path = write(tmp_path / "rules.yaml", book(0))
     done = threading.Event()

@@ -52,6 +52,7 @@ TWINS = [{"name": name, "token": "the-same-token"} for name in ("alice", "bob")]
         ({"intent_layer": {"duplicate_threshold": 0}}, "intent_layer.duplicate_threshold"),
         ({"intent_layer": {"refresh_seconds": 0}}, "intent_layer.refresh_seconds"),
         ({"auth": {"enabled": False}, "server": {"host": "::"}}, "auth.enabled: false is accepted on loopback only"),
+        ({"auth": {"enabled": False}, "serve": {"behind_proxy": True}}, "but serve.behind_proxy is true"),
     ],
     ids=[
         "same token",
@@ -67,6 +68,7 @@ TWINS = [{"name": name, "token": "the-same-token"} for name in ("alice", "bob")]
         "duplicates of no likeness",
         "refreshed all the time",
         "open bridge",
+        "open to callers of a proxy",
     ],
 )
 def test_it_is_named(tmp_path: Path, overrides: dict[str, Any], problem: str) -> None:

@@ -55,7 +55,9 @@ def test_a_message_that_does_not_come_in_time_ends_its_call(tmp_path: Path, meth
     assert {(each.reason, each.message) for each in ended} == {("DEADLINE_EXCEEDED", "No message arrived within 0.2 s")}
 
 
-@pytest.mark.parametrize("method", ["cstp.getAccess", "cstp.checkGuardrails", "cstp.importDecisions"])
+@pytest.mark.parametrize(
+    "method", ["cstp.checkGuardrails", "cstp.importDecisions", pytest.param("cstp.getAccess", marks=pytest.mark.slow)]
+)
 def test_callers_that_send_nothing_keep_nobody_else_waiting(tmp_path: Path, method: str) -> None:
     patient = settings(tmp_path, grpc={"message_seconds": 10 * TIMEOUT, "max_calls_per_agent": 100})
     record = journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))

@@ -80,7 +80,7 @@ def serving(folder: Path, *servicers: ServicerRegistration, **overrides: Any) ->
 
 
 def answering(answer: Answer) -> ServicerRegistration:
-    """Return what answers WatchEvents."""
+    """Return the registration of a WatchEvents that gives this answer."""
 
     async def watch(request: liaison_pb2.WatchEventsRequest, context: Context) -> Responses:
         return answer(request, context)

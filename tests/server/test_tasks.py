@@ -63,6 +63,13 @@ def caller(tmp_path: Path, clock: Clock) -> Iterator[GrpcCaller]:
         yield caller
 
 
+@pytest.fixture(scope="module")
+def shared_caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcCaller]:
+    """A caller of a server that tests share, for it keeps no task of theirs."""
+    with serving(settings(tmp_path_factory.mktemp("shared")), Clock()) as caller:
+        yield caller
+
+
 def result(outcome: Outcome) -> dict[str, Any]:
     assert outcome.result is not None, outcome
     return outcome.result
@@ -157,8 +164,10 @@ def test_strangers_are_refused(caller: GrpcCaller, method: str, token: str | Non
         ("cstp.listTasks", {"pageToken": "nonsense"}, "page_token"),
     ],
 )
-def test_what_is_out_of_range_is_named(caller: GrpcCaller, method: str, params: dict[str, Any], field: str) -> None:
-    refused = caller.call(method, params)
+def test_what_is_out_of_range_is_named(
+    shared_caller: GrpcCaller, method: str, params: dict[str, Any], field: str
+) -> None:
+    refused = shared_caller.call(method, params)
     assert (refused.reason, refused.fields) == ("INVALID_ARGUMENT", (field,))
 
 

@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 
 from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.gen.cstp.v1 import intents_pb2, journal_pb2
-from cstp_grpc.server.interceptors.validation import RequestValidator
+from cstp_grpc.server.call_handlers import RequestValidator
 
 
 @pytest.mark.parametrize(

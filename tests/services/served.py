@@ -17,7 +17,7 @@ from cstp_grpc.audit.servicer import AuditService
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.caller import Caller, current_caller
 from cstp_grpc.decisions.journal import Journal
-from cstp_grpc.decisions.journal_feed import JournalFeed
+from cstp_grpc.decisions.journal_reader import JournalFeed
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
@@ -33,9 +33,9 @@ from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader
 from cstp_grpc.intents.announcer import Announcer
+from cstp_grpc.intents.model import SuggestionBars
 from cstp_grpc.intents.servicer import CstpService, QueryLimits, list_intents
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.intents.suggestions import SuggestionBars
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.subscriptions import WatchLimits
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -166,7 +166,7 @@ class Served:
 def answer(
     rpc: grpc_testing.UnaryUnaryServerRpc | grpc_testing.StreamUnaryServerRpc, response: type[ResponseT]
 ) -> ResponseT:
-    """Return what a call is answered with, once it ended well."""
+    """Return the answer to a call that ended well."""
     message, _, code, details = rpc.termination()
     assert code is grpc.StatusCode.OK, details
     assert isinstance(message, response)

@@ -175,6 +175,18 @@ def test_an_engine_may_close_all_connections_and_go_on(
             files.check_thoroughly()
 
 
+STEPS = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, 30_000)),
+    st.tuples(st.just("checkpoint"), st.sampled_from(MODES)),
+    st.tuples(st.just("other writes"), st.integers(0, 30_000)),
+    st.tuples(st.just("other checkpoints"), st.sampled_from(MODES)),
+    st.tuples(st.just("limit"), st.sampled_from([0, 10_000, 1_000_000])),
+    st.tuples(st.just("auto"), st.sampled_from([0, 1, 5, 1000])),
+    st.tuples(st.just("read"), st.just(0)),
+    st.tuples(st.just("vacuum"), st.just(0)),
+)
+
+
 def test_checkpoints_are_no_loss(
     database: Database, writer: GroupCommitWriter, files: DatabaseFiles, path: Path
 ) -> None:
@@ -187,19 +199,8 @@ def test_checkpoints_are_no_loss(
     def set_pragma(pragma: str) -> None:
         writer.run(lambda unit_of_work: unit_of_work.execute(text(f"PRAGMA {pragma}")))
 
-    steps = st.one_of(
-        st.tuples(st.just("write"), st.integers(0, 30_000)),
-        st.tuples(st.just("checkpoint"), st.sampled_from(MODES)),
-        st.tuples(st.just("other writes"), st.integers(0, 30_000)),
-        st.tuples(st.just("other checkpoints"), st.sampled_from(MODES)),
-        st.tuples(st.just("limit"), st.sampled_from([0, 10_000, 1_000_000])),
-        st.tuples(st.just("auto"), st.sampled_from([0, 1, 5, 1000])),
-        st.tuples(st.just("read"), st.just(0)),
-        st.tuples(st.just("vacuum"), st.just(0)),
-    )
-
     @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(60))
-    @given(st.lists(steps, max_size=25))
+    @given(st.lists(STEPS, max_size=25))
     def check(plan: list[tuple[str, int | str]]) -> None:
         with (
             closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other,
@@ -261,6 +262,7 @@ database.close()
 """
 
 
+@pytest.mark.slow
 def test_processes_that_write_to_one_file_do_not_take_each_other_for_a_loss(
     database: Database, writer: GroupCommitWriter, files: DatabaseFiles, database_url: str
 ) -> None:

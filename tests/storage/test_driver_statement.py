@@ -40,6 +40,28 @@ def test_what_it_writes_and_reads_is_as_if_sqlalchemy_did(database: Database) ->
     assert [tuple(found) for found in read] == [tuple(found) for found in stored]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 17, 64, 131])
+def test_rows_that_are_inserted_together_keep_their_order_and_values(database: Database, count: int) -> None:
+    add = CompiledStatement(insert(intents).inline().values(bind_parameters(COLUMNS)), database.dialect)
+    listing = CompiledStatement(LISTING, database.dialect)
+    rows = [("a", str(number), *ROWS[number % 2][2:]) for number in range(count)]
+    with database.open_write_connection() as connection, connection.begin():
+        add.insert_rows(UnitOfWork(connection), [add.prepare(row(values)) for values in rows])
+    with database.read_snapshot() as unit_of_work:
+        assert [tuple(found)[1:] for found in listing.all(unit_of_work, {})] == rows
+
+
+def test_rows_that_are_inserted_together_fail_as_one_would(database: Database) -> None:
+    add = CompiledStatement(insert(intents).inline().values(bind_parameters(COLUMNS)), database.dialect)
+    prepared = [add.prepare(row(("a", number, *ROWS[0][2:]))) for number in ("1", "2", "1")]
+    with (
+        database.open_write_connection() as connection,
+        pytest.raises(IntegrityError),
+        connection.begin(),
+    ):
+        add.insert_rows(UnitOfWork(connection), prepared)
+
+
 def test_values_are_bound_where_they_are_named_and_constants_stay(database: Database) -> None:
     table = intents.c
     add = CompiledStatement(ADD, database.dialect)

@@ -52,6 +52,18 @@ def test_what_was_written_is_gone_and_numbers_begin_again(databases: ReusedDatab
             assert connection.execute("SELECT nextval('outbox_seq_seq')").fetchone() == (1,)
 
 
+def test_a_large_table_is_emptied_with_its_file(databases: ReusedDatabases) -> None:
+    with databases.borrow() as first:
+        change(
+            first,
+            "INSERT INTO liaison_event_counters (tenant, last_sequence) "
+            "SELECT 'tenant-' || number, 1 FROM generate_series(1, 20000) AS number",
+        )
+    with databases.borrow() as again, psycopg.connect(again) as connection:
+        assert again == first
+        assert connection.execute("SELECT pg_relation_size('liaison_event_counters')").fetchone() == (0,)
+
+
 def test_a_test_may_end_all_connections(databases: ReusedDatabases, postgres: PostgresServer) -> None:
     for _ in range(2):
         with databases.borrow() as url:

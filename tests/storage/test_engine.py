@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError, StatementError
 
 from cstp_grpc.decisions.sql_tables import decision_tags
 from cstp_grpc.storage.database import Database, UnsuitableDatabase, open_database
-from cstp_grpc.storage.schema import UtcDateTime
+from cstp_grpc.storage.unit_of_work import UtcDateTime
 from tests.databases import PostgresServer
 
 instants = Table("instants", MetaData(), Column("id", Integer, primary_key=True), Column("at", UtcDateTime))

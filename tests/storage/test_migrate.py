@@ -31,8 +31,7 @@ from cstp_grpc.storage.migration import (
     newest_revision,
 )
 from cstp_grpc.storage.pagination import PageRequest
-from cstp_grpc.storage.schema import CONDITION
-from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.storage.unit_of_work import CONDITION, UnitOfWork
 from tests.databases import ALL_TABLES, POOL_SIZE
 
 

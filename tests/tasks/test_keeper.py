@@ -29,6 +29,8 @@ from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, OPEN, Clock, KeeperKit
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.above_stores
+
 logger = logging.getLogger(__name__)
 
 SUBMITTED, WORKING, COMPLETED = TaskState.SUBMITTED, TaskState.WORKING, TaskState.COMPLETED
@@ -98,6 +100,7 @@ def test_a_task_is_canceled_until_it_is_at_work(kit: KeeperKit) -> None:
     assert kit.save("t-2", COMPLETED, 2).state is COMPLETED
 
 
+@pytest.mark.both_databases
 def test_of_beginning_and_canceling_at_once_one_is_taken(kit: KeeperKit, database: Database) -> None:
     """Also if they reach different replicas."""
     writer = ServerWriter(database)
@@ -126,6 +129,7 @@ def test_a_task_that_is_not_there_cannot_be_replaced(kit: KeeperKit) -> None:
         kit.save(version=1)
 
 
+@pytest.mark.both_databases
 def test_of_many_saves_of_one_version_one_is_taken(kit: KeeperKit, database: Database) -> None:
     """Also where they reach different replicas."""
     kit.save(state=WORKING)

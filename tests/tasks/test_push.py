@@ -14,7 +14,7 @@ from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.enums import PushFormat, TaskState
 from cstp_grpc.errors import Conflict, InvalidArgument, MethodNotFound, NotFound
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.delivery import DeliveryDispatcher
+from cstp_grpc.storage.delivery import Backlog, DeliveryDispatcher
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks import push_notifications
@@ -25,6 +25,8 @@ from tests.databases import ServerWriter
 from tests.tasks.keeping import KEPT, NOON, KeeperKit
 from tests.tasks.pushing import HOOK, OTHER_HOOK, PushKit, config
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.above_stores
 
 WORKING, COMPLETED, FAILED = TaskState.WORKING, TaskState.COMPLETED, TaskState.FAILED
 MINUTE = timedelta(minutes=1)
@@ -371,6 +373,21 @@ def test_nothing_is_sent_for_agents_that_are_not_known_any_more(pushing: PushKit
     assert [entry.error for entry in pushing.trail.entries] == ["UNAVAILABLE"]
 
 
+@pytest.mark.contract("SqlPushStore.read_backlog")
+def test_the_backlog_counts_what_was_caused(pushing: PushKit) -> None:
+    def read() -> Backlog:
+        with pushing.database.read_snapshot() as unit_of_work:
+            return pushing.store.read_backlog(unit_of_work, pushing.clock.now)
+
+    pushing.save(push=config())
+    first = pushing.clock.now
+    # What will be told when the task's time runs out waits too, but is not caused yet.
+    assert (pushing.waiting(), read()) == (2, Backlog(1, first))
+    pushing.clock.now += MINUTE
+    pushing.save(COMPLETED, task_id="t-2", push=config())
+    assert read() == Backlog(2, first)
+
+
 @pytest.mark.contract("SqlPushStore.count_due")
 def test_what_is_too_much_for_an_agent_is_on_record(
     pushing: PushKit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -385,6 +402,7 @@ def test_what_is_too_much_for_an_agent_is_on_record(
     assert "is not sent: 2 wait for its agent already" in caplog.text
 
 
+@pytest.mark.both_databases
 def test_two_servers_share_the_work(pushing: PushKit, other_writer: GroupCommitWriter) -> None:
     for number in range(20):
         pushing.save(COMPLETED, task_id=f"t-{number}", push=config())

@@ -5,29 +5,28 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
+from typing import Final, Protocol
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, build_predicate
 from cstp_grpc.decisions.revision_tokens import REJECT_REVISIONS, RevisionGate
 from cstp_grpc.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
-from cstp_grpc.decisions.search.precedents import (
+from cstp_grpc.decisions.search.ranking import EVIDENCE_TOLERANCE, CandidateRows, ScoredDecision
+from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured, RankedQuery
+from cstp_grpc.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
+from cstp_grpc.decisions.search.search_results import (
+    ChosenMatches,
     MatchGroup,
+    RecentResults,
+    SearchParameters,
+    SearchState,
     choose_precedents,
     group_matches,
     list_matches,
     put_successors_first,
 )
-from cstp_grpc.decisions.search.ranking import EVIDENCE_TOLERANCE, CandidateRows, ScoredDecision
-from cstp_grpc.decisions.search.recent_results import (
-    ChosenMatches,
-    RecentResults,
-    SearchParameters,
-    SearchState,
-)
-from cstp_grpc.decisions.search.relevance import NOTHING_FAVOURED, Favoured, RankedQuery
-from cstp_grpc.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.store import DecisionStore
 from cstp_grpc.embedding.embedder import Embedder
@@ -82,6 +81,35 @@ class SearchDataLoader(Protocol):
         """Load what the matrix lacks, which may take long. Raises QueryFailed and Unavailable."""
 
 
+NOT_MEASURED: Final = nullcontext()
+
+
+class SearchPlan(StrEnum):
+    """How a search is answered."""
+
+    KEPT = "kept"
+    """It was searched before, and nothing has changed since."""
+    EXACT = "exact"
+    """All rows that pass the filters were scored."""
+    INDEX = "index"
+    """Those were that the index proposed."""
+    FALLBACK = "fallback"
+    """All were, because the index failed or others than those that it proposed might belong to the answer."""
+
+
+class SearchObserver(Protocol):
+    """Observes searches, on any thread. It must neither block nor raise."""
+
+    def measure_search(self) -> AbstractContextManager[object]:
+        """Measure the block, which is a search."""
+
+    def measure_proposals(self) -> AbstractContextManager[object]:
+        """Measure the block, in which the index is asked for proposals."""
+
+    def observe_plan(self, plan: SearchPlan, rows: int) -> None:
+        """Note how a search, or a part of it under one filter, was answered, and how many rows were scored for it."""
+
+
 class DecisionSearch:
     """Plans and runs searches. Safe for many threads.
 
@@ -100,6 +128,7 @@ class DecisionSearch:
         overfetch: int,
         revisions: RevisionGate = REJECT_REVISIONS,
         loader: SearchDataLoader | None = None,
+        observer: SearchObserver | None = None,
     ) -> None:
         """Create a search; `loader` fills the matrix before each, None if that is done elsewhere."""
         self._store = store
@@ -110,6 +139,7 @@ class DecisionSearch:
         self._overfetch = overfetch
         self._revisions = revisions
         self._loader = loader
+        self._observer = observer
         self._reads_are_short = store.is_local
         self._outage = OutageLog()
         self._results = RecentResults()
@@ -169,13 +199,16 @@ class DecisionSearch:
         )
         if self._loader is not None:
             self._loader.load()
-        # Read first: results that contain what changes during the search are kept for a state that is over.
-        state = self._read_state()
-        chosen = self._results.find(parameters, state)
-        if chosen is None:
-            chosen = self._choose_matches(parameters, may_grow=may_grow)
-            self._results.keep(parameters, state, chosen)
-        return self._put_in_order(chosen, parameters)
+        with NOT_MEASURED if self._observer is None else self._observer.measure_search():
+            # Read first: results that contain what changes during the search are kept for a state that is over.
+            state = self._read_state()
+            chosen = self._results.find(parameters, state)
+            if chosen is None:
+                chosen = self._choose_matches(parameters, may_grow=may_grow)
+                self._results.keep(parameters, state, chosen)
+            else:
+                self._note_plan(SearchPlan.KEPT, 0)
+            return self._put_in_order(chosen, parameters)
 
     def may_recall(self, parameters: SearchParameters) -> bool:
         """Return whether results of a search are kept, of whatever state, and the state is fast to read."""
@@ -189,7 +222,14 @@ class DecisionSearch:
         if not self.may_recall(parameters):
             return None
         chosen = self._results.find(parameters, self._read_state())
-        return None if chosen is None else self._put_in_order(chosen, parameters)
+        if chosen is None:
+            return None
+        self._note_plan(SearchPlan.KEPT, 0)
+        return self._put_in_order(chosen, parameters)
+
+    def _note_plan(self, plan: SearchPlan, rows: int) -> None:
+        if self._observer is not None:
+            self._observer.observe_plan(plan, rows)
 
     @property
     def _is_loaded(self) -> bool:
@@ -324,10 +364,13 @@ class DecisionSearch:
 
     def rank(self, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> list[ScoredDecision]:
         """Return the top candidates, by the data of the matrix."""
+        plan = SearchPlan.EXACT
         if self._index is not None and len(candidates) > self._exact_limit:
             proposed = self._rank_proposals(self._index, inquiry, limit)
             if proposed is not None:
                 return proposed
+            plan = SearchPlan.FALLBACK
+        self._note_plan(plan, len(candidates))
         return candidates.best(inquiry.ranked, limit, inquiry.min_score, with_exemplars=inquiry.with_exemplars)
 
     def _rank_proposals(self, index: AnnIndex, inquiry: EmbeddedQuery, limit: int) -> list[ScoredDecision] | None:
@@ -335,7 +378,8 @@ class DecisionSearch:
         try:
             # Before the query: what is indexed later is scored as unindexed too, which costs little and loses nothing.
             revision = index.revision
-            ids = index.propose(inquiry.ranked.vector, self._overfetch)
+            with NOT_MEASURED if self._observer is None else self._observer.measure_proposals():
+                ids = index.propose(inquiry.ranked.vector, self._overfetch)
         except IndexUnavailable as error:
             self._outage.begin(error)
             return None
@@ -353,7 +397,10 @@ class DecisionSearch:
             return None
         least = ranked[-1].score if len(ranked) == limit else inquiry.min_score
         bound = known.curve(query).score(last + others + EVIDENCE_TOLERANCE)
-        return ranked if bound < least else None
+        if bound >= least:
+            return None
+        self._note_plan(SearchPlan.INDEX, len(known))
+        return ranked
 
 
 def pool_size(limit: int) -> int:

@@ -249,6 +249,12 @@ class IndexSupervisor:
         """The revision up to which all changes are indexed. Raises IndexUnavailable."""
         return self._ready_index().revision
 
+    @property
+    def ready_revision(self) -> int | None:
+        """The revision up to which all changes are indexed; None while the index is not ready."""
+        index = self._index
+        return None if index is None else index.revision
+
     def propose(self, vector: Vector, count: int) -> list[str]:
         """Return the ids of the most similar decisions, the most similar first. Raises IndexUnavailable."""
         index = self._ready_index()

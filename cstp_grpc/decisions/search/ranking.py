@@ -24,8 +24,7 @@ from cstp_grpc.decisions.search.relevance import (
     RelevanceCurve,
     evidence_of_words,
 )
-from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, Rows, dot_products
-from cstp_grpc.decisions.search.shared_scans import SharedScans
+from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, Rows, SharedScans, dot_products
 from cstp_grpc.decisions.search.word_index import Postings, inverse_document_frequency
 from cstp_grpc.enums import Outcome
 

@@ -91,7 +91,7 @@ MINILM = RelevanceCurve(slope=6.0, midpoint=0.45, spread=0.1)
 something else (slope 6.35, midpoint 0.447)."""
 RELEVANCE_CURVES: Mapping[str, RelevanceCurve] = {"lexical-v1": RelevanceCurve(slope=8.0, midpoint=0.35)}
 """By model; that of the lexical embedder is chosen. Others are centred, so that their similarities are like those of
-all-MiniLM-L6-v2 (`cstp_grpc/embedding/centred_embedder.py`)."""
+all-MiniLM-L6-v2 (`cstp_grpc/embedding/embedder.py`)."""
 
 
 def relevance_curve(model: str) -> RelevanceCurve:

@@ -12,8 +12,8 @@ from typing import Final
 
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.decisions.search.decision_search import LISTED_OF_SERIES, DecisionSearch, MoreResultsNeeded
-from cstp_grpc.decisions.search.recent_results import SearchParameters
 from cstp_grpc.decisions.search.relevance import Favoured
+from cstp_grpc.decisions.search.search_results import SearchParameters
 from cstp_grpc.storage.background_work import WorkPool
 
 MAX_BATCH: Final = 16

@@ -27,8 +27,7 @@ from cstp_grpc.decisions.search.matrix_snapshot import (
 )
 from cstp_grpc.decisions.search.ranking import CandidateRows, PassingRows, ReadableRows
 from cstp_grpc.decisions.search.relevance import RankedQuery
-from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, SharedVectorPool
-from cstp_grpc.decisions.search.shared_scans import SharedScans
+from cstp_grpc.decisions.search.row_vectors import ParallelDotProduct, SharedScans, SharedVectorPool
 from cstp_grpc.decisions.store import ErasedRow, IndexRow, Vector, Vectors
 
 MIN_ROWS_TO_COMPACT = 256
@@ -83,12 +82,9 @@ class VectorMatrix:
         """The revision of each deletion, so that an older change that arrives late is ignored; under the lock too."""
         self._snapshot = MatrixSnapshot.empty(INITIAL_CAPACITY, dimensions, pool)
         self._recent = SnapshotRowCache(self._snapshot)
-        self._version = 0
-
-    @property
-    def version(self) -> int:
-        """How often the matrix has changed; whoever reads it before a search finds at least what it has by then."""
-        return self._version
+        self.version = 0
+        """How often the matrix has changed; whoever reads it before a search finds at least what it has by then. An
+        attribute and not a property, since each search reads it; only `_publish` sets it."""
 
     @property
     def size(self) -> int:
@@ -240,4 +236,4 @@ class VectorMatrix:
         self._snapshot = snapshot
         self._recent = SnapshotRowCache(snapshot)
         # Last: what is found in the former snapshot must never count as found in this one.
-        self._version += 1
+        self.version += 1

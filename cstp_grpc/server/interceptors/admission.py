@@ -1,24 +1,45 @@
-"""Admission of inbound calls before their message is read: deadlines, bearer tokens, permissions."""
+"""Admission of inbound calls: deadlines, and bounds on calls in progress, waiting calls and open streams."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
+import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import grpc
 
-from cstp_grpc.caller import ANONYMOUS, RELAYED_READER, Caller, current_caller
-from cstp_grpc.config import TokenSettings
-from cstp_grpc.contract.call_scope import HOP_METADATA_KEY
-from cstp_grpc.contract.methods import RpcMethod, missing_permission_error, required_permissions
-from cstp_grpc.enums import DEFAULT_TENANT, Permission
-from cstp_grpc.errors import AuthenticationRequired, DeadlineExceeded
+from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.rate_limit_headers import LIMIT_KEY, POLICY_KEY, REMAINING_KEY, RESET_KEY
+from cstp_grpc.errors import DeadlineExceeded, RateLimited, Unavailable
+from cstp_grpc.server.interceptors.load_shedding import DEFERRABLE_METHODS, URGENT_METHODS, LoadShedder
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitState:
+    """A limit of calls in a moving window, and how much of it a caller has left."""
+
+    limit: int
+    remaining: int
+    reset_seconds: float
+    """Seconds until more calls remain than now; 0 if none was counted."""
+    window_seconds: int
+
+    def to_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the metadata that tell it."""
+        return (
+            (LIMIT_KEY, str(self.limit)),
+            (REMAINING_KEY, str(max(self.remaining, 0))),
+            (RESET_KEY, str(max(math.ceil(self.reset_seconds), 0))),
+            (POLICY_KEY, f"{self.limit};w={self.window_seconds}"),
+        )
 
 
 @dataclass(slots=True)
@@ -32,6 +53,16 @@ class InboundCall:
     repeated_keys: frozenset[str] = frozenset()
     """The keys that were sent more than once; `metadata` has the last value of each."""
     agent: str | None = None
+    is_still_valid: Callable[[], bool] | None = None
+    """Tells whether the credential would still be accepted; None for one that holds as long as the process."""
+    rate_limit: RateLimitState | None = None
+    """The rate limit that it counted for; None if it was not counted."""
+    span: object | None = None
+    """What a tracer has begun for it."""
+    trace_id: str | None = None
+    """The trace of its span, 32 hexadecimal digits; None if none is recorded."""
+    started: float = 0.0
+    """When it began, in seconds of `time.perf_counter`; 0 where nobody observes calls."""
 
 
 class AdmissionStep(Protocol):
@@ -65,73 +96,151 @@ def refuse_expired(call: InboundCall) -> None:
         raise DeadlineExceeded("The deadline passed before the call was begun")
 
 
-AUTHORIZATION_HEADER = "authorization"
-TOKEN_HINT = "send `authorization: Bearer TOKEN` with a token from the server's configuration"  # noqa: S105
+RETRY_SECONDS = 0.5
+"""Retry delay for calls beyond the limit. Chosen: a call in progress usually ends within it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenIdentity:
-    """The agent that a token identifies, with its permissions and tenant."""
+class CallsInProgress:
+    """Limits the calls in progress, of each agent and of all, and under load those that can wait.
 
-    name: str
-    permissions: frozenset[Permission]
-    tenant: str
-
-
-ANONYMOUS_IDENTITY = TokenIdentity(ANONYMOUS, frozenset(Permission), DEFAULT_TENANT)
-"""The identity of all callers if authentication is disabled."""
-
-
-class Authenticator:
-    """Identifies callers by their bearer tokens and checks their permissions.
-
-    Tokens are stored and compared as SHA-256 digests, so that neither memory nor timing discloses them. `tokens` None
-    admits everyone. Raises ValueError for a method without a permission in the contract.
+    For one event loop.
     """
 
-    def __init__(self, tokens: Iterable[TokenSettings] | None, methods: Iterable[RpcMethod]) -> None:
-        self._required = required_permissions(methods)
-        self._agents = (
-            None
-            if tokens is None
-            else {
-                token_digest(token.token.get_secret_value()): TokenIdentity(token.name, token.permissions, token.tenant)
-                for token in tokens
-            }
-        )
+    def __init__(self, per_agent: int, overall: int, shedder: LoadShedder | None = None) -> None:
+        self._per_agent = per_agent
+        self._overall = overall
+        self._shedder = shedder
+        self._counts: dict[str, int] = {}
+        self._total = 0
+        self._idle: asyncio.Event | None = None
 
-    def __call__(self, call: InboundCall) -> None:
-        """Set the current caller for the rest of the call's task.
+    @property
+    def total(self) -> int:
+        """How many calls are in progress."""
+        return self._total
 
-        Raises AuthenticationRequired, also for a repeated header even if none is needed, and PermissionDenied.
+    @property
+    def shed_count(self) -> int:
+        """How many calls were refused under load."""
+        return 0 if self._shedder is None else self._shedder.shed_count
+
+    async def wait_until_idle(self) -> None:
+        """Wait until no call is in progress."""
+        self._idle = asyncio.Event()
+        # `leave` sees the event that was just set up, since nothing is awaited in between.
+        if self._total:
+            await self._idle.wait()
+
+    # Two methods instead of a context manager, which would cost each call five frames more.
+    def enter(self, agent: str, method: str) -> None:
+        """Count a call as in progress until `leave`. Raises RateLimited beyond a limit, and if it is shed."""
+        count = self._counts.get(agent, 0)
+        if count >= self._per_agent:
+            raise too_many_calls_error("of this agent", self._per_agent, "max_calls_per_agent")
+        if self._total >= self._overall:
+            raise too_many_calls_error("of all agents", self._overall, "max_calls")
+        if self._shedder is not None:
+            if method in DEFERRABLE_METHODS:
+                self._shedder.enter()
+            elif method in URGENT_METHODS:
+                self._shedder.note_urgent()
+        self._counts[agent] = count + 1
+        self._total += 1
+
+    def leave(self, agent: str, method: str) -> None:
+        """End a call that `enter` has counted."""
+        if self._shedder is not None and method in DEFERRABLE_METHODS:
+            self._shedder.leave()
+        self._total -= 1
+        count = self._counts[agent] - 1
+        if count:
+            self._counts[agent] = count
+        else:
+            # Otherwise the dict would keep an entry for each agent that ever called.
+            del self._counts[agent]
+        if self._idle and not self._total:
+            self._idle.set()
+
+
+def too_many_calls_error(whose: str, limit: int, setting: str) -> RateLimited:
+    """Return the error for a call beyond a limit."""
+    return RateLimited(
+        f"Too many calls {whose} are in progress: the limit is {limit} (grpc.{setting}); wait for answers",
+        retry_after=RETRY_SECONDS,
+    )
+
+
+class WaitingCalls:
+    """Limits calls without authentication that wait for a message: the oldest is evicted for a new one.
+
+    If the new one were refused, idle connections of strangers could block health checks. For one event loop.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limits: OrderedDict[asyncio.Timeout, None] = OrderedDict()
+
+    @contextmanager
+    def add(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """Count a waiting call within the block; its `limit` is brought forward if it is evicted."""
+        if len(self._limits) >= self._most:
+            oldest, _ = self._limits.popitem(last=False)
+            oldest.reschedule(asyncio.get_running_loop().time())
+        self._limits[limit] = None
+        try:
+            yield
+        finally:
+            self._limits.pop(limit, None)
+
+
+class OpenStreams:
+    """Tracks open response streams; beyond `most`, the oldest is closed. For one event loop."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order in which they were opened."""
+        self._replaced: set[asyncio.Task[Any]] = set()
+        """Tasks that were cancelled for a newer stream and have not ended yet."""
+        self._interrupted = False
+
+    @property
+    def count(self) -> int:
+        """How many streams are open."""
+        return len(self._tasks)
+
+    @contextmanager
+    def track(self) -> Iterator[None]:
+        """Track the running task as an open stream within the block.
+
+        Raises Unavailable when the server stops, and RateLimited if evicted for another stream.
         """
-        if AUTHORIZATION_HEADER in call.repeated_keys:
-            # Security: a proxy may check one of the values and the server use another, so none is used.
-            raise AuthenticationRequired(f"`authorization` was sent more than once; {TOKEN_HINT}, once")
-        agent = self._identify(call.metadata.get(AUTHORIZATION_HEADER))
-        call.agent = agent.name
-        needed = self._required[call.method.name]
-        if needed is not None and needed not in agent.permissions:
-            raise missing_permission_error(call.method.name, needed, agent.name)
-        reader = RELAYED_READER if HOP_METADATA_KEY in call.metadata else agent.name
-        # For the rest of this task: gRPC runs each call in a task of its own, so that calls cannot see each other's.
-        current_caller.set(Caller(agent.name, reader, agent.permissions, call.request_id, agent.tenant))
+        task = asyncio.current_task()
+        assert task is not None, "streams are answered by tasks"
+        if self._most is not None and len(self._tasks) >= self._most:
+            self._replace_oldest()
+        self._tasks[task] = None
+        try:
+            yield
+        except asyncio.CancelledError:
+            # gRPC also cancels the task when the caller leaves, who needs no status; that one is re-raised.
+            if self._interrupted:
+                raise Unavailable("the server is stopping") from None
+            if task in self._replaced:
+                raise RateLimited(f"Another stream took the place: no more than {self._most} may be open") from None
+            raise
+        finally:
+            self._tasks.pop(task, None)
+            self._replaced.discard(task)
 
-    def _identify(self, header: str | bytes | None) -> TokenIdentity:
-        if self._agents is None:
-            return ANONYMOUS_IDENTITY
-        if not isinstance(header, str):
-            raise AuthenticationRequired(f"No bearer token was sent; {TOKEN_HINT}")
-        scheme, _, token = header.partition(" ")
-        # A look-up by digest takes the same path for every wrong token; its timing depends on the digest only, from
-        # which nothing about a valid token can be learned.
-        known = self._agents.get(token_digest(token.strip())) if scheme.lower() == "bearer" else None
-        if known is None:
-            raise AuthenticationRequired(f"The bearer token is not accepted; {TOKEN_HINT}")
-        return known
+    def _replace_oldest(self) -> None:
+        oldest = next(iter(self._tasks))
+        del self._tasks[oldest]
+        self._replaced.add(oldest)
+        oldest.cancel()
 
-
-def token_digest(token: str) -> bytes:
-    """Return the SHA-256 digest of a token."""
-    # No slow password hash: tokens are long and random, and every call is authenticated.
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+    def cancel_all(self) -> None:
+        """Cancel all streams, including those whose callers do not read."""
+        self._interrupted = True
+        for task in self._tasks:
+            task.cancel()

@@ -50,7 +50,12 @@ class RichStatus(grpc.Status):
     trailing_metadata: tuple[tuple[str, str | bytes], ...]
 
 
-def to_status(error: errors.CstpError, request_id: str, remaining: float | None = None) -> RichStatus:
+def to_status(
+    error: errors.CstpError,
+    request_id: str,
+    remaining: float | None = None,
+    further_metadata: tuple[tuple[str, str], ...] = (),
+) -> RichStatus:
     """Return the status of an error, with ErrorInfo, and BadRequest, PreconditionFailure and RetryInfo where needed.
 
     `remaining` is the seconds until the caller's deadline, or None without one.
@@ -70,6 +75,7 @@ def to_status(error: errors.CstpError, request_id: str, remaining: float | None 
         (STATUS_KEY, status.SerializeToString()),
         (REQUEST_ID_KEY, request_id),
         *retry_pushback_metadata(error, remaining),
+        *further_metadata,
     )
     return RichStatus(code, error.message, trailing)
 
@@ -118,4 +124,5 @@ class ErrorReporter:
         else:
             logger.error("%s %s failed unexpectedly", call.request_id, call.method.name, exc_info=error)
             failure = InternalError("Something unforeseen happened; the server's log tells more under the request id")
-        return to_status(failure, call.request_id, call.context.time_remaining())
+        limit = () if call.rate_limit is None else call.rate_limit.to_metadata()
+        return to_status(failure, call.request_id, call.context.time_remaining(), limit)

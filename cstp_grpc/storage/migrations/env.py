@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from cstp_grpc.storage.schema import metadata
+from cstp_grpc.storage.unit_of_work import metadata
 
 # The transaction is real on SQLite too, because the engine begins it in the driver's stead.
 context.configure(

@@ -224,10 +224,10 @@ class HttpBinding(Binding):
 
     @abstractmethod
     def result_in(self, operation: str, status: int, content: Any) -> Json | Refusal:
-        """Return what the JSON of an answer says."""
+        """Return the result in the JSON of an answer."""
 
     def event_in(self, content: Any) -> Json | Refusal:
-        """Return what the JSON of an event says."""
+        """Return the event in its JSON."""
         return self.result_in("", 200, content)
 
     def call(
@@ -405,7 +405,7 @@ class Grpc(Binding):
             stream.cancel()
 
     def event_of(self, content: Json) -> Json:
-        """Return what the JSON of an event says."""
+        """Return the event in its JSON."""
         return content
 
     def _events(self, first: Message, stream: Any, headers: dict[str, str]) -> Iterator[Json]:
@@ -467,7 +467,7 @@ def metadata_of(call: Any) -> dict[str, str]:
 
 
 def refusal_of(error: Any) -> Refusal:
-    """Return what the error of a call over gRPC says."""
+    """Return the refusal in the error of a call over gRPC."""
     status = rpc_status.from_call(error)
     assert status is not None, f"no details: {error}"
     details = [json_format.MessageToDict(detail) for detail in status.details]

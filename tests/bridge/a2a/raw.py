@@ -121,7 +121,7 @@ def saying_in_0_3(*parts: Any, **members: Any) -> dict[str, Any]:
 
 
 def events_of(answer: Answer) -> list[Any]:
-    """Return what a whole stream told."""
+    """Return the events of a whole stream."""
     assert answer.headers.get_content_type() == "text/event-stream", answer.body
     lines = answer.body.split(b"\n")
     return [json.loads(line.removeprefix(b"data: ")) for line in lines if line.startswith(b"data: ")]

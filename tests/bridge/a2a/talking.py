@@ -147,7 +147,7 @@ class Slow:
     may: asyncio.Event = field(default_factory=asyncio.Event)
 
     def handler(self, method: RpcMethod) -> grpc.RpcMethodHandler[Any, Any]:
-        """Return what answers a method."""
+        """Return the handler of a method."""
 
         async def answer(_: ProtoMessage, context: grpc.aio.ServicerContext[Any, Any]) -> ProtoMessage:
             self.asked.set()

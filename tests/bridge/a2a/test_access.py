@@ -24,13 +24,13 @@ from tests.harness import Peers, peering
 
 
 def access_of(card: Any) -> Any:
-    """Return what the extension of a card says of its reader."""
+    """Return the access of its reader that the extension of a card states."""
     (params,) = [each["params"] for each in card["capabilities"]["extensions"] if each["uri"] == URI]
     return params["access"]
 
 
 def urls_of(binding: Binding, card: Any) -> dict[str, str]:
-    """Return where a card has its bindings; that of 0.3 has them in members of their own."""
+    """Return the URLs of a card's bindings; a card of 0.3 has them in members of their own."""
     if binding.version == "1.0":
         return {each["protocolBinding"]: each["url"] for each in card["supportedInterfaces"]}
     others = {each["transport"]: each["url"] for each in card.get("additionalInterfaces", [])}
@@ -66,9 +66,13 @@ def test_the_extended_card_tells_what_its_reader_may_do(binding: Binding) -> Non
     assert [access_of(card)["agent"] for card in (alice, reader)] == ["alice", "reader"]
     assert access_of(alice)["permissions"] == sorted(Permission)
     assert access_of(reader)["permissions"] == ["check", "query"]
-    public = {method.name for method in contract_methods().values() if method.public and not method.streaming}
-    assert {skill["id"] for skill in alice["skills"]} == public
-    assert {skill["id"] for skill in reader["skills"]} < public
+    callable_methods = {
+        method.name
+        for method in contract_methods().values()
+        if method.public and not method.streaming and not method.secret_response
+    }
+    assert {skill["id"] for skill in alice["skills"]} == callable_methods
+    assert {skill["id"] for skill in reader["skills"]} < callable_methods
     assert urls_of(binding, alice) == urls_of(binding, reader)
 
 

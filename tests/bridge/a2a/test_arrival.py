@@ -143,6 +143,7 @@ async def test_a_call_that_ends_without_a_request_is_invalid(peers: Peers) -> No
         assert await failure(call) == (grpc.StatusCode.INVALID_ARGUMENT, "a2a-protocol.org", "INVALID_PARAMS")
 
 
+@pytest.mark.slow
 @asynchronous
 async def test_calls_without_a_request_make_room_for_others(peers: Peers) -> None:
     async with AsyncExitStack() as stack:

@@ -23,9 +23,9 @@ from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 
 ADDRESS = "https://agent.example.com"
 PUBLIC = {method.name: method for method in contract_methods().values() if method.public}
-CALLABLE = {name for name, method in PUBLIC.items() if not method.streaming}
+CALLABLE = {name for name, method in PUBLIC.items() if not method.streaming and not method.secret_response}
 """What a message of A2A can call."""
-EXAMPLES = [(name, example) for name, method in PUBLIC.items() if not method.streaming for example in method.examples]
+EXAMPLES = [(name, example) for name, method in PUBLIC.items() if name in CALLABLE for example in method.examples]
 CARD = "/.well-known/agent-card.json"
 OLD_CARD = "/.well-known/agent.json"
 
@@ -36,7 +36,7 @@ def cards(a2a: dict[str, Any] | None = None, **agent: Any) -> AgentCardBuilder:
 
 
 def access(*permissions: str) -> dict[str, Any]:
-    """Return what `cstp.getAccess` answers to an agent with these permissions."""
+    """Return the answer of `cstp.getAccess` to an agent with these permissions."""
     return to_json(
         access_pb2.GetAccessResponse(
             requesting_agent="alice",

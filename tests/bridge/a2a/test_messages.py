@@ -74,6 +74,11 @@ def test_a_call_needs_no_params(call: dict[str, Any]) -> None:
     assert asked(call) == MethodCall("cstp.any", {})
 
 
+@pytest.mark.parametrize("method", ["cstp.createToken", "cstp.rotateToken"])
+def test_a_call_whose_answer_is_a_secret_is_refused_since_tasks_keep_answers(method: str) -> None:
+    assert refused(calling(method, requestId="r")) == "message.parts[0].data.method"
+
+
 def test_metadata_says_more_of_an_intent() -> None:
     given = {
         "category": "deployment",

@@ -45,7 +45,7 @@ def without(values: Json, *names: str) -> Json:
 
 
 def to_configuration(configuration: Json, push_name: str) -> Json:
-    """Return what 0.3 is told beside a message."""
+    """Return the configuration beside a message, as 0.3 has it."""
     told = changed(configuration, taskPushNotificationConfig=to_push_config, returnImmediately=lambda now: not now)
     return renamed(told, taskPushNotificationConfig=push_name, returnImmediately="blocking")
 

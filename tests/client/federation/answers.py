@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cstp_grpc.enums import PeerStatus, Severity
 from cstp_grpc.errors import CstpError
-from cstp_grpc.federation.fan_out import PeerReply
 from cstp_grpc.federation.merge import (
     MergedMatches,
     MergedVerdict,
@@ -21,8 +20,10 @@ from cstp_grpc.federation.merge import (
     build_verdict,
     index_matches,
 )
+from cstp_grpc.federation.peer import PeerReply
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
-from cstp_grpc.guardrails.model import IgnoredInput, Violation
+from cstp_grpc.guardrails.inputs import IgnoredInput
+from cstp_grpc.guardrails.model import Violation
 
 NOON = Timestamp(seconds=1_767_268_800)
 BLOCK, WARN = types_pb2.SEVERITY_BLOCK, types_pb2.SEVERITY_WARN

@@ -102,7 +102,7 @@ def silent_server() -> Iterator[str]:
 
 
 def saying(content: bytes) -> Callable[[socket.socket, threading.Event], None]:
-    """Return what answers the same bytes to whatever comes first, and says no more."""
+    """Return a handler that answers the same bytes to the first data, and then no more."""
 
     def talk(connection: socket.socket, stopping: threading.Event) -> None:
         connection.recv(65536)

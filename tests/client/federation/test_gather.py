@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import Conflict
-from cstp_grpc.federation.fan_out import PeerReply, ask_peers
-from cstp_grpc.federation.peer import Peer
+from cstp_grpc.federation.fan_out import ask_peers
+from cstp_grpc.federation.peer import Peer, PeerReply
 from cstp_grpc.federation.peer_transport import CallMetadata, PeerCallResult, result_of_answer
 from tests.client.federation.servers import (
     ANSWER,

@@ -85,7 +85,7 @@ class Saying:
 
 
 def heard(answer: Message) -> PeerResponse:
-    """Return what comes of the answer of a required peer."""
+    """Return the result of reading the answer of a required peer."""
     peer = Peer(
         "ben",
         Saying(answer),

@@ -15,10 +15,9 @@ from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import STATUS_KEY
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import InvalidArgument, QueryFailed, RateLimited
-from cstp_grpc.federation.fan_out import PeerReply
-from cstp_grpc.federation.fan_out_plan import CallSubject, FanOutLimiter, InboundHop, PeerPolicy, SubjectFilter
+from cstp_grpc.federation.fan_out import CallSubject, FanOutLimiter, InboundHop, PeerPolicy, SubjectFilter
 from cstp_grpc.federation.late_answers import LateReplyCollector
-from cstp_grpc.federation.peer import CancelCall, OnResult, Peer
+from cstp_grpc.federation.peer import CancelCall, OnResult, Peer, PeerReply
 from cstp_grpc.federation.peer_transport import CallMetadata, result_of_answer
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.client.federation.answers import query

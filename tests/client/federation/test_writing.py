@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import Unavailable
-from cstp_grpc.federation.fan_out import PeerReply
 from cstp_grpc.federation.merge import NO_MATCHES, decide_verdict, merge_matches, merge_search_results
+from cstp_grpc.federation.peer import PeerReply
 from cstp_grpc.federation.peer_responses import (
     PeerResponse,
     read_feedback,

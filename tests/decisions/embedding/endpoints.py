@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cstp_grpc.embedding.centred_embedder import UNRELATED_TEXTS
+from cstp_grpc.embedding.embedder import UNRELATED_TEXTS
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from tests.http_servers import HttpHandler, QuietHttpServer, serving_http
 from tests.waiting import SECONDS

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.embedding.centred_embedder import UNRELATED_TEXTS, CentredEmbedder
-from cstp_grpc.embedding.embedder import Vectors
+from cstp_grpc.embedding.embedder import UNRELATED_TEXTS, CentredEmbedder, Vectors
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.errors import QueryFailed
 from tests.waiting import SECONDS

@@ -93,7 +93,7 @@ def test_other_weights_do_not_profit_from_an_earlier_conversion(
         prepare_onnx_model(ModelFiles(folder / "model.safetensors", published.tokenizer), cache)
 
 
-@pytest.mark.parametrize("name", ["model.onnx", WEIGHTS])
+@pytest.mark.parametrize("name", ["model.onnx", pytest.param(WEIGHTS, marks=pytest.mark.slow)])
 def test_a_damaged_conversion_is_replaced(
     name: str, converted: Path, published: ModelFiles, damaged_cache: Path
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_damaged_conversion_is_replaced(
     assert damaged.read_bytes() == whole
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", None])
+@pytest.mark.parametrize("content", [b"{", *(pytest.param(other, marks=pytest.mark.slow) for other in (b"[]", None))])
 def test_a_conversion_without_a_good_receipt_is_replaced(
     content: bytes | None, converted: Path, published: ModelFiles, damaged_cache: Path
 ) -> None:

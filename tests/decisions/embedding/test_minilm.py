@@ -124,6 +124,6 @@ def test_a_file_that_is_no_tokenizer_is_refused(published: ModelFiles, cache: Pa
 
 
 def test_several_threads_make_the_same_vectors(minilm: MiniLmEmbedder, published: ModelFiles, cache: Path) -> None:
-    texts = [f"{number} reasons to " + "measure before deciding " * (number * 7 % 60) for number in range(40)]
+    texts = [f"{number} reasons to " + "measure before deciding " * (number * 7 % 60) for number in range(12)]
     shared = MiniLmEmbedder(published, cache, EmbeddingThreads(1, 3))
     np.testing.assert_allclose(shared.embed(texts), minilm.embed(texts), atol=1e-5)

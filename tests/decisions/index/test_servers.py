@@ -84,6 +84,7 @@ def test_it_answers_until_it_is_stopped_and_can_be_started_again(server: ChildCh
                 http.heartbeat(5.0)
 
 
+@pytest.mark.slow
 def test_a_child_never_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path / "index")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
@@ -96,6 +97,7 @@ def test_a_child_never_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     assert not locked(tmp_path / "index.lock")
 
 
+@pytest.mark.slow
 def test_a_child_that_lives_on_keeps_its_folder(tmp_path: Path, server: ChildChromaServer) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path / "index")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:

@@ -97,6 +97,7 @@ def test_a_killed_server_comes_back_and_search_never_stops(journal: IndexedJourn
     assert len(journal.proposals(PARROTS, 100)) == len(TITLES) + 2
 
 
+@pytest.mark.slow
 def test_a_hanging_server_is_replaced(journal: IndexedJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     journal.record(PARROTS)
     journal.start()
@@ -131,6 +132,8 @@ BREAKAGES: dict[str, Callable[[Path], None]] = {
     "the vectors are gone without a word": lambda folder: shutil.rmtree(segment(folder, "header.bin").parent),
     "everything is gone": lambda folder: shutil.rmtree(folder),
 }
+QUICK_BREAKAGES = ("the database is garbage", "the links are missing")
+"""One of what Chroma notices when it opens the folder, and one of what it notices when it searches."""
 
 MANY = [f"{title} on {day}" for title in TITLES for day in range(100)]
 """Enough for Chroma to write its files, which it does every thousand."""
@@ -158,7 +161,9 @@ def copy_full_journal(full_journal: Path, open_journal: OpenJournal, folder: Pat
     shutil.copytree(full_journal / "index", folder / "index")
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES)
+@pytest.mark.parametrize(
+    "breakage", [pytest.param(name, marks=() if name in QUICK_BREAKAGES else pytest.mark.slow) for name in BREAKAGES]
+)
 def test_a_broken_folder_is_built_anew(
     open_journal: OpenJournal, tmp_path: Path, full_journal: Path, breakage: str
 ) -> None:
@@ -225,6 +230,7 @@ def test_stopping_ends_the_child(journal: IndexedJournal) -> None:
     assert ended(pid)
 
 
+@pytest.mark.slow
 def test_stopping_does_not_wait_for_a_child_that_hangs(
     journal: IndexedJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import RowInsertion, UnitOfWork
+from cstp_grpc.storage.write_jobs import QUIET_PASSES
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 ResultT = TypeVar("ResultT")
@@ -65,8 +66,8 @@ class Things:
 async def begin(coroutine: Coroutine[object, object, ResultT]) -> asyncio.Task[ResultT]:
     """Start a task and return when it waits for the writer, which has its job."""
     task = asyncio.create_task(coroutine)
-    # A job is given to the writer with all others of the same turn of the loop.
-    for _ in range(3):
+    # A job is given to the writer with others that come soon.
+    for _ in range(2 + QUIET_PASSES):
         await asyncio.sleep(0)
     return task
 

@@ -15,7 +15,8 @@ from sqlalchemy import text
 from cstp_grpc.errors import Conflict, InternalError, Unavailable
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
-from cstp_grpc.storage.writer import MAX_BATCH, GroupCommitWriter, WriteJob
+from cstp_grpc.storage.write_jobs import MAX_BATCH, WriteJob
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.storage.writer.jobs import BOUND, Things, TransactionCounter, add, add_and_raise, kept_busy, names
 
 

@@ -13,8 +13,9 @@ import pytest
 from cstp_grpc.errors import Conflict, InternalError, Unavailable
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
+from cstp_grpc.storage.write_jobs import GATHER_SECONDS, QUIET_PASSES
 from cstp_grpc.storage.writer import GroupCommitWriter
-from tests.storage.writer.jobs import BOUND, Ts, add, add_and_raise, begin, kept_busy, names
+from tests.storage.writer.jobs import BOUND, TransactionCounter, Ts, add, add_and_raise, begin, kept_busy, names
 
 # Coroutines
 
@@ -58,6 +59,52 @@ def test_a_commit_wakes_each_loop_once(database: Database, writer: GroupCommitWr
     with asyncio.Runner(loop_factory=Loop) as runner:
         assert runner.run(run()) == [str(number) for number in range(20)]
     assert len(woken) == 1
+
+
+class StoppedClock(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still unless it is set."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_jobs_that_follow_each_other_closely_are_committed_together(writer: GroupCommitWriter) -> None:
+    counter = TransactionCounter()
+
+    async def run() -> list[str]:
+        # Two at once tell that there may be more.
+        tasks = [asyncio.create_task(writer.write(counter.counted(add(name)))) for name in "ab"]
+        for name in "cdefgh":
+            for _ in range(QUIET_PASSES - 1):
+                await asyncio.sleep(0)
+            tasks.append(asyncio.create_task(writer.write(counter.counted(add(name)))))
+        return await asyncio.gather(*tasks)
+
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        assert runner.run(run()) == list("abcdefgh")
+    assert counter.count == 1
+
+
+def test_jobs_do_not_wait_for_others_beyond_a_time(writer: GroupCommitWriter) -> None:
+    begun = threading.Event()
+
+    async def run(loop: StoppedClock) -> None:
+        tasks = [asyncio.create_task(writer.write(lambda _: begun.set())) for _ in range(2)]
+        # One follows in each pass, so that none is ever quiet.
+        for _ in range(20):
+            await asyncio.sleep(0)
+            tasks.append(asyncio.create_task(writer.write(lambda _: None)))
+            loop.now += GATHER_SECONDS / 10
+        # No pass can hand them over while this blocks the loop: they have been.
+        assert begun.wait(BOUND)
+        await asyncio.gather(*tasks)
+
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, StoppedClock)
+        runner.run(run(loop))
 
 
 def test_a_writer_that_closes_refuses_what_it_was_not_given_yet(database: Database) -> None:

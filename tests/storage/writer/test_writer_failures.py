@@ -11,6 +11,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from cstp_grpc.errors import Unavailable
+from cstp_grpc.storage import writer as writer_module
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -112,6 +113,18 @@ class TestPostgres:
             writer.run(add("meanwhile"))
         assert writer.run(add("after")) == "after"
         assert names(database) == {"before", "after"}
+
+    def test_a_database_that_never_answers_keeps_nobody_from_writing_for_ever(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writer_module, "SILENT_SECONDS", 0.1)
+        writer = GroupCommitWriter(database, timeout=0.2)
+        try:
+            with pytest.raises(Unavailable, match="may still be stored"):
+                writer.run(execute("SELECT pg_sleep(600)"))
+            assert writer.submit(add("a")).result(BOUND) == "a"
+        finally:
+            writer.close()
 
     def test_an_error_that_a_job_hides_is_no_success(self, database: Database, writer: GroupCommitWriter) -> None:
         writer.run(add("a"))

@@ -106,6 +106,22 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """An approval has let an action through; the check or announcement has an entry of its own under the same request."""
     AUDIT_EVENT_APPROVAL_EXPIRED: _AuditEvent.ValueType  # 33
     """An approval has expired before it was decided on or used."""
+    AUDIT_EVENT_TOKEN_CREATED: _AuditEvent.ValueType  # 34
+    """A token was made for an agent, or given another secret because the request for it was repeated."""
+    AUDIT_EVENT_TOKEN_ROTATED: _AuditEvent.ValueType  # 35
+    """A token was made in the place of another one."""
+    AUDIT_EVENT_TOKEN_REVOKED: _AuditEvent.ValueType  # 36
+    """A token was revoked."""
+    AUDIT_EVENT_AGENT_ERASED: _AuditEvent.ValueType  # 37
+    """What an agent had left was erased."""
+    AUDIT_EVENT_CONTENT_REMOVED: _AuditEvent.ValueType  # 38
+    """The contents of entries were removed because they were as old as the server keeps them, or with what an agent had
+    left: how many. Their hashes stay.
+    """
+    AUDIT_EVENT_ENTRIES_REMOVED: _AuditEvent.ValueType  # 39
+    """Entries of the trail were removed because they were as old as the server keeps them: how many."""
+    AUDIT_EVENT_SUBJECT_ERASED: _AuditEvent.ValueType  # 40
+    """What was kept about a subject was erased. Who it was is not said, so that the trail does not keep that."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """What an entry is about."""
@@ -185,6 +201,22 @@ AUDIT_EVENT_APPROVAL_USED: AuditEvent.ValueType  # 32
 """An approval has let an action through; the check or announcement has an entry of its own under the same request."""
 AUDIT_EVENT_APPROVAL_EXPIRED: AuditEvent.ValueType  # 33
 """An approval has expired before it was decided on or used."""
+AUDIT_EVENT_TOKEN_CREATED: AuditEvent.ValueType  # 34
+"""A token was made for an agent, or given another secret because the request for it was repeated."""
+AUDIT_EVENT_TOKEN_ROTATED: AuditEvent.ValueType  # 35
+"""A token was made in the place of another one."""
+AUDIT_EVENT_TOKEN_REVOKED: AuditEvent.ValueType  # 36
+"""A token was revoked."""
+AUDIT_EVENT_AGENT_ERASED: AuditEvent.ValueType  # 37
+"""What an agent had left was erased."""
+AUDIT_EVENT_CONTENT_REMOVED: AuditEvent.ValueType  # 38
+"""The contents of entries were removed because they were as old as the server keeps them, or with what an agent had
+left: how many. Their hashes stay.
+"""
+AUDIT_EVENT_ENTRIES_REMOVED: AuditEvent.ValueType  # 39
+"""Entries of the trail were removed because they were as old as the server keeps them: how many."""
+AUDIT_EVENT_SUBJECT_ERASED: AuditEvent.ValueType  # 40
+"""What was kept about a subject was erased. Who it was is not said, so that the trail does not keep that."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final
@@ -245,7 +277,7 @@ class AuditEntry(_message.Message):
     intent_revision: _builtins.int
     """The revision of the intent that was announced or closed."""
     count: _builtins.int
-    """How many calls the entry is about; absent where it is one."""
+    """How many calls, or entries that something was removed of, the entry is about; absent where it is one call."""
     approval_id: _builtins.str
     """The approval that it is about, or that has let the action through."""
     @_builtins.property

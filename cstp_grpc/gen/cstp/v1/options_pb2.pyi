@@ -40,7 +40,9 @@ class _PermissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Permission
     PERMISSION_REVIEW: _Permission.ValueType  # 5
     """Set the outcome of decisions that one may read."""
     PERMISSION_ADMIN: _Permission.ValueType  # 6
-    """Read the audit trail and the announced intents of every agent."""
+    """Read the audit trail and the announced intents of every agent, and make and revoke tokens of agents with the
+    permissions that one has.
+    """
     PERMISSION_ANY: _Permission.ValueType  # 7
     """Nothing beyond a valid token."""
     PERMISSION_CONVERSE: _Permission.ValueType  # 8
@@ -68,7 +70,9 @@ PERMISSION_RECORD: Permission.ValueType  # 4
 PERMISSION_REVIEW: Permission.ValueType  # 5
 """Set the outcome of decisions that one may read."""
 PERMISSION_ADMIN: Permission.ValueType  # 6
-"""Read the audit trail and the announced intents of every agent."""
+"""Read the audit trail and the announced intents of every agent, and make and revoke tokens of agents with the
+permissions that one has.
+"""
 PERMISSION_ANY: Permission.ValueType  # 7
 """Nothing beyond a valid token."""
 PERMISSION_CONVERSE: Permission.ValueType  # 8
@@ -84,6 +88,7 @@ Global___Permission: _TypeAlias = Permission  # noqa: Y015
 PERMISSION_FIELD_NUMBER: _builtins.int
 EXAMPLE_FIELD_NUMBER: _builtins.int
 INTENT_TYPE_FIELD_NUMBER: _builtins.int
+SECRET_RESPONSE_FIELD_NUMBER: _builtins.int
 INTERNAL_FIELD_NUMBER: _builtins.int
 permission: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___Permission.ValueType]
 """The permission that a caller of the rpc needs."""
@@ -92,6 +97,10 @@ example: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions
 intent_type: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.str]
 """What failures of the rpc say over JSON-RPC of the intent that failed; where it is set, their data also has `error`,
 `error_code`, `execution_id` and `details`.
+"""
+secret_response: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.bool]
+"""True where the response holds a secret, which nobody may keep: messages of A2A cannot call the rpc, since their tasks
+keep what was answered.
 """
 internal: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.ServiceOptions, _builtins.bool]
 """True keeps the service off JSON-RPC: it is for our own processes only."""

@@ -1,0 +1,94 @@
+"""The command that erases what an agent has left, or what is kept about a subject."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cstp_grpc.cli.command_decorators import with_client
+from cstp_grpc.cli.output import count_noun, to_printable
+from cstp_grpc.lazy_imports import LazyModule
+
+if TYPE_CHECKING:
+    from cstp_grpc.cli.output import Output
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.gen.cstp.v1 import erasure_pb2
+else:
+    erasure_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.erasure_pb2")
+
+
+@click.command()
+@click.argument("name", metavar="[AGENT]", required=False)
+@click.option("--subject", metavar="USER", help="Erase what is kept about this user of chat sessions instead.")
+@click.option("--dry-run", is_flag=True, help="Say how much is kept about a subject, and erase nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_client
+def erase_command(
+    client: CstpClient, out: Output, name: str | None, subject: str | None, dry_run: bool, yes: bool
+) -> None:
+    """Erase what AGENT has left: decisions, intents, requests, tasks, and its contents in the audit trail.
+
+    With --subject, erase what is kept about a user of chat sessions of your tenant: the sessions with all that belongs
+    to them, and the contents of their entries in the audit trail; how much there is is said before you are asked.
+
+    It cannot be undone. Needs the permission admin. Revoke the tokens of the agent first, or it leaves more. Backups
+    that were made before still have what is erased.
+
+    \b
+    Examples:
+      cstp erase deployer --yes
+      cstp erase --subject u-17 --dry-run
+    """
+    if (name is None) == (subject is None):
+        raise click.UsageError("Name either AGENT or --subject USER.")
+    if name is not None:
+        if dry_run:
+            raise click.UsageError("--dry-run goes with --subject.")
+        erase_agent(client, out, name, ask=not yes)
+    elif subject is not None:
+        erase_subject(client, out, subject, ask=not yes, dry_run=dry_run)
+
+
+def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool) -> None:
+    """Erase what an agent has left, and print how much."""
+    if ask:
+        click.confirm(f"Erase what {to_printable(name)} has left, for good?", abort=True, err=True)
+    answer = client.erase_agent(name)
+    kinds = (
+        (answer.decisions, "decision"),
+        (answer.reviews, "review"),
+        (answer.intents, "intent"),
+        (answer.approvals, "approval request"),
+        (answer.tasks, "task"),
+        (answer.callbacks, "callback"),
+    )
+    erased = ", ".join(count_noun(count, noun) for count, noun in kinds)
+    contents = f"{answer.audit_entries} audit entries have lost their contents"
+    out.answer(answer, lambda console: console.print(f"Erased: {erased}; {contents}.", soft_wrap=True))
+
+
+def erase_subject(client: CstpClient, out: Output, subject: str, *, ask: bool, dry_run: bool) -> None:
+    """Print how much is kept about a subject, and erase it unless that was all that was wanted."""
+    if dry_run:
+        found = client.erase_subject(subject)
+        out.answer(found, lambda console: console.print(f"Kept: {describe_subject(found)}.", soft_wrap=True))
+        return
+    if ask:
+        kept = describe_subject(client.erase_subject(subject))
+        click.confirm(f"Erase what is kept about {to_printable(subject)} ({kept}), for good?", abort=True, err=True)
+    answer = client.erase_subject(subject, confirm=True)
+    out.answer(answer, lambda console: console.print(f"Erased: {describe_subject(answer)}.", soft_wrap=True))
+
+
+def describe_subject(answer: erasure_pb2.EraseSubjectResponse) -> str:
+    """Return how much of each kind is or was kept about a subject, as text."""
+    kinds = (
+        (answer.sessions, "session"),
+        (answer.messages, "message"),
+        (answer.shared_contexts, "shared context"),
+        (answer.routings, "routing"),
+        (answer.events, "event"),
+    )
+    counted = ", ".join(count_noun(count, noun) for count, noun in kinds)
+    return f"{counted}; the contents of {answer.audit_entries} audit entries"

@@ -1,0 +1,78 @@
+"""Examines what a server needs, from its configuration to its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+
+import click
+
+from cstp_grpc.cli.peers import PeerHealth, probe_peers
+from cstp_grpc.cli.settings_check import check_settings, find_warnings
+from cstp_grpc.config import Settings
+from cstp_grpc.errors import ConfigError
+from cstp_grpc.maintenance.diagnosis import (
+    Diagnosis,
+    DiagnosisStatus,
+    check_certificates,
+    check_database,
+    check_disk,
+    run_check,
+)
+
+
+def examine_server(load_settings: Callable[[], Settings], seconds: float, *, thorough: bool) -> list[Diagnosis]:
+    """Return the findings of all checks; peers have `seconds` to answer. Without settings there is one finding only."""
+    try:
+        settings = load_settings()
+    except ConfigError as error:
+        return [
+            Diagnosis("configuration", DiagnosisStatus.ERROR, str(error), "Correct it; `cstp config check` tells more.")
+        ]
+    now = datetime.now(UTC)
+    return [
+        *check_configuration(settings),
+        *run_check("disk", partial(check_disk, settings.data_dir)),
+        *run_check("database", partial(check_database, settings, now, thorough=thorough)),
+        *run_check("certificates", partial(check_certificates, settings, now)),
+        *run_check("peers", partial(check_peers, settings, seconds)),
+    ]
+
+
+def check_configuration(settings: Settings) -> Iterator[Diagnosis]:
+    """Check the settings and the rule set, as `cstp config check` does."""
+    try:
+        rules = check_settings(settings)
+    except (ConfigError, click.ClickException) as error:
+        message = error.message if isinstance(error, click.ClickException) else str(error)
+        yield Diagnosis("configuration", DiagnosisStatus.ERROR, message, "Correct it; a server would not start.")
+        return
+    warnings = list(find_warnings(settings))
+    for warning in warnings:
+        yield Diagnosis("configuration", DiagnosisStatus.WARNING, warning, "Change the setting if that is not meant.")
+    if not warnings:
+        yield Diagnosis("configuration", DiagnosisStatus.OK, "is valid")
+    yield Diagnosis("rule set", DiagnosisStatus.OK, f"version {rules.version}")
+
+
+def check_peers(settings: Settings, seconds: float) -> Iterator[Diagnosis]:
+    """Ask the configured peers for their health."""
+    if not settings.federation.peers:
+        yield Diagnosis("peers", DiagnosisStatus.OK, "none is configured")
+    for health in probe_peers(settings, seconds):
+        yield judge_peer(health)
+
+
+def judge_peer(health: PeerHealth) -> Diagnosis:
+    """Judge whether a peer can be asked all that this server asks."""
+    peer = health.configured
+    if not health.healthy:
+        status = DiagnosisStatus.ERROR if peer.role == "required" else DiagnosisStatus.WARNING
+        blocked = "; what it is asked about is blocked" if peer.role == "required" else ""
+        advice = f"Start it, or correct its entry in federation.peers{blocked}."
+        return Diagnosis("peers", status, f"{peer.name} at {peer.url}: {health.status.value.replace('_', ' ')}", advice)
+    if missing := health.missing_permissions:
+        advice = f"Add {', '.join(missing)} to the permissions of our token there."
+        return Diagnosis("peers", DiagnosisStatus.WARNING, f"{peer.name} does not let us ask everything", advice)
+    return Diagnosis("peers", DiagnosisStatus.OK, f"{peer.name} answered in {health.latency_ms:.0f} ms")

@@ -1,0 +1,70 @@
+"""Output of tokens for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant
+from cstp_grpc.cli.output import to_printable
+from cstp_grpc.gen.cstp.v1 import admin_pb2, options_pb2
+
+STATUS_STYLES = {"usable": "green", "revoked": "red", "expired": "dim"}
+"""By status."""
+
+
+def token_status(token: admin_pb2.AgentToken) -> str:
+    """Return whether a token is usable, revoked or expired."""
+    if token.HasField("revoked_at"):
+        return "revoked"
+    return "usable" if token.expires_at.ToDatetime(UTC) > datetime.now(UTC) else "expired"
+
+
+def permission_words(token: admin_pb2.AgentToken) -> str:
+    """Return the permissions of a token."""
+    return ", ".join(enum_word(options_pb2.Permission, each) for each in token.permissions)
+
+
+def print_secret(console: Console, secret: str) -> None:
+    """Print a secret on a line of its own."""
+    console.print(Text(secret), soft_wrap=True)
+
+
+def describe_new_token(token: admin_pb2.AgentToken) -> str:
+    """Return a line about a token that was just made."""
+    agent = to_printable(token.agent)
+    return (
+        f"{token.id} is made for {agent}: {permission_words(token)}, until {format_instant(token.expires_at)}. "
+        "Its secret is not shown again."
+    )
+
+
+def print_tokens(console: Console, found: Sequence[admin_pb2.AgentToken]) -> None:
+    """Print a list of tokens."""
+    if not found:
+        console.print("There are no such tokens.")
+        return
+    table = TextTable()
+    for token in found:
+        status = token_status(token)
+        used = f"used at {format_instant(token.last_used_at)}" if token.HasField("last_used_at") else "never used"
+        ended = format_instant(token.revoked_at if token.HasField("revoked_at") else token.expires_at)
+        details = [
+            token.id,
+            permission_words(token),
+            f"made by {token.created_by}",
+            used,
+            f"{'until' if status == 'usable' else 'ended at'} {ended}",
+        ]
+        title = f"{token.agent}: {token.note}" if token.HasField("note") else token.agent
+        table.add_row(Text(status, style=STATUS_STYLES[status]), entry_text(title, details))
+    console.print(table)
+
+
+def print_revoked(console: Console, token: admin_pb2.AgentToken) -> None:
+    """Print that a token was revoked."""
+    console.print(f"{token.id} of {to_printable(token.agent)} is revoked.", soft_wrap=True)

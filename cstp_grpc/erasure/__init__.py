@@ -1,0 +1,1 @@
+"""Erasing what an agent has left, in every room."""

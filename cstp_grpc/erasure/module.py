@@ -1,0 +1,31 @@
+"""Wiring of erasures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cstp_grpc.audit.model import AuditSink
+from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.erasure.audit_contents import AuditContentEraser
+from cstp_grpc.erasure.eraser import AgentEraser
+from cstp_grpc.erasure.servicer import ErasureService
+from cstp_grpc.erasure.sql_store import SqlAgentRecordStore
+from cstp_grpc.erasure.subject_eraser import SubjectEraser
+from cstp_grpc.erasure.user_sessions import StoredUserSessions
+from cstp_grpc.gen.cstp.v1 import erasure_pb2_grpc
+from cstp_grpc.server_module import Module, SharedParts
+
+
+def build_erasure_module(
+    shared: SharedParts, journal: Journal, sink: AuditSink, forget: Sequence[Callable[[], object]]
+) -> Module:
+    """Build the service that erases what agents have left and what is about subjects.
+
+    `forget` are called when what an agent has left is gone.
+    """
+    store = SqlAgentRecordStore(shared.database)
+    contents = AuditContentEraser(store, sink, shared.writer, shared.clock)
+    eraser = AgentEraser(store, journal, sink, shared.writer, shared.clock, contents, forget)
+    sessions = StoredUserSessions(shared.database, shared.writer, sink, shared.clock)
+    subjects = SubjectEraser(store, sessions, contents, sink, shared.clock)
+    return Module(servicers=[(erasure_pb2_grpc.add_ErasureServiceServicer_to_server, ErasureService(eraser, subjects))])

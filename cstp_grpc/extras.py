@@ -1,0 +1,112 @@
+"""The parts of the package that need more than its own dependencies: extras of the distribution, and their libraries.
+
+Nothing of theirs is imported here. Their requirements, with versions, are in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+DISTRIBUTION: Final = "cstp-grpc"
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An extra: what it is for, the libraries that it imports, and the extras that it includes."""
+
+    purpose: str
+    libraries: tuple[str, ...]
+    includes: tuple[str, ...] = ()
+
+
+EXTRAS: Final[Mapping[str, Extra]] = {
+    "guardrails": Extra("Judging by rulebooks in this process", ("cel_expr_python",)),
+    "import": Extra("Importing decision records", ("protovalidate",)),
+    "a2a": Extra("Verifying agent cards", ("a2a", "cryptography", "httpx", "jwt", "rfc8785")),
+    "local": Extra(
+        "A data folder without a server",
+        (
+            "sqlalchemy",
+            "alembic",
+            "grpc_health",
+            "grpc_reflection",
+            "numkong",
+            "numpy",
+            "onnx",
+            "onnxruntime",
+            "rfc8785",
+            "safetensors",
+            "tokenizers",
+        ),
+        includes=("guardrails", "import"),
+    ),
+    "server": Extra(
+        "A server",
+        (
+            "aiohttp",
+            "aiohttp_sse",
+            "chromadb",
+            "chromadb_rust_bindings",
+            "grpc_status",
+            "jsonpath_rfc9535",
+            "limits",
+            "prometheus_client",
+            "psycopg",
+            "regex",
+            "uvloop",
+        ),
+        includes=("local", "a2a"),
+    ),
+    "redis": Extra("Rate limits in Redis", ("redis",)),
+    "otel": Extra("Sending traces and metrics over OTLP", ("opentelemetry",)),
+    "mcp": Extra("Serving MCP", ("mcp", "mcp_types", "starlette", "uvicorn")),
+}
+"""The extras by name. One that includes another comes after it: for a library of both, the smaller one is named."""
+
+
+class MissingExtra(ImportError):
+    """A library of an extra is not installed; the message has the command that installs it."""
+
+    def __init__(self, extra: str, library: str) -> None:
+        super().__init__(
+            f"{EXTRAS[extra].purpose} needs {library}, which is not installed: {install_command(extra)}",
+            name=library,
+        )
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def libraries_of_extra(extra: str) -> Iterator[str]:
+    """Yield the libraries of an extra and of those that it includes."""
+    yield from EXTRAS[extra].libraries
+    for included in EXTRAS[extra].includes:
+        yield from libraries_of_extra(included)
+
+
+def require_extra(extra: str) -> None:
+    """Raise MissingExtra if a library of an extra is not installed; none is imported."""
+    for library in libraries_of_extra(extra):
+        if importlib.util.find_spec(library) is None:
+            raise MissingExtra(extra, library)
+
+
+def missing_extra(error: ImportError) -> MissingExtra | None:
+    """Return the error for the smallest extra with the library that an import did not find; None if no extra has it.
+
+    A MissingExtra is returned as it is.
+    """
+    if isinstance(error, MissingExtra):
+        return error
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    library = (error.name or "").partition(".")[0]
+    for name, extra in EXTRAS.items():
+        if library in extra.libraries:
+            return MissingExtra(name, library)
+    return None

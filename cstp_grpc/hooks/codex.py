@@ -1,0 +1,85 @@
+"""The hooks of Codex: its payloads, and its answers.
+
+By https://developers.openai.com/codex/hooks and the schemas and tests in openai/codex (codex-rs/hooks), of October
+2026. Codex checks answers strictly: what it does not know, and `ask`, make the hook fail, and the call goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from cstp_grpc.hooks.apply_patch import find_patched_files
+from cstp_grpc.hooks.claude_format import BLOCKING_EXIT, read_payload, read_text, write_nested_answer
+from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
+from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, SHELL_INPUTS, own_mcp_rules
+
+MOMENTS: Final[Mapping[str, HookMoment]] = {
+    "SessionStart": HookMoment.SESSION_STARTED,
+    "UserPromptSubmit": HookMoment.PROMPT_SUBMITTED,
+    "PreToolUse": HookMoment.BEFORE_TOOL,
+    "PostToolUse": HookMoment.AFTER_TOOL,
+    "Stop": HookMoment.TURN_ENDED,
+}
+TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
+    HookMoment.SESSION_STARTED: "SessionStart",
+    HookMoment.PROMPT_SUBMITTED: "UserPromptSubmit",
+    HookMoment.BEFORE_TOOL: "PreToolUse",
+}
+"""The events whose answers may tell the model something, by their names."""
+
+PATCH_TOOL: Final = "apply_patch"
+TOOLS: Final[Mapping[str, Any]] = {
+    "tools": [
+        # Commands of whichever shell tool are told as those of Bash.
+        {"tool": "Bash", "ask": CHECK, "description": "{command}", "inputs": SHELL_INPUTS},
+        {"tool": PATCH_TOOL, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]},
+        *own_mcp_rules("mcp__cstp__{}"),
+        {"tool": "mcp__*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
+    ]
+}
+CHECKED_TOOLS: Final = "^(Bash|apply_patch|mcp__.*)$"
+SPARE_SECONDS: Final = 7
+"""Seconds that the agent waits longer than the hook takes at most. Chosen: for processes to start if many do."""
+
+
+def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
+    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
+    event = read_payload(payload, MOMENTS, project_folder)
+    if event.tool != PATCH_TOOL:
+        return event
+    # The patch itself is the argument `command`.
+    files = find_patched_files(read_text(event.arguments, "command"), read_text(payload, "cwd") or "/")
+    return replace(event, arguments={**event.arguments, "files": files})
+
+
+def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
+    """Return an answer as Codex reads it; where it cannot ask, it denies."""
+    if answer.decision is HookDecision.ASK:
+        answer = replace(answer, decision=HookDecision.DENY)
+    return write_nested_answer(event, answer, TOLD_EVENTS)
+
+
+def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
+    """Return the entries that the settings of Codex need: a group of hooks for each event."""
+    checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, f"^{PATCH_TOOL}$")
+    hook = {"type": "command", "command": command, "timeout": math.ceil(seconds) + SPARE_SECONDS}
+    judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
+    return {
+        "SessionStart": {"hooks": [hook]},
+        "UserPromptSubmit": {"hooks": [hook]},
+        "PreToolUse": {"matcher": checked, "hooks": [judging]},
+        "PostToolUse": {"matcher": announced, "hooks": [hook]},
+        "Stop": {"hooks": [hook]},
+    }
+
+
+CODEX: Final = HookHost(
+    read_event,
+    write_answer,
+    wanted_hooks,
+    TOOLS,
+    {"user": "~/.codex/hooks.json", "project": ".codex/hooks.json"},
+)

@@ -1,0 +1,1 @@
+"""What operators do with a journal as a whole: backups, restores, copies between databases."""

@@ -1,0 +1,48 @@
+"""Figures of the state of a server, which its rooms offer and which are read when somebody asks for metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class MeasureKind(StrEnum):
+    """What a figure can do."""
+
+    GAUGE = "gauge"
+    """It rises and falls."""
+    COUNTER = "counter"
+    """It only rises while the process lives."""
+
+
+Readings: TypeAlias = Mapping[tuple[str, ...], float]
+"""Values by the values of their labels; an empty tuple for a figure without labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure that is read on a thread when metrics are asked for; several rooms may offer values of one.
+
+    `name` has neither the prefix of the product nor the `_total` of counters, and ends in its unit. Label values are
+    of a bounded set: no ids and no free text. `read` may block for a query of the database, and may raise.
+    """
+
+    name: str
+    help: str
+    read: Callable[[], Readings]
+    labels: tuple[str, ...] = ()
+    kind: MeasureKind = MeasureKind.GAUGE
+    of_database: bool = False
+    """Whether all processes on the database would read the same, so that one of them does."""
+
+
+def read_value(read: Callable[[], float]) -> Callable[[], Readings]:
+    """Return the reader of a figure without labels from a function that returns its value."""
+    return lambda: {(): read()}
+
+
+def read_labelled(label: str, read: Callable[[], float]) -> Callable[[], Readings]:
+    """Return the reader of one value of a figure with one label, such as the watchers of one kind."""
+    return lambda: {(label,): read()}

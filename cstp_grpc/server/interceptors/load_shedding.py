@@ -1,0 +1,146 @@
+"""Load shedding: while calls that agents wait for before they act are late, calls that can wait are refused.
+
+grpc.aio hands over one call after another, whatever it asks for, so no call can overtake others that were sent before
+it. What can be kept short is the time between two of them: an admitted search computes for milliseconds and competes
+for the interpreter's lock, where a refusal takes a few hundred microseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cstp_grpc.errors import RateLimited
+
+DEFERRABLE_METHODS: Final = frozenset(
+    {
+        "cstp.queryDecisions",
+        "cstp.importDecisions",
+        "cstp.findDuplicateDecisions",
+        "cstp.exportDecisions",
+        "cstp.listDecisions",
+        "cstp.getDecisionGraph",
+        "cstp.getCalibration",
+        "cstp.getPatterns",
+        "cstp.getSessionContext",
+        "cstp.listIntents",
+        "cstp.listAuditEntries",
+        "cstp.listJudgedActions",
+        "intentLayer.validateNodes",
+        "intentLayer.listLearnings",
+        "liaison.listSessions",
+        "liaison.listMessages",
+    }
+)
+"""Searches, imports, listings and analyses, by their JSON-RPC names."""
+URGENT_METHODS: Final = frozenset(
+    {"cstp.checkGuardrails", "cstp.batchCheckGuardrails", "cstp.announceIntent", "cstp.preAction"}
+)
+"""What agents wait for before they act. Calls of other methods are neither refused nor a reason to refuse."""
+
+PASSES: Final = 6
+"""Passes of the event loop of which the delay is measured: about those that a check takes from its acceptance to its
+judgement."""
+LATE_SECONDS: Final = 0.0004
+"""Mean delay of PASSES from which urgent calls are late. Measured on two cores: 0.05 to 0.1 ms idle, 0.2 to 0.5 ms with
+1 000 refusals a second, 1.1 ms and more once searches are admitted beside them."""
+WINDOW_SECONDS: Final = 0.1
+"""How often it is decided how many deferrable calls to admit. Chosen: some ten searches end within it."""
+LEAST_ADMITTED: Final = 0.1
+"""Deferrable calls that are admitted in a window at least: one a second, so that none of them waits for ever."""
+URGENT_SECONDS: Final = 60.0
+"""How long after an urgent call others are expected. Chosen: agents work on a step for seconds to minutes."""
+CALM_SECONDS: Final = 2.0
+"""How long no call must have been refused until shedding ends. Chosen: four times RETRY_SECONDS, when those that were
+refused come back."""
+RETRY_SECONDS: Final = 0.5
+"""Retry delay for refused calls."""
+
+
+class LoadShedder:
+    """Refuses deferrable calls at a rate that keeps urgent calls quick. For one event loop.
+
+    It begins if `threshold` deferrable calls are in progress, urgent calls were seen lately and the loop is late.
+    Fewer in progress, or a server that is only searched, are no reason: then calls wait in line.
+    """
+
+    def __init__(self, threshold: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._threshold = threshold
+        self._clock = clock
+        self._in_progress = 0
+        self._urgent_at = -URGENT_SECONDS
+        self._rate: float | None = None
+        """Deferrable calls to admit in a window; None if all are admitted."""
+        self._credit = 0.0
+        """Deferrable calls that may still be admitted in this window."""
+        self._admitted = 0
+        self._window_began = 0.0
+        self._refused_at = 0.0
+        self._is_measuring = False
+        self._delays = 0.0
+        self._measured = 0
+        self.shed_count = 0
+        """How many calls were refused."""
+
+    def note_urgent(self) -> None:
+        """Note that an urgent call has arrived."""
+        self._urgent_at = self._clock()
+
+    def enter(self) -> None:
+        """Count a deferrable call as in progress until `leave`. Raises RateLimited if it is refused."""
+        if self._rate is not None or self._in_progress >= self._threshold:
+            self._decide()
+        self._in_progress += 1
+
+    def leave(self) -> None:
+        """End a call that `enter` has counted."""
+        self._in_progress -= 1
+
+    def _decide(self) -> None:
+        """Admit or refuse a deferrable call under load. Raises RateLimited."""
+        now = self._clock()
+        if now - self._window_began >= WINDOW_SECONDS:
+            self._begin_window(now)
+        if not self._is_measuring:
+            self._measure()
+        if self._rate is not None:
+            if self._credit < 1:
+                self._refused_at = now
+                self.shed_count += 1
+                raise RateLimited(
+                    "The server is overloaded and answers checks and announcements first; try again later",
+                    retry_after=RETRY_SECONDS,
+                )
+            self._credit -= 1
+        self._admitted += 1
+
+    def _begin_window(self, now: float) -> None:
+        """Choose the rate of the next window by the delays of the last: half of what was admitted if it was late."""
+        # A window that no call has looked at for long says nothing about now.
+        is_recent = now - self._window_began < 2 * WINDOW_SECONDS
+        is_late = is_recent and (not self._measured or self._delays > LATE_SECONDS * self._measured)
+        if is_late and now - self._urgent_at < URGENT_SECONDS:
+            if self._rate is None:
+                self._refused_at = now
+            self._rate = max(self._admitted / 2, LEAST_ADMITTED)
+        elif self._rate is not None:
+            self._rate = None if now - self._refused_at > CALM_SECONDS else self._rate * 1.1 + LEAST_ADMITTED
+        # What a window did not use is not added to the next, except for the fraction of a call.
+        self._credit = min(self._credit, 1.0) + (self._rate or 0.0)
+        self._window_began, self._admitted, self._delays, self._measured = now, 0, 0.0, 0
+
+    def _measure(self) -> None:
+        """Measure how long some passes of the running loop take, which includes waiting for the interpreter's lock."""
+        self._is_measuring = True
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._pass, loop, PASSES - 1, self._clock())
+
+    def _pass(self, loop: asyncio.AbstractEventLoop, passes: int, began: float) -> None:
+        if passes:
+            loop.call_soon(self._pass, loop, passes - 1, began)
+            return
+        self._is_measuring = False
+        self._delays += self._clock() - began
+        self._measured += 1

@@ -1,0 +1,143 @@
+"""Rate limits that several servers share in Redis.
+
+While Redis does not answer, each server counts by itself or refuses, as the settings say. No call waits longer than
+they allow, and none goes unlimited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+from cstp_grpc.config import ConfigError, RateLimitSettings, SharedRateLimitSettings
+from cstp_grpc.errors import Unavailable
+from cstp_grpc.extras import require_extra
+from cstp_grpc.server.interceptors.admission import InboundCall, RateLimitState
+from cstp_grpc.server.interceptors.rate_limits import (
+    RateLimiter,
+    method_limits,
+    report_rate_limit,
+    too_many_calls_in_window,
+)
+
+if TYPE_CHECKING:
+    from limits import RateLimitItem
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 16
+"""Connections to Redis of a process; calls beyond wait for one as long as they may wait for an answer. Chosen: a round
+trip takes less than a millisecond, so that these carry more calls than a process answers."""
+RETRY_SECONDS: Final = 1.0
+"""How long after a failure Redis is asked again, by one call. Chosen: a restarted Redis is in use after a second."""
+OVERALL: Final = "all"
+"""The name of the window of all agents; those of agents have two parts."""
+
+
+class SharedRateLimiter:
+    """Limits calls for each agent and method, and in total, in moving windows that all servers on a Redis share.
+
+    `local` limits them while Redis does not answer. For one event loop. Raises ConfigError and MissingExtra.
+    """
+
+    def __init__(
+        self, settings: RateLimitSettings, shared: SharedRateLimitSettings, methods: Collection[str], local: RateLimiter
+    ) -> None:
+        require_extra("redis")
+        from limits import parse
+        from limits.aio.storage import RedisStorage
+        from limits.aio.strategies import MovingWindowRateLimiter
+        from redis.asyncio import BlockingConnectionPool, RedisError
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        url = shared.url.get_secret_value()
+        try:
+            self._pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=MAX_CONNECTIONS,
+                timeout=shared.timeout_seconds,
+                socket_connect_timeout=shared.timeout_seconds,
+                # Once, and at once: a connection of the pool may be one that a restarted Redis no longer knows.
+                retry=Retry(NoBackoff(), 1),
+            )
+        except ValueError as error:
+            # The URL may hold a password, and so does the message.
+            raise ConfigError("rate_limits.redis.url: is not a URL of Redis") from error
+        storage = RedisStorage(
+            f"async+{url}",
+            implementation="redispy",
+            key_prefix=shared.key_prefix,
+            connection_pool=self._pool,  # type: ignore[arg-type]
+        )
+        self._windows = MovingWindowRateLimiter(storage)
+        self._failures: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
+        self._limits = method_limits(settings, methods)
+        self._overall: RateLimitItem | None = parse(settings.overall) if settings.overall else None
+        self._settings = shared
+        self._local = local
+        self._lost_until: float | None = None
+        """When Redis is asked again, in seconds of `time.monotonic`; None while it answers."""
+
+    async def admit(self, call: InboundCall) -> None:
+        """Count the call. Raises RateLimited, and Unavailable if it cannot be counted and may not go uncounted."""
+        if self._lost_until is not None:
+            now = time.monotonic()
+            if now < self._lost_until:
+                self._admit_without_redis(call)
+                return
+            # This call asks; those that come meanwhile do not wait for what becomes of it.
+            self._lost_until = now + RETRY_SECONDS
+        try:
+            async with asyncio.timeout(self._settings.timeout_seconds):
+                await self._count(call)
+        except self._failures as error:
+            if self._lost_until is None:
+                logger.warning("Redis does not answer, so rate limits are not shared: %s", describe_failure(error))
+            self._lost_until = time.monotonic() + RETRY_SECONDS
+            self._admit_without_redis(call)
+        else:
+            self._note_answer()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.aclose()
+
+    async def _count(self, call: InboundCall) -> None:
+        """Count the call in Redis. Raises RateLimited, and errors of Redis."""
+        agent, method = call.agent or "", call.method.name
+        await self._take(call, self._limits[method], f"calls of {method}", agent, method)
+        if self._overall is not None:
+            await self._take(call, self._overall, "calls of all agents", OVERALL)
+
+    async def _take(self, call: InboundCall, limit: RateLimitItem, what: str, *window: str) -> None:
+        """Count the call in a window. Raises RateLimited, and errors of Redis."""
+        is_admitted = await self._windows.hit(limit, *window)
+        free_at, remaining = await self._windows.get_window_stats(limit, *window)
+        wait = free_at - time.time()
+        state = RateLimitState(limit.amount, remaining, wait, limit.get_expiry())
+        report_rate_limit(call, state)
+        if not is_admitted:
+            # Redis has answered, if with a refusal, so that the next calls may ask it again.
+            self._note_answer()
+            raise too_many_calls_in_window(what, limit, wait)
+
+    def _note_answer(self) -> None:
+        """Note that Redis answers."""
+        if self._lost_until is not None:
+            logger.warning("Redis answers again, so rate limits are shared")
+            self._lost_until = None
+
+    def _admit_without_redis(self, call: InboundCall) -> None:
+        """Count the call in this server alone, or refuse it. Raises RateLimited and Unavailable."""
+        if self._settings.on_failure == "refuse":
+            raise Unavailable("Calls cannot be counted now, so none is admitted; try again", retry_after=RETRY_SECONDS)
+        self._local(call)
+
+
+def describe_failure(error: Exception) -> str:
+    """Return what an error of Redis is, in a line for the log."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,1 @@
+"""What an agent should know when it starts."""

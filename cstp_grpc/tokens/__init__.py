@@ -1,0 +1,1 @@
+"""Tokens of agents that are made, rotated and revoked while servers run."""

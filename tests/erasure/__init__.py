@@ -1,0 +1,1 @@
+"""Tests of erasing what an agent has left."""
