@@ -43,6 +43,12 @@ func identified(request any) any {
 			given.CorrelationId = proto.String(rand.Text())
 			return given
 		}
+	case *cstpv1.PreActionRequest:
+		if given.Announcement != nil && given.Announcement.CorrelationId == nil {
+			given = proto.CloneOf(given)
+			given.Announcement.CorrelationId = proto.String(rand.Text())
+			return given
+		}
 	case *cstpv1.RecordDecisionRequest:
 		if given.RequestId == nil {
 			given = proto.CloneOf(given)

@@ -29,9 +29,16 @@ type Options struct {
 type Client struct {
 	cstpv1.CstpServiceClient
 	Access      cstpv1.AccessServiceClient
+	Admin       cstpv1.AdminServiceClient
+	Approvals   cstpv1.ApprovalServiceClient
 	Audit       cstpv1.AuditServiceClient
 	Calibration cstpv1.CalibrationServiceClient
+	Erasure     cstpv1.ErasureServiceClient
+	Guardrails  cstpv1.GuardrailServiceClient
+	Intents     cstpv1.IntentServiceClient
 	Journal     cstpv1.JournalServiceClient
+	PreActions  cstpv1.PreActionServiceClient
+	Sessions    cstpv1.SessionContextServiceClient
 	Tasks       cstpv1.TaskServiceClient
 	IntentLayer intentlayerv1.IntentLayerServiceClient
 	Liaison     liaisonv1.LiaisonServiceClient
@@ -75,9 +82,16 @@ func New(target string, options Options) (*Client, error) {
 	return &Client{
 		CstpServiceClient: cstpv1.NewCstpServiceClient(connection),
 		Access:            cstpv1.NewAccessServiceClient(connection),
+		Admin:             cstpv1.NewAdminServiceClient(connection),
+		Approvals:         cstpv1.NewApprovalServiceClient(connection),
 		Audit:             cstpv1.NewAuditServiceClient(connection),
 		Calibration:       cstpv1.NewCalibrationServiceClient(connection),
+		Erasure:           cstpv1.NewErasureServiceClient(connection),
+		Guardrails:        cstpv1.NewGuardrailServiceClient(connection),
+		Intents:           cstpv1.NewIntentServiceClient(connection),
 		Journal:           cstpv1.NewJournalServiceClient(connection),
+		PreActions:        cstpv1.NewPreActionServiceClient(connection),
+		Sessions:          cstpv1.NewSessionContextServiceClient(connection),
 		Tasks:             cstpv1.NewTaskServiceClient(connection),
 		IntentLayer:       intentlayerv1.NewIntentLayerServiceClient(connection),
 		Liaison:           liaisonv1.NewLiaisonServiceClient(connection),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"example.org/cstp"
 	cstpv1 "example.org/cstp/gen/cstp/v1"
@@ -62,6 +65,36 @@ type wantedError struct {
 	Metadata     map[string]string
 	RequestID    *bool
 	Message      string
+}
+
+func TestTheClientHasEveryServiceOfTheContract(t *testing.T) {
+	client, err := cstp.New("grpc://127.0.0.1:1", cstp.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var stubs []string
+	for i, fields := 0, reflect.ValueOf(client).Elem(); i < fields.NumField(); i++ {
+		if !fields.Field(i).IsNil() {
+			stubs = append(stubs, fields.Type().Field(i).Type.Name())
+		}
+	}
+	services := 0
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		if strings.HasPrefix(string(file.Package()), "grpc.") {
+			return true // gRPC's own, such as that of health.
+		}
+		for i := range file.Services().Len() {
+			services++
+			if name := string(file.Services().Get(i).Name()) + "Client"; !slices.Contains(stubs, name) {
+				t.Errorf("the client has no %s", name)
+			}
+		}
+		return true
+	})
+	if services < 10 {
+		t.Errorf("there are only %d services in the contract", services)
+	}
 }
 
 func TestCases(t *testing.T) {
@@ -153,6 +186,10 @@ func perform(ctx context.Context, t *testing.T, client *cstp.Client, step step) 
 		return printed(client.ImportDecisions(ctx, slices.Values(requests)))
 	case "recordDecision":
 		return printed(client.Journal.RecordDecision(ctx, read(t, step.Request, &cstpv1.RecordDecisionRequest{})))
+	case "reviewDecision":
+		return printed(client.Journal.ReviewDecision(ctx, read(t, step.Request, &cstpv1.ReviewDecisionRequest{})))
+	case "preAction":
+		return printed(client.PreActions.PreAction(ctx, read(t, step.Request, &cstpv1.PreActionRequest{})))
 	case "watchEvents":
 		return watch(ctx, t, client, read(t, step.Request, &liaisonv1.WatchEventsRequest{}), step.Take)
 	}

@@ -1,7 +1,8 @@
-"""Try the clients of every language that this machine has tools for: their tests, then what their README has one do.
+"""Try the clients of every language that this machine has tools for: their tests, what their README has one do, and
+their packages.
 
-python -m tests.clients            all that there are tools for; the others are skipped python -m tests.clients go rust
-these, for which there must be tools
+python -m tests.clients            all that there are tools for; the others are skipped
+python -m tests.clients go rust    these, for which there must be tools
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def attempt(language: str) -> Outcome:
     print(f"== {language}", flush=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, table(Path(folder), language) as served:
-        passed = make_tests(language, served) and try_document(language)
+        passed = make_tests(language, served) and try_in_other_projects(language)
     return Outcome(language, passed=passed, seconds=time.monotonic() - started)
 
 
@@ -71,10 +72,10 @@ def make_tests(language: str, served: Table) -> bool:
     return succeeds(["make", "--no-print-directory", "-C", str(ROOT / "clients" / language), "test"], **environment)
 
 
-def try_document(language: str) -> bool:
-    """Try what the README of a language's client has one do, its example among it; return whether all of it works."""
-    tests = ["-m", "pytest", "tests/clients/documents.py", "--timeout", f"{SECONDS:g}", "-k", language]
-    return succeeds([sys.executable, *tests])
+def try_in_other_projects(language: str) -> bool:
+    """Try what the README of a language's client has one do, and its package; return whether all of it works."""
+    tests = ["-m", "pytest", "tests/clients/documents.py", "tests/clients/packages.py"]
+    return succeeds([sys.executable, *tests, "--timeout", f"{SECONDS:g}", "-k", language])
 
 
 def succeeds(command: list[str], **environment: str) -> bool:

@@ -14,7 +14,14 @@ import grpc
 
 from cstp_grpc.contract.rpc_errors import ERROR_CLASSES, PUSHBACK_KEY
 from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
+from cstp_grpc.gen.cstp.v1 import (
+    cstp_pb2,
+    cstp_pb2_grpc,
+    journal_pb2,
+    journal_pb2_grpc,
+    pre_actions_pb2,
+    pre_actions_pb2_grpc,
+)
 from cstp_grpc.server.interceptors.error_status import RichStatus, to_status
 from tests.grpc_servers import grpc_server
 
@@ -22,7 +29,11 @@ SILENCE = 60.0
 """Seconds that a silent call is held at the most; its caller ends it before."""
 
 
-class Faults(cstp_pb2_grpc.CstpServiceServicer, journal_pb2_grpc.JournalServiceServicer):
+class Faults(
+    cstp_pb2_grpc.CstpServiceServicer,
+    journal_pb2_grpc.JournalServiceServicer,
+    pre_actions_pb2_grpc.PreActionServiceServicer,
+):
     """Fails as it is told, then answers with the number of the attempt.
 
     Attempts at an announcement or a record are those under one identifier, without which it is refused.
@@ -37,6 +48,9 @@ class Faults(cstp_pb2_grpc.CstpServiceServicer, journal_pb2_grpc.JournalServiceS
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "there is no correlation id")
         answered = self._act(request.intent, context, request.correlation_id)
         return cstp_pb2.AnnounceIntentResponse(received=True, responding_agent=answered)
+
+    def PreAction(self, request: pre_actions_pb2.PreActionRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return pre_actions_pb2.PreActionResponse(feedback=self.AnnounceIntent(request.announcement, context))
 
     def QueryDecisions(self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         answer = cstp_pb2.QueryDecisionsResponse(query=request.query, agent=self._act(request.query, context))
@@ -54,6 +68,12 @@ class Faults(cstp_pb2_grpc.CstpServiceServicer, journal_pb2_grpc.JournalServiceS
         return journal_pb2.RecordDecisionResponse(
             decision=journal_pb2.Decision(id=self._act(title, context, request.request_id), title=title)
         )
+
+    def ReviewDecision(self, request: journal_pb2.ReviewDecisionRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        if not request.request_id:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "there is no request id")
+        attempt = self._act(request.notes, context, request.request_id)
+        return journal_pb2.ReviewDecisionResponse(decision=journal_pb2.Decision(id=attempt))
 
     def _act(self, text: str, context: grpc.ServicerContext, key: str = "") -> str:
         """Fail as the text says, or return the number of the attempt."""
@@ -111,6 +131,7 @@ def faulty_server() -> Iterator[str]:
     def add(server: grpc.Server) -> None:
         cstp_pb2_grpc.add_CstpServiceServicer_to_server(faults, server)
         journal_pb2_grpc.add_JournalServiceServicer_to_server(faults, server)
+        pre_actions_pb2_grpc.add_PreActionServiceServicer_to_server(faults, server)
 
     with grpc_server(add, threads=8) as port:
         yield f"127.0.0.1:{port}"

@@ -22,6 +22,7 @@ from tests.harness import TOKENS, running, settings
 
 CASES = Path(__file__).parents[2] / "clients" / "cases.yaml"
 SESSION = "clients-session"
+FURTHER_TOKENS = {name: f"{name}-secret-token" for name in ("limited", "announcer", "approver")}
 STRANGER = "stranger-secret-token"
 RULEBOOK = """
 apiVersion: cstp.guardrails/v1
@@ -29,6 +30,7 @@ metadata: {name: clients, version: "1"}
 inputs:
   affectsProduction: {type: bool, default: false}
   codeReviewCompleted: {type: bool, default: false}
+  rows: {type: number, default: 0}
 guardrails:
   - id: no-review
     name: Production Requires Review
@@ -36,6 +38,11 @@ guardrails:
     severity: block
     message: Production needs a review
     suggestion: Have it reviewed
+  - id: many-rows
+    name: Many Rows
+    when: context.rows > 1000
+    severity: approve
+    message: Somebody looks at changes of many rows
 """
 
 
@@ -81,7 +88,7 @@ def table(folder: Path, run: str) -> Iterator[Table]:
                 "faults": f"grpc://{faults}",
                 "nobody": f"grpc://{nowhere}",
             },
-            "tokens": {**TOKENS, "limited": "limited-secret-token", "stranger": STRANGER, "none": None},
+            "tokens": {**TOKENS, **FURTHER_TOKENS, "stranger": STRANGER, "none": None},
             "rootCertificates": str(own.certificate),
             "cases": yaml.safe_load(content)["cases"],
         }
@@ -108,7 +115,9 @@ def limited() -> dict[str, Any]:
     tokens = [
         {"name": "alice", "token": TOKENS["alice"], "permissions": everything},
         {"name": "reader", "token": TOKENS["reader"]},
-        {"name": "limited", "token": "limited-secret-token"},
+        {"name": "limited", "token": FURTHER_TOKENS["limited"]},
+        {"name": "announcer", "token": FURTHER_TOKENS["announcer"], "permissions": [Permission.ANNOUNCE]},
+        {"name": "approver", "token": FURTHER_TOKENS["approver"], "permissions": [Permission.APPROVE]},
     ]
     rates = {"enabled": True, "per_agent": "100000/minute", "methods": {"cstp.queryDecisions": "1/second"}}
     return {"auth": {"tokens": tokens}, "rate_limits": rates}

@@ -55,7 +55,7 @@ def attempt(kind: str, served: Table, case: dict[str, Any], step: dict[str, Any]
 
 
 def told(served: Table, case: dict[str, Any]) -> tuple[str, str | None, dict[str, Any]]:
-    """Return what a client is made with: target, token and options."""
+    """Return the arguments of a client: target, token and options."""
     target = served.content["servers"][case.get("server", "plain")]
     token = served.content["tokens"][case.get("token", "alice")]
     roots = Path(served.content["rootCertificates"]).read_bytes()

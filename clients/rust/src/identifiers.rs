@@ -4,7 +4,7 @@ use prost::Message;
 use tonic::codegen::Bytes;
 use uuid::Uuid;
 
-use crate::v1::{AnnounceIntentRequest, RecordDecisionRequest, ReviewDecisionRequest};
+use crate::v1::{AnnounceIntentRequest, PreActionRequest, RecordDecisionRequest, ReviewDecisionRequest};
 
 /// What comes before a message in a body: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -14,6 +14,11 @@ pub(crate) fn identified(path: &str, body: Bytes) -> Bytes {
     let made = match path {
         "/cstp.v1.CstpService/AnnounceIntent" => filled(&body, |request: &mut AnnounceIntentRequest| {
             request.correlation_id.get_or_insert_with(new);
+        }),
+        "/cstp.v1.PreActionService/PreAction" => filled(&body, |request: &mut PreActionRequest| {
+            if let Some(announcement) = &mut request.announcement {
+                announcement.correlation_id.get_or_insert_with(new);
+            }
         }),
         "/cstp.v1.JournalService/RecordDecision" => filled(&body, |request: &mut RecordDecisionRequest| {
             request.request_id.get_or_insert_with(new);

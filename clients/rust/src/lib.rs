@@ -1,4 +1,6 @@
 #![doc = include_str!("../README.md")]
+// Its blocks name the files that they show, which rustdoc does not know.
+#![allow(rustdoc::invalid_codeblock_attributes)]
 
 mod client;
 mod endpoint;

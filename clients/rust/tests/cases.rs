@@ -12,6 +12,7 @@ use std::{env, fs, io, thread};
 use cstp::tonic::Request;
 use cstp::v1::access_service_client::AccessServiceClient;
 use cstp::v1::journal_service_client::JournalServiceClient;
+use cstp::v1::pre_action_service_client::PreActionServiceClient;
 use cstp::v1::{ErrorReason, GetAccessRequest, QueryDecisionsRequest};
 use cstp::{Client, Error, Options};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -158,6 +159,14 @@ async fn call(client: &Client, step: &Value, timeout: Option<u64>) -> Result<Val
         "importDecisions" => {
             let requests: Vec<_> = list(&step["requests"]).iter().map(parsed).collect();
             Ok(printed(&client.import_decisions(timed(stream::iter(requests), timeout)).await?))
+        }
+        "reviewDecision" => {
+            let mut journal = client.stub(JournalServiceClient::new);
+            Ok(printed(journal.review_decision(timed(parsed(request), timeout)).await?.get_ref()))
+        }
+        "preAction" => {
+            let mut actions = client.stub(PreActionServiceClient::new);
+            Ok(printed(actions.pre_action(timed(parsed(request), timeout)).await?.get_ref()))
         }
         "recordDecision" => {
             let mut journal = client.stub(JournalServiceClient::new);

@@ -39,11 +39,13 @@ export function typed(error: ConnectError, target: string): CstpError {
     violations: error
       .findDetails(BadRequestSchema)
       .flatMap(({ fieldViolations }) => fieldViolations.map(({ field, description }) => ({ field, description }))),
-    blocks: error
-      .findDetails(PreconditionFailureSchema)
-      .flatMap(({ violations }) =>
-        violations.map(({ type, subject, description }) => ({ guardrailId: type, name: subject, message: description })),
-      ),
+    blocks: error.findDetails(PreconditionFailureSchema).flatMap(({ violations }) =>
+      violations.map(({ type, subject, description }) => ({
+        guardrailId: type,
+        name: subject,
+        message: description,
+      })),
+    ),
     retryDelayMs: delay && durationMs(delay),
     cause: error,
   });
@@ -52,7 +54,8 @@ export function typed(error: ConnectError, target: string): CstpError {
 function errorForStatus(error: ConnectError, target: string): CstpError {
   const code = codeOf(error);
   const text = error.rawMessage;
-  if (code === Code.Unavailable) return new ServerUnreachable(`No server answers at ${target}: ${text}`, { cause: error });
+  if (code === Code.Unavailable)
+    return new ServerUnreachable(`No server answers at ${target}: ${text}`, { cause: error });
   const tooLarge = code === Code.ResourceExhausted ? classForSizeLimit(text) : undefined;
   const kind = tooLarge ?? BY_CODE[code] ?? InternalError;
   if (kind === DeadlineExceeded) return new kind(`${target} did not answer in time`, { cause: error });

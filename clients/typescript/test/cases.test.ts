@@ -3,6 +3,8 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { fromJson, toJson, type DescMessage, type JsonValue, type MessageShape } from "@bufbuild/protobuf";
 import { Client, CstpError, CstpService, JournalService, LiaisonService } from "../src/index.js";
+import { PreActionService } from "../src/gen/cstp/v1/pre_actions_pb.js";
+import { readTable, type Table } from "./table.js";
 
 /** One call, and what becomes of it; clients/cases.yaml says what the fields mean. */
 interface Step {
@@ -32,10 +34,7 @@ interface Case extends Step {
   steps?: Step[];
 }
 
-interface Table {
-  servers: Record<string, string>;
-  tokens: Record<string, string | null>;
-  rootCertificates: string;
+interface CasesTable extends Table {
   cases: Case[];
 }
 
@@ -44,15 +43,16 @@ const METHODS = {
   queryDecisions: CstpService.method.queryDecisions,
   checkGuardrails: CstpService.method.checkGuardrails,
   importDecisions: JournalService.method.importDecisions,
+  reviewDecision: JournalService.method.reviewDecision,
+  preAction: PreActionService.method.preAction,
   recordDecision: JournalService.method.recordDecision,
   watchEvents: LiaisonService.method.watchEvents,
 };
 
-const path = process.env["CSTP_CASES"];
-if (path === undefined) {
+const table = readTable<CasesTable>();
+if (table === undefined) {
   test("the table of cases", () => assert.fail("CSTP_CASES is not set: run `make test-clients` in the repository"));
 } else {
-  const table = JSON.parse(readFileSync(path, "utf8")) as Table;
   const roots = readFileSync(table.rootCertificates, "utf8");
   for (const each of table.cases) {
     test(each.name, { timeout: 60_000 }, () => run(table, roots, each));
@@ -92,6 +92,14 @@ async function make(client: Client, step: Step, timeoutMs: number | undefined): 
       const { input, output } = METHODS.importDecisions;
       const decisions = step.requests.map((request) => fromJson(input, request));
       return printed(output, await client.importDecisions(decisions, options));
+    }
+    case "reviewDecision": {
+      const { input, output } = METHODS.reviewDecision;
+      return printed(output, await client.service(JournalService).reviewDecision(read(input), options));
+    }
+    case "preAction": {
+      const { input, output } = METHODS.preAction;
+      return printed(output, await client.service(PreActionService).preAction(read(input), options));
     }
     case "recordDecision": {
       const { input, output } = METHODS.recordDecision;

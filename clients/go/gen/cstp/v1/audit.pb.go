@@ -101,6 +101,21 @@ const (
 	AuditEvent_AUDIT_EVENT_APPROVAL_USED AuditEvent = 32
 	// An approval has expired before it was decided on or used.
 	AuditEvent_AUDIT_EVENT_APPROVAL_EXPIRED AuditEvent = 33
+	// A token was made for an agent, or given another secret because the request for it was repeated.
+	AuditEvent_AUDIT_EVENT_TOKEN_CREATED AuditEvent = 34
+	// A token was made in the place of another one.
+	AuditEvent_AUDIT_EVENT_TOKEN_ROTATED AuditEvent = 35
+	// A token was revoked.
+	AuditEvent_AUDIT_EVENT_TOKEN_REVOKED AuditEvent = 36
+	// What an agent had left was erased.
+	AuditEvent_AUDIT_EVENT_AGENT_ERASED AuditEvent = 37
+	// The contents of entries were removed because they were as old as the server keeps them, or with what an agent had
+	// left: how many. Their hashes stay.
+	AuditEvent_AUDIT_EVENT_CONTENT_REMOVED AuditEvent = 38
+	// Entries of the trail were removed because they were as old as the server keeps them: how many.
+	AuditEvent_AUDIT_EVENT_ENTRIES_REMOVED AuditEvent = 39
+	// What was kept about a subject was erased. Who it was is not said, so that the trail does not keep that.
+	AuditEvent_AUDIT_EVENT_SUBJECT_ERASED AuditEvent = 40
 )
 
 // Enum value maps for AuditEvent.
@@ -140,6 +155,13 @@ var (
 		31: "AUDIT_EVENT_APPROVAL_REVOKED",
 		32: "AUDIT_EVENT_APPROVAL_USED",
 		33: "AUDIT_EVENT_APPROVAL_EXPIRED",
+		34: "AUDIT_EVENT_TOKEN_CREATED",
+		35: "AUDIT_EVENT_TOKEN_ROTATED",
+		36: "AUDIT_EVENT_TOKEN_REVOKED",
+		37: "AUDIT_EVENT_AGENT_ERASED",
+		38: "AUDIT_EVENT_CONTENT_REMOVED",
+		39: "AUDIT_EVENT_ENTRIES_REMOVED",
+		40: "AUDIT_EVENT_SUBJECT_ERASED",
 	}
 	AuditEvent_value = map[string]int32{
 		"AUDIT_EVENT_UNSPECIFIED":             0,
@@ -176,6 +198,13 @@ var (
 		"AUDIT_EVENT_APPROVAL_REVOKED":        31,
 		"AUDIT_EVENT_APPROVAL_USED":           32,
 		"AUDIT_EVENT_APPROVAL_EXPIRED":        33,
+		"AUDIT_EVENT_TOKEN_CREATED":           34,
+		"AUDIT_EVENT_TOKEN_ROTATED":           35,
+		"AUDIT_EVENT_TOKEN_REVOKED":           36,
+		"AUDIT_EVENT_AGENT_ERASED":            37,
+		"AUDIT_EVENT_CONTENT_REMOVED":         38,
+		"AUDIT_EVENT_ENTRIES_REMOVED":         39,
+		"AUDIT_EVENT_SUBJECT_ERASED":          40,
 	}
 )
 
@@ -245,7 +274,7 @@ type AuditEntry struct {
 	Peers []*AuditedPeer `protobuf:"bytes,16,rep,name=peers,proto3" json:"peers,omitempty"`
 	// The revision of the intent that was announced or closed.
 	IntentRevision *int32 `protobuf:"varint,17,opt,name=intent_revision,json=intentRevision,proto3,oneof" json:"intent_revision,omitempty"`
-	// How many calls the entry is about; absent where it is one.
+	// How many calls, or entries that something was removed of, the entry is about; absent where it is one call.
 	Count *int32 `protobuf:"varint,18,opt,name=count,proto3,oneof" json:"count,omitempty"`
 	// When the first of the calls that are counted came.
 	FirstAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=first_at,json=firstAt,proto3" json:"first_at,omitempty"`
@@ -1473,7 +1502,8 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\a_closed\"n\n" +
 	"\x13ListIntentsResponse\x12/\n" +
 	"\aintents\x18\x01 \x03(\v2\x15.cstp.v1.IntentRecordR\aintents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xfd\b\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xda\n" +
+	"\n" +
 	"\n" +
 	"AuditEvent\x12\x1b\n" +
 	"\x17AUDIT_EVENT_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1510,7 +1540,14 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x1bAUDIT_EVENT_APPROVAL_DENIED\x10\x1e\x12 \n" +
 	"\x1cAUDIT_EVENT_APPROVAL_REVOKED\x10\x1f\x12\x1d\n" +
 	"\x19AUDIT_EVENT_APPROVAL_USED\x10 \x12 \n" +
-	"\x1cAUDIT_EVENT_APPROVAL_EXPIRED\x10!2\xb7\x03\n" +
+	"\x1cAUDIT_EVENT_APPROVAL_EXPIRED\x10!\x12\x1d\n" +
+	"\x19AUDIT_EVENT_TOKEN_CREATED\x10\"\x12\x1d\n" +
+	"\x19AUDIT_EVENT_TOKEN_ROTATED\x10#\x12\x1d\n" +
+	"\x19AUDIT_EVENT_TOKEN_REVOKED\x10$\x12\x1c\n" +
+	"\x18AUDIT_EVENT_AGENT_ERASED\x10%\x12\x1f\n" +
+	"\x1bAUDIT_EVENT_CONTENT_REMOVED\x10&\x12\x1f\n" +
+	"\x1bAUDIT_EVENT_ENTRIES_REMOVED\x10'\x12\x1e\n" +
+	"\x1aAUDIT_EVENT_SUBJECT_ERASED\x10(2\xb7\x03\n" +
 	"\fAuditService\x12\x86\x01\n" +
 	"\x10ListAuditEntries\x12 .cstp.v1.ListAuditEntriesRequest\x1a!.cstp.v1.ListAuditEntriesResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"allowed\": false, \"pageSize\": 20}\x90\x02\x01\x12\x95\x01\n" +
 	"\x11ListJudgedActions\x12!.cstp.v1.ListJudgedActionsRequest\x1a\".cstp.v1.ListJudgedActionsResponse\"9\x88\xb5\x18\x06\x9a\xb5\x18.{\"requestingAgent\": \"emerson\", \"pageSize\": 20}\x90\x02\x01\x12\x85\x01\n" +

@@ -41,7 +41,8 @@ const (
 	Permission_PERMISSION_RECORD Permission = 4
 	// Set the outcome of decisions that one may read.
 	Permission_PERMISSION_REVIEW Permission = 5
-	// Read the audit trail and the announced intents of every agent.
+	// Read the audit trail and the announced intents of every agent, and make and revoke tokens of agents with the
+	// permissions that one has.
 	Permission_PERMISSION_ADMIN Permission = 6
 	// Nothing beyond a valid token.
 	Permission_PERMISSION_ANY Permission = 7
@@ -140,6 +141,14 @@ var file_cstp_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Filename:      "cstp/v1/options.proto",
 	},
 	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: (*bool)(nil),
+		Field:         50006,
+		Name:          "cstp.v1.secret_response",
+		Tag:           "varint,50006,opt,name=secret_response",
+		Filename:      "cstp/v1/options.proto",
+	},
+	{
 		ExtendedType:  (*descriptorpb.ServiceOptions)(nil),
 		ExtensionType: (*bool)(nil),
 		Field:         50002,
@@ -164,6 +173,11 @@ var (
 	//
 	// optional string intent_type = 50004;
 	E_IntentType = &file_cstp_v1_options_proto_extTypes[2]
+	// True where the response holds a secret, which nobody may keep: messages of A2A cannot call the rpc, since their tasks
+	// keep what was answered.
+	//
+	// optional bool secret_response = 50006;
+	E_SecretResponse = &file_cstp_v1_options_proto_extTypes[3]
 )
 
 // Extension fields to descriptorpb.ServiceOptions.
@@ -171,7 +185,7 @@ var (
 	// True keeps the service off JSON-RPC: it is for our own processes only.
 	//
 	// optional bool internal = 50002;
-	E_Internal = &file_cstp_v1_options_proto_extTypes[3]
+	E_Internal = &file_cstp_v1_options_proto_extTypes[4]
 )
 
 var File_cstp_v1_options_proto protoreflect.FileDescriptor
@@ -199,7 +213,8 @@ const file_cstp_v1_options_proto_rawDesc = "" +
 	"permission::\n" +
 	"\aexample\x12\x1e.google.protobuf.MethodOptions\x18ӆ\x03 \x03(\tR\aexample:A\n" +
 	"\vintent_type\x12\x1e.google.protobuf.MethodOptions\x18Ԇ\x03 \x01(\tR\n" +
-	"intentType:=\n" +
+	"intentType:I\n" +
+	"\x0fsecret_response\x12\x1e.google.protobuf.MethodOptions\x18ֆ\x03 \x01(\bR\x0esecretResponse:=\n" +
 	"\binternal\x12\x1f.google.protobuf.ServiceOptions\x18҆\x03 \x01(\bR\binternalB}\n" +
 	"\vcom.cstp.v1B\fOptionsProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
 
@@ -225,12 +240,13 @@ var file_cstp_v1_options_proto_depIdxs = []int32{
 	1, // 0: cstp.v1.permission:extendee -> google.protobuf.MethodOptions
 	1, // 1: cstp.v1.example:extendee -> google.protobuf.MethodOptions
 	1, // 2: cstp.v1.intent_type:extendee -> google.protobuf.MethodOptions
-	2, // 3: cstp.v1.internal:extendee -> google.protobuf.ServiceOptions
-	0, // 4: cstp.v1.permission:type_name -> cstp.v1.Permission
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	4, // [4:5] is the sub-list for extension type_name
-	0, // [0:4] is the sub-list for extension extendee
+	1, // 3: cstp.v1.secret_response:extendee -> google.protobuf.MethodOptions
+	2, // 4: cstp.v1.internal:extendee -> google.protobuf.ServiceOptions
+	0, // 5: cstp.v1.permission:type_name -> cstp.v1.Permission
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	5, // [5:6] is the sub-list for extension type_name
+	0, // [0:5] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
 }
 
@@ -246,7 +262,7 @@ func file_cstp_v1_options_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_options_proto_rawDesc), len(file_cstp_v1_options_proto_rawDesc)),
 			NumEnums:      1,
 			NumMessages:   0,
-			NumExtensions: 4,
+			NumExtensions: 5,
 			NumServices:   0,
 		},
 		GoTypes:           file_cstp_v1_options_proto_goTypes,

@@ -1,6 +1,7 @@
 package cstp.client;
 
 import cstp.v1.AnnounceIntentRequest;
+import cstp.v1.PreActionRequest;
 import cstp.v1.RecordDecisionRequest;
 import cstp.v1.ReviewDecisionRequest;
 import io.grpc.CallOptions;
@@ -27,6 +28,13 @@ final class Identifiers implements ClientInterceptor {
     private static Object identified(Object message) {
         if (message instanceof AnnounceIntentRequest request && !request.hasCorrelationId()) {
             return request.toBuilder().setCorrelationId(UUID.randomUUID().toString()).build();
+        }
+        if (message instanceof PreActionRequest request
+                && request.hasAnnouncement()
+                && !request.getAnnouncement().hasCorrelationId()) {
+            var action = request.toBuilder();
+            action.getAnnouncementBuilder().setCorrelationId(UUID.randomUUID().toString());
+            return action.build();
         }
         if (message instanceof RecordDecisionRequest request && !request.hasRequestId()) {
             return request.toBuilder().setRequestId(UUID.randomUUID().toString()).build();

@@ -24,7 +24,10 @@ import cstp.v1.GetAccessRequest;
 import cstp.v1.ImportDecisionsRequest;
 import cstp.v1.JournalServiceGrpc;
 import cstp.v1.QueryDecisionsRequest;
+import cstp.v1.PreActionRequest;
+import cstp.v1.PreActionServiceGrpc;
 import cstp.v1.RecordDecisionRequest;
+import cstp.v1.ReviewDecisionRequest;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -175,6 +178,14 @@ final class CstpClientTest {
                     requests.add(read(each, ImportDecisionsRequest.newBuilder()).build());
                 }
                 yield printed(client.importDecisions(requests));
+            }
+            case "reviewDecision" -> {
+                var review = read(request, ReviewDecisionRequest.newBuilder()).build();
+                yield printed(client.call(JournalServiceGrpc::newBlockingStub, stub -> stub.reviewDecision(review)));
+            }
+            case "preAction" -> {
+                var action = read(request, PreActionRequest.newBuilder()).build();
+                yield printed(client.call(PreActionServiceGrpc::newBlockingStub, stub -> stub.preAction(action)));
             }
             case "recordDecision" -> {
                 var record = read(request, RecordDecisionRequest.newBuilder()).build();
