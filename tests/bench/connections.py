@@ -52,10 +52,15 @@ class Connection(Protocol):
 class GrpcConnection:
     """Unary calls of one gRPC method over HTTP/2; requests are serialized messages."""
 
-    def __init__(self, port: int, path: str, metadata: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, port: int, path: str, metadata: Sequence[tuple[str, str]], *, refusals_allowed: bool = False
+    ) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._path = path
+        self._refusals_allowed = refusals_allowed
+        self.refused = 0
+        """Calls that failed, which are counted only if refusals are allowed."""
         self._first, self._block = header_blocks(port, path, metadata)
         self._next_stream = 1
         self._window = FIRST_WINDOW
@@ -115,7 +120,12 @@ class GrpcConnection:
             elif kind == HEADERS and flags & END_STREAM:
                 # A failure has no message; a unary answer has one always, if an empty one.
                 if stream not in self._answered:
-                    raise Refused(f"{self._path}: a call failed")
+                    if not self._refusals_allowed:
+                        raise Refused(f"{self._path}: a call failed")
+                    self.refused += 1
+                    del self._started[stream]
+                    at = end
+                    continue
                 self._answered.remove(stream)
                 done.append(now - self._started.pop(stream))
             elif kind != HEADERS:
@@ -131,6 +141,10 @@ class GrpcConnection:
             self._socket.sendall(frame(kind, ACK, 0, content if kind == PING else b""))
         elif kind == WINDOW_UPDATE and stream == 0:
             self._window += int.from_bytes(content, "big")
+        elif kind == RST_STREAM and self._refusals_allowed:
+            # After a refusal the rest of the request is not read, and its stream is reset.
+            self._answered.discard(stream)
+            self.refused += self._started.pop(stream, None) is not None
         elif kind in (RST_STREAM, GOAWAY):
             raise Refused(f"{self._path}: the server ended the {'stream' if kind == RST_STREAM else 'connection'}")
 

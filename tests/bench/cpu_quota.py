@@ -62,7 +62,7 @@ def release(group: Path, parent: Path) -> None:
 
 
 def find_hierarchy(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/proc/self/mounts")) -> Hierarchy:
-    """Return where this process may make groups with a CPU controller. Raises NoQuota."""
+    """Return the folder in which this process may make groups with a CPU controller. Raises NoQuota."""
     if not own.exists():
         raise NoQuota("this system has no control groups")
     groups = {}

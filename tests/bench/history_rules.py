@@ -19,7 +19,7 @@ from cstp_grpc.decisions.store import JournalEntry
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.history_lookup import prepare_history
+from cstp_grpc.guardrails.history import prepare_history
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from cstp_grpc.intents.outcome_history import OutcomeHistory
 from cstp_grpc.intents.sql_outcomes import SqlOutcomeStore

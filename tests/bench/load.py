@@ -158,7 +158,7 @@ class Tally:
     bridge_cpu: float | None = 0.0
 
     def sample(self) -> Sample:
-        """Return what they come to."""
+        """Return their summary."""
         count = len(self.latencies)
         return Sample(
             statistics.median(self.latencies) * 1_000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,11 +70,9 @@ def all_pids() -> Iterator[int]:
 
 
 def open_files(pid: int) -> set[str]:
-    """Return what the descriptors of a process lead to; nothing for one that has ended or belongs to another user."""
+    """Return the files that a process has open; none for one that has ended or belongs to another user."""
     found = set()
-    try:
+    with suppress(FileNotFoundError, PermissionError):
         for descriptor in (PROC / str(pid) / "fd").iterdir():
             found.add(str(descriptor.readlink()))
-    except (FileNotFoundError, PermissionError):
-        pass
     return found

@@ -12,13 +12,16 @@ from tests.bench.federation import measure_federation
 from tests.bench.guardrail_engines import measure_engines
 from tests.bench.history_rules import measure_history
 from tests.bench.intent_layer import measure_project
+from tests.bench.keeping import measure_keeping
 from tests.bench.liaison import measure_liaison
 from tests.bench.memory import measure_large_memory, measure_memory
+from tests.bench.overload import measure_overload
 from tests.bench.retrieval.section import measure_retrieval
 from tests.bench.run import Run
 from tests.bench.search_speed import measure_search
 from tests.bench.start import measure_start
 from tests.bench.steps import measure_steps
+from tests.bench.telemetry import measure_telemetry
 from tests.bench.workers import measure_workers
 
 
@@ -35,13 +38,16 @@ class Section:
 SECTIONS: Mapping[str, Section] = {
     "checks": Section("guardrail checks with 5, 50 and 500 rules, with durable audit and without", measure_checks),
     "guardrails": Section("the engine alone with 5, 50 and 500 rules, and beside others", measure_engines),
+    "telemetry": Section("checks of servers with metrics", measure_telemetry),
     "history": Section("checks with rules over the past, of 100 000 recorded outcomes", measure_history),
     "memory": Section("queries, announcements, the bridge and A2A with 1 000 decisions", measure_memory),
     "large-memory": Section("queries and announcements with 10 000 decisions", measure_large_memory),
     "search": Section("queries under filters by the number of decisions: --sizes 1k 10k 100k 1m", measure_search),
     "liaison": Section("routing chat sessions", measure_liaison),
     "contention": Section("checks beside 64 queries in flight", measure_contention),
+    "overload": Section("checks beside ten times the searches that saturate", measure_overload, is_usual=False),
     "workers": Section("one worker and four, each held to a quarter of a core", measure_workers),
+    "keeping": Section("backups, restores and copies beside the raw ways", measure_keeping, is_usual=False),
     "start": Section("ready after kill -9, memory when idle, CPU of commands", measure_start),
     "federation": Section("checks that ask peers", measure_federation),
     "project": Section("the Intent Layer on a large project", measure_project),

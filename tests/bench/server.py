@@ -42,6 +42,7 @@ def settings(arguments: argparse.Namespace) -> config.Settings:
         cstp={"guardrails": {"config_path": arguments.rules}},
         liaison={"pillars": {"content": {"agent": "bench"}}, "heartbeat_seconds": 86_400},
         federation={"peers": peers},
+        metrics={"port": 0} if arguments.metrics else {},
     )
 
 
@@ -74,6 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--no-audit", action="store_true")
+    parser.add_argument("--metrics", action="store_true")
     parser.add_argument("--provider", default="lexical")
     parser.add_argument("--index", default="off")
     parser.add_argument("--rules", type=Path, help="a rulebook; the default one unless given")

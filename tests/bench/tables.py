@@ -11,7 +11,7 @@ ROWS = "| what | in flight | p50 ms | p99 ms | calls/s | server CPU us | bridge 
 
 
 def rows_table(results: Results) -> str:
-    """Return what was measured, as a Markdown table: medians of the rounds."""
+    """Return the measurements as a Markdown table: medians of the rounds."""
     lines = [ROWS, "|---|---|---|---|---|---|---|"]
     section = ""
     for row in results.rows:

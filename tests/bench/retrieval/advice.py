@@ -52,7 +52,7 @@ def announce(stub: cstp_pb2_grpc.CstpServiceStub, case: Mapping[str, Any]) -> cs
 def judge_answer(
     case: Mapping[str, Any], answer: cstp_pb2.AnnounceIntentResponse, keys: Mapping[str, str]
 ) -> list[str]:
-    """Return what is wrong about an answer."""
+    """Return the faults of an answer."""
     listed = [keys[each.id] for each in answer.similar_decisions]
     said = "\n".join(answer.suggestions)
     problems = [f"{key} is not listed" for key in case.get("listed", []) if key not in listed]
