@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ WRITERS = 4
 TOKEN = "kill-test-token"
 METADATA = ("authorization", f"Bearer {TOKEN}")
 OTHER_TOKEN = "other-kill-test-token"
+TASK_TIME = timedelta(days=7)
+"""How long a task may be at work: the most that there is, since the server's clock may be set forward meanwhile."""
 ATTEMPTS = ("Do", "Undo")
 """What is announced under each correlation id, one after the other."""
 PERMISSIONS = ["query", "check", "announce", "record", "review", "admin", "converse", "route"]
@@ -160,7 +163,7 @@ def write(
                 done.checks.add(key)
             for version, state in enumerate((tasks_pb2.TASK_STATE_WORKING, tasks_pb2.TASK_STATE_COMPLETED)):
                 task = tasks_pb2.Task(id=key, context_id="load", state=state, content=b"content")
-                saving = tasks_pb2.SaveTaskRequest(task=task, version=version)
+                saving = tasks_pb2.SaveTaskRequest(task=task, version=version, time_left=TASK_TIME)
                 saved = keeping.SaveTask(saving, metadata=metadata, timeout=30)
                 with lock:
                     done.tasks[key] = saved.version

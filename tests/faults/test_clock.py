@@ -18,8 +18,8 @@ from tests.test_kill import SAMPLE, verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-STEPS = [timedelta(hours=1), timedelta(hours=-2), timedelta(days=10), timedelta(days=-10), timedelta(0)]
-"""Where the clock stands after each step, from the real time. Together less than the 30 days that a task is kept."""
+STEPS = [timedelta(hours=1), timedelta(hours=-2), timedelta(days=6), timedelta(days=-6), timedelta(0)]
+"""Where the clock stands after each step, from the real time. No step forward ends a task at work."""
 
 
 def test_a_clock_that_is_set_fails_no_call(tmp_path: Path) -> None:
