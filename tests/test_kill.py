@@ -11,7 +11,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import grpc
 import pytest
 import yaml
+from google.protobuf.duration_pb2 import Duration
 
 from cstp_grpc.gen.cstp.v1 import (
     audit_pb2,
@@ -46,7 +46,7 @@ WRITERS = 4
 TOKEN = "kill-test-token"
 METADATA = ("authorization", f"Bearer {TOKEN}")
 OTHER_TOKEN = "other-kill-test-token"
-TASK_TIME = timedelta(days=7)
+TASK_TIME = Duration(seconds=7 * 24 * 3600)
 """How long a task may be at work: the most that there is, since the server's clock may be set forward meanwhile."""
 ATTEMPTS = ("Do", "Undo")
 """What is announced under each correlation id, one after the other."""
