@@ -1,10 +1,9 @@
-"""The tables of the audit trail, and their rows."""
+"""The tables of the audit trail."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -14,13 +13,10 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    RowMapping,
     Table,
     Text,
 )
 
-from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, JudgedAction
-from cstp_grpc.enums import PeerStatus, Stakes
 from cstp_grpc.storage.unit_of_work import (
     IDENTIFIER,
     OPTIONAL_JSON,
@@ -29,7 +25,6 @@ from cstp_grpc.storage.unit_of_work import (
     metadata,
     partial_index,
 )
-from cstp_grpc.unicode_text import replace_unstorable
 
 NOT_A_CHECK = "event <> 'guardrail_check'"
 BLOCKED = "allowed = false"
@@ -82,8 +77,8 @@ audit_entries = Table(
 )
 """The audit trail; triggers refuse every UPDATE but those that remove the content of an entry, and every DELETE but
 that of entries that a removed segment names. `violations`, `warnings`, `dryrun`, `peers` are NULL where empty. `judged`
-is what `encode_judged_action` made. `content_hash` is NULL while the content is there; the columns after it are NULL in
-entries of before there were chains."""
+is the action that was judged, as JSON. `content_hash` is NULL while the content is there; the columns after it are NULL
+in entries of before there were chains."""
 
 audit_guardrails = Table(
     "audit_guardrails",
@@ -149,104 +144,6 @@ JUDGED_COLUMNS = [column for column in audit_entries.c if column.name not in HAS
 """The columns of a listing of entries with what was judged."""
 LISTED_COLUMNS = [column for column in JUDGED_COLUMNS if column.name != "judged"]
 """The columns of a listing of entries: what was judged may be large, and is read where it is wanted only."""
-MAX_JUDGED_BYTES: Final = 65_536
-"""Maximum size of a stored action; a larger one is not kept. Chosen: hundreds of times what actions have, so that no
-caller fills the trail with contexts of 200 000 characters."""
-ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-"""Encodes stored actions; raises ValueError for NaN and infinities, which are not JSON (RFC 8259, section 6)."""
-
-
-def encode_judged_action(action: JudgedAction) -> bytes | None:
-    """Encode an action as JSON, without what is empty; None if it cannot be kept.
-
-    That is if it takes more than `MAX_JUDGED_BYTES`, or holds a NaN or an infinity, which no rule can read.
-    """
-    document: dict[str, object] = {"stakes": action.stakes}
-    # One by one: a loop over the fields takes twice as long, and every check is encoded.
-    if action.category is not None:
-        document["category"] = action.category
-    if action.confidence is not None:
-        document["confidence"] = action.confidence
-    if action.context:
-        document["context"] = action.context
-    if action.project is not None:
-        document["project"] = action.project
-    if action.announced_context:
-        document["announcedContext"] = action.announced_context
-    if action.paths:
-        document["paths"] = action.paths
-    if action.permissions:
-        document["permissions"] = sorted(action.permissions)
-    if action.approval_required:
-        document["approvalRequired"] = True
-    try:
-        # ASCII, with escapes for everything else, halves of surrogate pairs included.
-        encoded = ENCODER.encode(document).encode()
-    except ValueError:
-        return None
-    return encoded if len(encoded) <= MAX_JUDGED_BYTES else None
-
-
-def decode_judged_action(encoded: bytes) -> JudgedAction:
-    """Decode an action that `encode_judged_action` encoded."""
-    document = json.loads(encoded)
-    return JudgedAction(
-        category=document.get("category"),
-        stakes=Stakes(document["stakes"]),
-        confidence=document.get("confidence"),
-        context=document.get("context", {}),
-        project=document.get("project"),
-        announced_context=document.get("announcedContext", ""),
-        paths=tuple(document.get("paths", ())),
-        permissions=frozenset(document.get("permissions", ())),
-        approval_required=document.get("approvalRequired", False),
-    )
-
-
-def entry_to_row(entry: AuditEntry) -> dict[str, Any]:
-    """Convert an entry to a row of `audit_entries`."""
-    # By hand: `asdict` copies whatever is nested, and takes several times as long. Each check makes one.
-    return {
-        "timestamp": entry.timestamp,
-        "event": entry.event.value,
-        "requesting_agent": entry.requesting_agent,
-        "request_id": entry.request_id,
-        "claimed_agent": entry.claimed_agent and replace_unstorable(entry.claimed_agent),
-        "action": entry.action and replace_unstorable(entry.action),
-        "allowed": entry.allowed,
-        "violations": entry.violations or None,
-        "warnings": entry.warnings or None,
-        "evaluated": entry.evaluated,
-        "rule_set_version": entry.rule_set_version,
-        "correlation_id": entry.correlation_id and replace_unstorable(entry.correlation_id),
-        "decision_id": entry.decision_id,
-        "error": entry.error,
-        "peers": [[peer.agent, peer.status, peer.allowed] for peer in entry.peers] if entry.peers else None,
-        "intent_revision": entry.intent_revision,
-        "dryrun": entry.dryrun or None,
-        "judged": None if entry.judged is None else encode_judged_action(entry.judged),
-        # Filled in where they are known.
-        "content_salt": None,
-        "chain_id": None,
-        "chain_position": None,
-        "previous_hash": None,
-        "entry_hash": None,
-    }
-
-
-def entry_from_row(row: RowMapping) -> AuditEntry:
-    """Convert a row of `audit_entries` to an entry."""
-    values = dict(row)
-    values["event"] = AuditEvent(values["event"])
-    values["violations"] = tuple(values["violations"] or ())
-    values["warnings"] = tuple(values["warnings"] or ())
-    values["dryrun"] = tuple(values["dryrun"] or ())
-    encoded = values.pop("judged", None)
-    values["judged"] = None if encoded is None else decode_judged_action(encoded)
-    values["peers"] = tuple(
-        AuditedPeer(agent, PeerStatus(status), allowed) for agent, status, allowed in values["peers"] or ()
-    )
-    return AuditEntry(**values)
 
 
 def name_guardrails(row: Mapping[Any, Any]) -> list[tuple[str, Any, int]]:

@@ -1,21 +1,24 @@
-"""The audit trail in SQL."""
+"""The audit trail in SQL, and its entries as rows."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Select, TextClause, desc, insert, select, text, tuple_
+from sqlalchemy import Column, ColumnElement, RowMapping, Select, TextClause, desc, insert, select, text, tuple_
 
 from cstp_grpc.audit.entry_hashing import hash_content, hash_entry
 from cstp_grpc.audit.model import (
     JUDGED_TEXTS,
     JUDGMENTS,
+    AuditedPeer,
     AuditEntry,
     AuditEvent,
     AuditFilter,
+    JudgedAction,
 )
 from cstp_grpc.audit.sql_chain import AuditChain, ChainedInserter, ChainedRow, SaltSource
 from cstp_grpc.audit.sql_tables import (
@@ -26,11 +29,8 @@ from cstp_grpc.audit.sql_tables import (
     RARE_COLUMNS,
     audit_entries,
     audit_guardrails,
-    encode_judged_action,
-    entry_from_row,
-    entry_to_row,
 )
-from cstp_grpc.enums import JudgedContent
+from cstp_grpc.enums import JudgedContent, PeerStatus, Stakes
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
     Page,
@@ -55,6 +55,11 @@ from cstp_grpc.unicode_text import replace_unstorable
 
 MAX_JUDGED_PAGE = 200
 """Maximum number of entries in a page with what was judged. Chosen: 200 of the largest are 13 MB."""
+MAX_JUDGED_BYTES: Final = 65_536
+"""Maximum size of a stored action; a larger one is not kept. Chosen: hundreds of times what actions have, so that no
+caller fills the trail with contexts of 200 000 characters."""
+ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+"""Encodes stored actions; raises ValueError for NaN and infinities, which are not JSON (RFC 8259, section 6)."""
 
 
 class SqlAuditTrail:
@@ -273,3 +278,96 @@ def estimate_entry_size(entry: AuditEntry) -> int:
     named = (*entry.violations, *entry.warnings, *entry.dryrun, *(peer.agent for peer in entry.peers))
     judged = 0 if entry.judged is None else len(encode_judged_action(entry.judged) or b"")
     return estimate_message_bytes((*texts, *named)) + judged
+
+
+def encode_judged_action(action: JudgedAction) -> bytes | None:
+    """Encode an action as JSON, without what is empty; None if it cannot be kept.
+
+    That is if it takes more than `MAX_JUDGED_BYTES`, or holds a NaN or an infinity, which no rule can read.
+    """
+    document: dict[str, object] = {"stakes": action.stakes}
+    # One by one: a loop over the fields takes twice as long, and every check is encoded.
+    if action.category is not None:
+        document["category"] = action.category
+    if action.confidence is not None:
+        document["confidence"] = action.confidence
+    if action.context:
+        document["context"] = action.context
+    if action.project is not None:
+        document["project"] = action.project
+    if action.announced_context:
+        document["announcedContext"] = action.announced_context
+    if action.paths:
+        document["paths"] = action.paths
+    if action.permissions:
+        document["permissions"] = sorted(action.permissions)
+    if action.approval_required:
+        document["approvalRequired"] = True
+    try:
+        # ASCII, with escapes for everything else, halves of surrogate pairs included.
+        encoded = ENCODER.encode(document).encode()
+    except ValueError:
+        return None
+    return encoded if len(encoded) <= MAX_JUDGED_BYTES else None
+
+
+def decode_judged_action(encoded: bytes) -> JudgedAction:
+    """Decode an action that `encode_judged_action` encoded."""
+    document = json.loads(encoded)
+    return JudgedAction(
+        category=document.get("category"),
+        stakes=Stakes(document["stakes"]),
+        confidence=document.get("confidence"),
+        context=document.get("context", {}),
+        project=document.get("project"),
+        announced_context=document.get("announcedContext", ""),
+        paths=tuple(document.get("paths", ())),
+        permissions=frozenset(document.get("permissions", ())),
+        approval_required=document.get("approvalRequired", False),
+    )
+
+
+def entry_to_row(entry: AuditEntry) -> dict[str, Any]:
+    """Convert an entry to a row of `audit_entries`."""
+    # By hand: `asdict` copies whatever is nested, and takes several times as long. Each check makes one.
+    return {
+        "timestamp": entry.timestamp,
+        "event": entry.event.value,
+        "requesting_agent": entry.requesting_agent,
+        "request_id": entry.request_id,
+        "claimed_agent": entry.claimed_agent and replace_unstorable(entry.claimed_agent),
+        "action": entry.action and replace_unstorable(entry.action),
+        "allowed": entry.allowed,
+        "violations": entry.violations or None,
+        "warnings": entry.warnings or None,
+        "evaluated": entry.evaluated,
+        "rule_set_version": entry.rule_set_version,
+        "correlation_id": entry.correlation_id and replace_unstorable(entry.correlation_id),
+        "decision_id": entry.decision_id,
+        "error": entry.error,
+        "peers": [[peer.agent, peer.status, peer.allowed] for peer in entry.peers] if entry.peers else None,
+        "intent_revision": entry.intent_revision,
+        "dryrun": entry.dryrun or None,
+        "judged": None if entry.judged is None else encode_judged_action(entry.judged),
+        # Filled in where they are known.
+        "content_salt": None,
+        "chain_id": None,
+        "chain_position": None,
+        "previous_hash": None,
+        "entry_hash": None,
+    }
+
+
+def entry_from_row(row: RowMapping) -> AuditEntry:
+    """Convert a row of `audit_entries` to an entry."""
+    values = dict(row)
+    values["event"] = AuditEvent(values["event"])
+    values["violations"] = tuple(values["violations"] or ())
+    values["warnings"] = tuple(values["warnings"] or ())
+    values["dryrun"] = tuple(values["dryrun"] or ())
+    encoded = values.pop("judged", None)
+    values["judged"] = None if encoded is None else decode_judged_action(encoded)
+    values["peers"] = tuple(
+        AuditedPeer(agent, PeerStatus(status), allowed) for agent, status, allowed in values["peers"] or ()
+    )
+    return AuditEntry(**values)

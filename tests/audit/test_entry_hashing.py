@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cstp_grpc.audit.entry_hashing import encode_entry, format_instant, hash_chain_start, hash_content, hash_link
 from cstp_grpc.audit.model import AuditedPeer
-from cstp_grpc.audit.sql_tables import RARE_COLUMNS, entry_to_row
+from cstp_grpc.audit.sql_tables import RARE_COLUMNS
+from cstp_grpc.audit.sql_trail import entry_to_row
 from cstp_grpc.canonical_json import encode_canonical_json, hash_canonical_json
 from cstp_grpc.enums import PeerStatus
 from tests.audit.test_sql_store import COUNTS, ENTRIES, TEXTS

@@ -15,8 +15,8 @@ from cstp_grpc.audit.retention import AuditRetention
 from cstp_grpc.audit.segments import SegmentRemoval
 from cstp_grpc.audit.sql_evidence import EvidenceScope
 from cstp_grpc.audit.sql_retention import SqlAuditRetention
-from cstp_grpc.audit.sql_tables import audit_checkpoints, audit_entries, audit_segments, entry_to_row
-from cstp_grpc.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.audit.sql_tables import audit_checkpoints, audit_entries, audit_segments
+from cstp_grpc.audit.sql_trail import SqlAuditTrail, entry_to_row
 from cstp_grpc.audit.verification import FindingKind
 from cstp_grpc.client.cstp_client import CstpClient
 from cstp_grpc.gen.cstp.v1 import audit_pb2

@@ -14,8 +14,8 @@ from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.audit.model import JUDGMENTS, AuditEntry, AuditEvent, AuditFilter, JudgedAction
-from cstp_grpc.audit.sql_tables import MAX_JUDGED_BYTES, audit_entries, audit_guardrails
-from cstp_grpc.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.audit.sql_tables import audit_entries, audit_guardrails
+from cstp_grpc.audit.sql_trail import MAX_JUDGED_BYTES, SqlAuditTrail
 from cstp_grpc.enums import JudgedContent, Permission, Stakes
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.storage.database import Database, open_database
