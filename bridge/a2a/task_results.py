@@ -15,6 +15,7 @@ from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, TEXT_P
 from bridge.a2a.task_store import copy_task
 from bridge.call_errors import error_data, violation_text
 from cstp_grpc.contract import json_values
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.errors import CstpError
 
 Result = Mapping[str, Any]
@@ -74,7 +75,7 @@ def render_query(result: Result) -> list[str]:
     if not decisions:
         return [f"No past decision resembles {query}."]
     return [
-        f"{format_count(len(decisions), 'past decision')} found for {query}.",
+        f"{count_noun(len(decisions), 'past decision')} found for {query}.",
         *list_section("Decisions", [decision_lines(item) for item in decisions]),
     ]
 
@@ -109,7 +110,7 @@ def verdict_line(what: str, verdict: Result) -> str:
         return f"Denied: nobody may do {what}{comment}"
     if not verdict["allowed"]:
         number = len(violations)
-        blocked = f"{number} of {format_count(evaluated, 'guardrail')} block{'s' if number == 1 else ''} {what}"
+        blocked = f"{number} of {count_noun(evaluated, 'guardrail')} block{'s' if number == 1 else ''} {what}"
         return f"Blocked: {blocked}: {join_messages(violations)}"
     allowed = f"Allowed: no guardrail of {evaluated} blocks {what}"
     return f"{allowed}, but mind: {join_messages(warnings)}" if warnings else f"{allowed}."
@@ -163,11 +164,6 @@ def list_section(heading: str, entries: Iterable[list[str]]) -> list[str]:
     """Return a list under a heading, or nothing if it would be empty."""
     lines = [line for first, *more in entries for line in (f"- {first}", *(f"  {item}" for item in more))]
     return ["", f"{heading}:", *lines] if lines else []
-
-
-def format_count(number: int, noun: str) -> str:
-    """Return a number with its noun in the singular or plural."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def escape_line(text: str) -> str:

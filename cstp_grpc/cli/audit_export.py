@@ -34,6 +34,7 @@ from cstp_grpc.cli.command_decorators import (
     with_output,
 )
 from cstp_grpc.cli.output import Output, ReconnectNotices
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.errors import ServerUnreachable, Unavailable
 from cstp_grpc.extras import require_extra
 from cstp_grpc.lazy_imports import LazyModule
@@ -328,8 +329,9 @@ def verify_evidence_command(out: Output, file: Path, key_files: tuple[Path, ...]
     faults = verify_evidence(document if isinstance(document, dict) else {}, keys)
     if out.json_wanted:
         out.document({"proved": not faults, "faults": faults})
-    for fault in faults:
+    if not faults:
+        out.line(f"Proved: {count_noun(len(document['entries']), 'entry', 'entries')}.")
+        return
+    for fault in (*faults, "Something is not proved."):
         out.line(fault)
-    out.line("Something is not proved." if faults else f"{len(document['entries'])} entries are proved.")
-    if faults:
-        click.get_current_context().exit(NOT_WHOLE)
+    click.get_current_context().exit(NOT_WHOLE)

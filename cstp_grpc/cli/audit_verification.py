@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, with_output
-from cstp_grpc.cli.output import Output, count_noun
+from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.extras import require_extra
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def report_to_json(report: VerificationReport) -> dict[str, object]:
 
 def print_report(out: Output, report: VerificationReport) -> None:
     """Print a report for people."""
-    entries = f"{report.entries} {'entry' if report.entries == 1 else 'entries'}"
+    entries = count_noun(report.entries, "entry", "entries")
     chains = count_noun(report.chains, "chain")
     out.line(f"{entries} in {chains}, signed by {count_noun(report.checkpoints, 'checkpoint')}.")
     if report.unsigned:

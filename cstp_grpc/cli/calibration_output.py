@@ -14,6 +14,7 @@ from rich.text import Text
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import enum_word, format_date
 from cstp_grpc.cli.output import to_printable
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.gen.cstp.v1 import calibration_pb2 as pb2
 
 PLOT_COLUMNS: Final = 41
@@ -53,7 +54,7 @@ def headline_of_calibration(answer: pb2.GetCalibrationResponse) -> str:
 
 def count_decisions(count: int, *, truncated: bool = False) -> str:
     """Return a number of decisions in words."""
-    return f"{'The latest ' if truncated else ''}{count} decision{'' if count == 1 else 's'}"
+    return f"{'The latest ' if truncated else ''}{count_noun(count, 'decision')}"
 
 
 def rate_text(rate: float, interval: pb2.EstimateInterval) -> str:

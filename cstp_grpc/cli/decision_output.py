@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.output import count_noun, to_printable
+from cstp_grpc.cli.output import to_printable
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, intents_pb2, journal_pb2, types_pb2
 
@@ -163,7 +164,7 @@ def describe_deciders(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guard
         # No guardrail blocks it, but peers do not allow it.
         return "federation"
     some = f"{blocking} of " if blocking else ""
-    return f"{some}{evaluated} guardrail{'' if evaluated == 1 else 's'}"
+    return f"{some}{count_noun(evaluated, 'guardrail')}"
 
 
 def violation_text(item: types_pb2.Violation) -> Text:
@@ -464,9 +465,8 @@ def counted_calls_text(item: audit_pb2.AuditEntry) -> str:
     if not item.HasField("count"):
         return ""
     if not item.HasField("first_at"):
-        return "1 entry" if item.count == 1 else f"{item.count} entries"
-    calls = "1 call" if item.count == 1 else f"{item.count} calls"
-    return f"{calls} from {format_instant(item.first_at)} to {format_instant(item.last_at)}"
+        return count_noun(item.count, "entry", "entries")
+    return f"{count_noun(item.count, 'call')} from {format_instant(item.first_at)} to {format_instant(item.last_at)}"
 
 
 def entry_verdict_text(item: audit_pb2.AuditEntry) -> Text:

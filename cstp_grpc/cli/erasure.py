@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cstp_grpc.cli.command_decorators import with_client
-from cstp_grpc.cli.output import count_noun, to_printable
+from cstp_grpc.cli.output import to_printable
+from cstp_grpc.counted_nouns import count_audit_contents, count_nouns
 from cstp_grpc.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool) -> Non
     if ask:
         click.confirm(f"Erase what {to_printable(name)} has left, for good?", abort=True, err=True)
     answer = client.erase_agent(name)
-    kinds = (
+    erased = count_nouns(
         (answer.decisions, "decision"),
         (answer.reviews, "review"),
         (answer.intents, "intent"),
@@ -63,8 +64,7 @@ def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool) -> Non
         (answer.tasks, "task"),
         (answer.callbacks, "callback"),
     )
-    erased = ", ".join(count_noun(count, noun) for count, noun in kinds)
-    contents = f"{answer.audit_entries} audit entries have lost their contents"
+    contents = count_audit_contents(answer.audit_entries)
     out.answer(answer, lambda console: console.print(f"Erased: {erased}; {contents}.", soft_wrap=True))
 
 
@@ -83,12 +83,11 @@ def erase_subject(client: CstpClient, out: Output, subject: str, *, ask: bool, d
 
 def describe_subject(answer: erasure_pb2.EraseSubjectResponse) -> str:
     """Return how much of each kind is or was kept about a subject, as text."""
-    kinds = (
+    counted = count_nouns(
         (answer.sessions, "session"),
         (answer.messages, "message"),
         (answer.shared_contexts, "shared context"),
         (answer.routings, "routing"),
         (answer.events, "event"),
     )
-    counted = ", ".join(count_noun(count, noun) for count, noun in kinds)
-    return f"{counted}; the contents of {answer.audit_entries} audit entries"
+    return f"{counted}; {count_audit_contents(answer.audit_entries)}"

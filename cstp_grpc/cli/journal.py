@@ -22,6 +22,7 @@ from cstp_grpc.cli.command_decorators import (
     with_client,
 )
 from cstp_grpc.cli.output import ReconnectNotices
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.lazy_imports import LazyModule
 
@@ -399,7 +400,7 @@ def export_command(
             out.write_verbatim(line)
         return
     count = write_lines(path, lines)
-    out.note(f"{count} decisions are in {path}")
+    out.note(f"Exported {count_noun(count, 'decision')} to {path}")
 
 
 def write_lines(path: Path, lines: Iterator[str]) -> int:

@@ -15,6 +15,7 @@ import click
 from cstp_grpc.cli.command_decorators import LIMIT, Command, enum_choice, object_options, with_client
 from cstp_grpc.cli.output import ReconnectNotices, to_printable
 from cstp_grpc.cli.protocol import EXIT_BLOCKED
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.lazy_imports import LazyModule
 from cstp_grpc.liaison.model import AGENT_PREFIX, GUIDE, EventType, MessageRole, SessionStatus
@@ -369,7 +370,7 @@ def delete_command(client: CstpClient, out: Output, session: str | None, user_id
         out.answer(one, lambda console: console.print(message))
     elif user_id is not None:
         several = client.liaison.delete_user_sessions(user_id)
-        counted = f"{several.deleted} session{'' if several.deleted == 1 else 's'} of {to_printable(user_id)}"
+        counted = f"{count_noun(several.deleted, 'session')} of {to_printable(user_id)}"
         out.answer(several, lambda console: console.print(f"Deleted {counted}."))
 
 

@@ -13,6 +13,7 @@ from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant
 from cstp_grpc.cli.output import json_text, to_printable
 from cstp_grpc.contract import json_codec
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.errors import BlockingGuardrail
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from cstp_grpc.liaison.model import HISTORY_MEMBER
@@ -101,7 +102,7 @@ def delivery_text(share: pb2.Share) -> Text:
     state = enum_word(pb2.DeliveryState, share.delivery)
     text = Text(state, style=DELIVERY_STYLES.get(state, "yellow"))
     if share.attempts:
-        text.append(f" after {share.attempts} attempt{'s' if share.attempts > 1 else ''}", style="none")
+        text.append(f" after {count_noun(share.attempts, 'attempt')}", style="none")
     if share.HasField("task_id"):
         text.append(to_printable(f", task {share.task_id}"), style="none")
     return text
@@ -166,7 +167,7 @@ def print_agents(console: Console, found: Sequence[pb2.LiaisonAgent]) -> None:
         since = f"since {format_instant(agent.since)}" if agent.HasField("since") else ""
         served = f"served by {agent.served_by}" if agent.served_by else ""
         beaten = f"last heartbeat {format_instant(agent.last_heartbeat)}" if agent.HasField("last_heartbeat") else ""
-        held = f"{agent.chat_sessions} session{'' if agent.chat_sessions == 1 else 's'}"
+        held = count_noun(agent.chat_sessions, "session")
         kind = enum_word(pb2.LiaisonAgentKind, agent.kind)
         table.add_row(state, kind, entry_text(agent.liaison_agent_id, [agent.reason, since, held, served, beaten]))
     console.print(table if found else "No pillar is configured.")

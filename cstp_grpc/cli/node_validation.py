@@ -20,9 +20,10 @@ import click
 from rich.text import Text
 
 from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.output import count_noun, to_printable
+from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.project_folder import ProjectFolder
 from cstp_grpc.config import inherited_environment
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.git_command import git_command
 from cstp_grpc.intent_layer.model import FactPlacement, FindingSeverity, ValidationFinding
 from cstp_grpc.intent_layer.node_imports import IMPORTABLE_SUFFIXES, MAX_DEPTH, find_imports

@@ -138,11 +138,6 @@ def json_text(content: Any, *, ascii_only: bool = False, indent: int | None = JS
     return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def count_noun(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if needed."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def to_printable(text: str) -> str:
     """Return a text of another agent without control characters and without changes of direction."""
     return CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -13,8 +13,9 @@ from typing import Any
 import click
 from rich.text import Text
 
-from cstp_grpc.cli.output import Output, count_noun, to_printable
+from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED, ProjectFolder, utc_now
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.errors import Conflict, CstpError, InvalidArgument
 from cstp_grpc.intent_layer.duplicate_search import group_duplicates
 from cstp_grpc.intent_layer.learning_merge import SECTION_FOR_TYPE

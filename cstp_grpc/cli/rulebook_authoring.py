@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cstp_grpc.cli.command_decorators import config_option, with_output
-from cstp_grpc.cli.output import Output, count_noun, json_text, to_printable
+from cstp_grpc.cli.output import Output, json_text, to_printable
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, locate_rules
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.lazy_imports import LazyModule
 
 if TYPE_CHECKING:

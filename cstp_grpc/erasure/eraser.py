@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from cstp_grpc.audit.entry_hashing import EntryRow
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.caller import Caller
+from cstp_grpc.counted_nouns import count_audit_contents, count_nouns
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.model import RemovalFilter
 from cstp_grpc.enums import INTENT_LAYER_AGENT, LIAISON_SUPERVISOR
@@ -144,11 +145,15 @@ class AgentEraser:
 
 def erasure_entry(caller: Caller, agent: str, report: ErasureReport, at: datetime) -> AuditEntry:
     """Return the audit entry of an erasure: who, whose, and how much."""
-    text = (
-        f"erase what {agent} left: {report.decisions} decisions, {report.reviews} reviews, {report.intents} intents, "
-        f"{report.approvals} approval requests, {report.tasks} tasks, {report.callbacks} callbacks; "
-        f"the contents of {report.audit_entries} audit entries"
+    erased = count_nouns(
+        (report.decisions, "decision"),
+        (report.reviews, "review"),
+        (report.intents, "intent"),
+        (report.approvals, "approval request"),
+        (report.tasks, "task"),
+        (report.callbacks, "callback"),
     )
+    text = f"erase what {agent} left: {erased}; {count_audit_contents(report.audit_entries)}"
     return AuditEntry(
         timestamp=at,
         event=AuditEvent.AGENT_ERASED,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cstp_grpc.audit.entry_hashing import EntryRow
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.caller import Caller
+from cstp_grpc.counted_nouns import count_audit_contents, count_nouns
 from cstp_grpc.erasure.audit_contents import AuditContentEraser
 
 if TYPE_CHECKING:
@@ -113,11 +114,14 @@ def report_records(records: UserRecords, sessions: int, audit_entries: int, *, e
 def subject_entry(caller: Caller, report: SubjectReport, at: datetime) -> AuditEntry:
     """Return the audit entry of an erasure: by whom and how much."""
     # Privacy: not whose it was, which the trail would keep. The request id leads to whoever asked for it.
-    text = (
-        f"erase what was kept about a subject: {report.sessions} sessions, {report.messages} messages, "
-        f"{report.shared_contexts} shared contexts, {report.routings} routings, {report.events} events; "
-        f"the contents of {report.audit_entries} audit entries"
+    erased = count_nouns(
+        (report.sessions, "session"),
+        (report.messages, "message"),
+        (report.shared_contexts, "shared context"),
+        (report.routings, "routing"),
+        (report.events, "event"),
     )
+    text = f"erase what was kept about a subject: {erased}; {count_audit_contents(report.audit_entries)}"
     return AuditEntry(
         timestamp=at,
         event=AuditEvent.SUBJECT_ERASED,

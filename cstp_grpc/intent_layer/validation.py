@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.errors import InvalidArgument, Unavailable
 from cstp_grpc.intent_layer import validation_rules
 from cstp_grpc.intent_layer.context_resolution import REQUIRED_SECTIONS
@@ -164,7 +165,7 @@ class _NodeValidator:
                 more = len(stale.files) - SHOWN_FILES
                 names = f"{shown} and {more} more" if more > 0 else shown
                 message = (
-                    f"{_count_noun(len(stale.files), 'file')} changed in {_count_noun(stale.commits, 'commit')} "
+                    f"{count_noun(len(stale.files), 'file')} changed in {count_noun(stale.commits, 'commit')} "
                     f"since {stale.since}, when the node last did: {names}"
                 )
                 yield validation_rules.STALE.finding(node.path, 1, message)
@@ -375,7 +376,3 @@ def _possible_paths_in_text(text: str, definitions: str) -> Iterator[str]:
 def _link_definitions(document: NodeDocument) -> str:
     """Return the link definitions of a file."""
     return "\n".join(DEFINITION.findall(document.text)) if "]:" in document.text else ""
-
-
-def _count_noun(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
 
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.decisions.model import Decision, Match
 from cstp_grpc.decisions.search.search_results import series_of_title
 from cstp_grpc.decisions.store import (
@@ -340,7 +341,7 @@ def describe_age(age: timedelta) -> str:
     if minutes < 1:
         return "just now"
     number, unit = (minutes, "minute") if minutes < MINUTES_AN_HOUR else (minutes // MINUTES_AN_HOUR, "hour")
-    return f"{number} {unit}{'' if number == 1 else 's'} ago"
+    return f"{count_noun(number, unit)} ago"
 
 
 MIN_DECISIONS = 2

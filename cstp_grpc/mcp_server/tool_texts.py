@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.unicode_text import to_single_line
 
 JsonObject = Mapping[str, Any]
@@ -58,7 +59,7 @@ def render_search(response: JsonObject) -> str:
     found = response["decisions"]
     if not found:
         return "No decision resembles this. Nothing is on record, which is no evidence that it is safe."
-    return render_items(f"{len(found)} decisions", map(describe_decision, found), note=OTHERS_NOTE, most=50)
+    return render_items(count_noun(len(found), "decision"), map(describe_decision, found), note=OTHERS_NOTE, most=50)
 
 
 def render_recorded_decision(response: JsonObject) -> str:

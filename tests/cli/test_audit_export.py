@@ -71,7 +71,7 @@ def test_evidence_for_a_decision_is_proved_without_the_database(config: Path, in
     (tmp_path / "evidence.json").write_text(result.stdout)
     (tmp_path / "key.pem").write_text(invoke("audit", "public-key", "--config", config).stdout)
     verify = ("audit", "verify-evidence", tmp_path / "evidence.json", "--public-key", tmp_path / "key.pem")
-    assert invoke(*verify).stdout == f"{len(document['entries'])} entries are proved.\n"
+    assert invoke(*verify).stdout == f"Proved: {len(document['entries'])} entries.\n"
     document["entries"][0]["requesting_agent"] = "another"
     (tmp_path / "evidence.json").write_text(json.dumps(document))
     result = invoke(*verify)
