@@ -6,12 +6,11 @@ without it, a hook that cannot start or takes too long lets the tool call throug
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cstp_grpc.hooks.claude_format import read_payload, write_nested_answer
-from cstp_grpc.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
+from cstp_grpc.hooks.claude_format import agent_timeout, read_payload, write_nested_answer
+from cstp_grpc.hooks.model import HookEvent, HookHost, HookMoment, Settings
 from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, SHELL_INPUTS, own_mcp_rules
 
 MOMENTS: Final[Mapping[str, HookMoment]] = {
@@ -22,12 +21,6 @@ MOMENTS: Final[Mapping[str, HookMoment]] = {
     "PostToolUseFailure": HookMoment.AFTER_TOOL,
     "Stop": HookMoment.TURN_ENDED,
 }
-TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
-    HookMoment.SESSION_STARTED: "SessionStart",
-    HookMoment.PROMPT_SUBMITTED: "UserPromptSubmit",
-    HookMoment.BEFORE_TOOL: "PreToolUse",
-}
-"""The events whose answers may tell the model something, by their names."""
 
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
@@ -44,10 +37,8 @@ TOOLS: Final[Mapping[str, Any]] = {
     ]
 }
 CHECKED_TOOLS: Final = "^(Bash|PowerShell|Edit|MultiEdit|Write|NotebookEdit|mcp__.*)$"
-"""The tools of the table. Anchored, for Claude Code searches for patterns: TodoWrite has Write in it."""
+"""The tools of the table. Anchored: Claude Code searches names for it, and TodoWrite contains Write."""
 ANNOUNCED_TOOLS: Final = "Edit|MultiEdit|Write|NotebookEdit"
-SPARE_SECONDS: Final = 7
-"""Seconds that the agent waits longer than the hook takes at most. Chosen: for processes to start if many do."""
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
@@ -55,15 +46,10 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
     return read_payload(payload, MOMENTS, project_folder)
 
 
-def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
-    """Return an answer as Claude Code reads it."""
-    return write_nested_answer(event, answer, TOLD_EVENTS)
-
-
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
     """Return the entries that the settings of Claude Code need: a group of hooks for each event."""
     checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
-    hook = {"type": "command", "command": command, "timeout": math.ceil(seconds) + SPARE_SECONDS}
+    hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
     # Nobody waits for the end of an intent, and it blocks nothing.
     closing = {"matcher": announced, "hooks": [{**hook, "async": True}]}
     return {
@@ -78,7 +64,7 @@ def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> d
 
 CLAUDE_CODE: Final = HookHost(
     read_event,
-    write_answer,
+    write_nested_answer,
     wanted_hooks,
     TOOLS,
     {

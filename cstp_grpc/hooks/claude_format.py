@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
 
 PERMISSIONS: Final = {HookDecision.ASK: "ask", HookDecision.DENY: "deny"}
+TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
+    HookMoment.SESSION_STARTED: "SessionStart",
+    HookMoment.PROMPT_SUBMITTED: "UserPromptSubmit",
+    HookMoment.BEFORE_TOOL: "PreToolUse",
+}
+"""The events whose answers may tell the model something, by their names."""
+SPARE_SECONDS: Final = 7
+"""How much longer the agent waits than the hook takes at most. Chosen: for processes to start if many do."""
 BLOCKING_EXIT: Final = '|| { echo "CSTP: the hook failed, so that the call was not judged" >&2; exit 2; }'
 """What blocks a call if the command before it fails: agents take the exit code 2, with a text, for a denial, and any
 other for a fault of the hook, despite which they go on."""
@@ -69,11 +78,13 @@ def derive_call_id(session: str, tool: str, arguments: Mapping[str, Any]) -> str
     return f"hook-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
 
-def write_nested_answer(event: HookEvent, answer: HookAnswer, told: Mapping[HookMoment, str]) -> dict[str, Any]:
-    """Return an answer in Claude Code's form; `told` has the names of the events that may tell the model something.
+def agent_timeout(seconds: float) -> int:
+    """Return how many seconds the agent waits for a hook that takes `seconds` at most."""
+    return math.ceil(seconds) + SPARE_SECONDS
 
-    An empty answer is an empty object.
-    """
+
+def write_nested_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
+    """Return an answer in Claude Code's form; an empty one is an empty object."""
     written: dict[str, Any] = {}
     if answer.notice:
         written["systemMessage"] = answer.notice
@@ -84,6 +95,6 @@ def write_nested_answer(event: HookEvent, answer: HookAnswer, told: Mapping[Hook
         specific = {"permissionDecision": PERMISSIONS[answer.decision], "permissionDecisionReason": answer.reason}
     if answer.context:
         specific["additionalContext"] = answer.context
-    if specific and (name := told.get(event.moment)):
+    if specific and (name := TOLD_EVENTS.get(event.moment)):
         written["hookSpecificOutput"] = {"hookEventName": name, **specific}
     return written

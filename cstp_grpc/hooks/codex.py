@@ -6,13 +6,12 @@ By https://developers.openai.com/codex/hooks and the schemas and tests in openai
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from cstp_grpc.hooks.apply_patch import find_patched_files
-from cstp_grpc.hooks.claude_format import BLOCKING_EXIT, read_payload, read_text, write_nested_answer
+from cstp_grpc.hooks.claude_format import BLOCKING_EXIT, agent_timeout, read_payload, read_text, write_nested_answer
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
 from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, SHELL_INPUTS, own_mcp_rules
 
@@ -23,12 +22,6 @@ MOMENTS: Final[Mapping[str, HookMoment]] = {
     "PostToolUse": HookMoment.AFTER_TOOL,
     "Stop": HookMoment.TURN_ENDED,
 }
-TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
-    HookMoment.SESSION_STARTED: "SessionStart",
-    HookMoment.PROMPT_SUBMITTED: "UserPromptSubmit",
-    HookMoment.BEFORE_TOOL: "PreToolUse",
-}
-"""The events whose answers may tell the model something, by their names."""
 
 PATCH_TOOL: Final = "apply_patch"
 TOOLS: Final[Mapping[str, Any]] = {
@@ -41,8 +34,6 @@ TOOLS: Final[Mapping[str, Any]] = {
     ]
 }
 CHECKED_TOOLS: Final = "^(Bash|apply_patch|mcp__.*)$"
-SPARE_SECONDS: Final = 7
-"""Seconds that the agent waits longer than the hook takes at most. Chosen: for processes to start if many do."""
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
@@ -59,13 +50,13 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
     """Return an answer as Codex reads it; where it cannot ask, it denies."""
     if answer.decision is HookDecision.ASK:
         answer = replace(answer, decision=HookDecision.DENY)
-    return write_nested_answer(event, answer, TOLD_EVENTS)
+    return write_nested_answer(event, answer)
 
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
     """Return the entries that the settings of Codex need: a group of hooks for each event."""
     checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, f"^{PATCH_TOOL}$")
-    hook = {"type": "command", "command": command, "timeout": math.ceil(seconds) + SPARE_SECONDS}
+    hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
     judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
     return {
         "SessionStart": {"hooks": [hook]},

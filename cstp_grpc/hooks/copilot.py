@@ -7,7 +7,6 @@ https://code.visualstudio.com/docs/agent-customization/hooks and src/extension/c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 from cstp_grpc.hooks.apply_patch import find_patched_files
 from cstp_grpc.hooks.claude_format import (
     BLOCKING_EXIT,
+    agent_timeout,
     derive_call_id,
     read_payload,
     read_text,
@@ -32,12 +32,6 @@ MOMENTS: Final[Mapping[str, HookMoment]] = {
     "PostToolUseFailure": HookMoment.AFTER_TOOL,
 }
 """The end of a turn is left out: its payload does not have what the agent said."""
-TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
-    HookMoment.SESSION_STARTED: "SessionStart",
-    HookMoment.PROMPT_SUBMITTED: "UserPromptSubmit",
-    HookMoment.BEFORE_TOOL: "PreToolUse",
-}
-"""The events whose answers may tell the model something, by their names."""
 
 SHELLS: Final = ("Bash", "bash", "powershell", "run_in_terminal", "runTerminalCommand")
 EDITORS: Final = (
@@ -112,8 +106,6 @@ TOOLS: Final[Mapping[str, Any]] = {
 """Names are those of the CLI, in Claude Code's spelling and in its own, and those of VS Code."""
 OTHER_SPELLINGS: Final = {"hookEventName": "hook_event_name", "sessionId": "session_id"}
 PATH_ARGUMENTS: Final = ("path", "file_path", "filePath", "dirPath")
-SPARE_SECONDS: Final = 7
-"""Seconds that the agent waits longer than the hook takes at most. Chosen: for processes to start if many do."""
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
@@ -151,7 +143,7 @@ def find_edited_files(arguments: Mapping[str, Any], folder: str) -> Iterator[str
 
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
     """Return an answer as Copilot reads it: nested as VS Code has it, and flat as the CLI documents it."""
-    written = write_nested_answer(event, answer, TOLD_EVENTS)
+    written = write_nested_answer(event, answer)
     specific = written.get("hookSpecificOutput", {})
     return written | {name: value for name, value in specific.items() if name != "hookEventName"}
 
@@ -159,7 +151,7 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
     """Return the entries that the settings of Copilot need: a hook for each event."""
     del every_tool  # They always run for every tool, since VS Code knows no other way.
-    hook = {"type": "command", "command": command, "timeout": math.ceil(seconds) + SPARE_SECONDS}
+    hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
     return {
         "SessionStart": hook,
         "UserPromptSubmit": hook,

@@ -8,13 +8,12 @@ do commands, which then run (forum.cursor.com, topic 173694, Cursor 3.21).
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cstp_grpc.hooks.claude_format import PERMISSIONS, read_arguments, read_event_name, read_text
+from cstp_grpc.hooks.claude_format import PERMISSIONS, agent_timeout, read_arguments, read_event_name, read_text
 from cstp_grpc.hooks.mcp_servers import FOREIGN_NOTE, OWN_NAME, is_own_server
 from cstp_grpc.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
 from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, SHELL_INPUTS, own_mcp_rules
@@ -48,8 +47,6 @@ PATH_ARGUMENTS: Final = ("file_path", "path")
 EDITED_TOOLS: Final = "^(Write|Delete)$"
 OTHER_TOOLS: Final = "^(?!Shell$|MCP:)"
 """The tools that have no event of their own."""
-SPARE_SECONDS: Final = 7
-"""Seconds that the agent waits longer than the hook takes at most. Chosen: for processes to start if many do."""
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
@@ -96,8 +93,8 @@ def read_mcp_call(payload: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     if not tool or not isinstance(arguments, dict):
         raise ValueError("the payload names no tool with its input")
     url = read_text(payload, "mcp_server_url") or read_text(payload, "url")
-    own = server != OWN_NAME or is_own_server(shlex.split(read_text(payload, "command")), url)
-    return f"MCP:{server}:{tool}" + ("" if own else FOREIGN_NOTE), arguments
+    imitates_own = server == OWN_NAME and not is_own_server(shlex.split(read_text(payload, "command")), url)
+    return f"MCP:{server}:{tool}" + (FOREIGN_NOTE if imitates_own else ""), arguments
 
 
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
@@ -112,7 +109,7 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
     """Return the entries that the settings of Cursor need: a hook for each event."""
-    hook = {"command": command, "timeout": math.ceil(seconds) + SPARE_SECONDS}
+    hook = {"command": command, "timeout": agent_timeout(seconds)}
     judging = {**hook, "failClosed": True}
     others = OTHER_TOOLS if every_tool else EDITED_TOOLS
     return {

@@ -36,8 +36,6 @@ MAX_READ_PATHS: Final = 5
 """Of how many files of one call it is told what governs them. Chosen: each is a call of the server."""
 SIMILAR_DECISIONS: Final = 3
 """How many similar decisions a prompt is answered with. Chosen: what a model still reads before it starts."""
-
-
 SESSION_TOKENS: Final = 1500
 """Budget of what a session is told of earlier ones. Chosen: two thirds of what a model is told at once."""
 
@@ -189,7 +187,7 @@ def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls,
         if objecting := [answer for answer in answers if answer.decision is decision]:
             return objecting[0]
     read = f"of which guardrails read {MAX_DESCRIPTION_CHARACTERS} at once"
-    why = f"the call has {length} characters, {read}; to no part of it they object"
+    why = f"the call has {length} characters, {read}; no part of it is forbidden, but nobody has judged the whole"
     return answer_failure(event.moment, why, settings.on_failure)
 
 

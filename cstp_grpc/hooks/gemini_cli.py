@@ -6,13 +6,19 @@ known since 0.36: before, it lets the tool call through.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from cstp_grpc.hooks.claude_format import BLOCKING_EXIT, PERMISSIONS, derive_call_id, read_payload, read_text
+from cstp_grpc.hooks.claude_format import (
+    BLOCKING_EXIT,
+    PERMISSIONS,
+    agent_timeout,
+    derive_call_id,
+    read_payload,
+    read_text,
+)
 from cstp_grpc.hooks.mcp_servers import FOREIGN_NOTE, OWN_NAME, is_own_server
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
 from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, SHELL_INPUTS, own_mcp_rules
@@ -46,8 +52,6 @@ TOOLS: Final[Mapping[str, Any]] = {
 }
 CHECKED_TOOLS: Final = "^(run_shell_command|replace|write_file|mcp_.*)$"
 ANNOUNCED_TOOLS: Final = "^(replace|write_file)$"
-SPARE_SECONDS: Final = 7
-"""Seconds that the agent waits longer than the hook takes at most. Chosen: for processes to start if many do."""
 
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
@@ -64,25 +68,26 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
     response = payload.get("tool_response")
     return replace(
         event,
-        tool=event.tool if is_of_own_server(payload, event.tool) else event.tool + FOREIGN_NOTE,
+        tool=event.tool + FOREIGN_NOTE if imitates_own_tool(payload, event.tool) else event.tool,
         arguments=arguments,
         call_id=derive_call_id(read_text(payload, "session_id"), event.tool, event.arguments),
         failed=isinstance(response, dict) and bool(response.get("error")),
     )
 
 
-def is_of_own_server(payload: Mapping[str, Any], tool: str) -> bool:
-    """Return whether a tool call is not one of another MCP server whose tool looks like one of `cstp mcp`."""
+def imitates_own_tool(payload: Mapping[str, Any], tool: str) -> bool:
+    """Return whether a tool of another MCP server has a name as those of `cstp mcp` have."""
     server = payload.get("mcp_context")
     if not isinstance(server, dict):
-        return True
+        return False
     if server.get("server_name") != OWN_NAME:
         # The tool `action` of a server `cstp_check` has the same name as `check_action` of ours.
-        return not tool.startswith(OWN_TOOLS)
+        return tool.startswith(OWN_TOOLS)
     given = server.get("args")
     words = [word for word in given if isinstance(word, str)] if isinstance(given, list) else []
     command = read_text(server, "command")
-    return is_own_server([command, *words] if command else [], read_text(server, "url") or read_text(server, "tcp"))
+    url = read_text(server, "url") or read_text(server, "tcp")
+    return not is_own_server([command, *words] if command else [], url)
 
 
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
@@ -107,7 +112,7 @@ def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> d
     """Return the entries that the settings of Gemini CLI need: a group of hooks for each event."""
     checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
     # Other agents count seconds.
-    timeout = (math.ceil(seconds) + SPARE_SECONDS) * 1000
+    timeout = agent_timeout(seconds) * 1000
     hook = {"name": "cstp", "type": "command", "command": command, "timeout": timeout}
     judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
     return {

@@ -119,7 +119,7 @@ class BridgeCalls:
         return bytes(read)
 
     def _seconds_left(self) -> float:
-        """Return the seconds until the deadline. Raises TimeoutError behind it."""
+        """Return the seconds until the deadline. Raises TimeoutError after it."""
         left = self._deadline - self._clock()
         if left <= 0:
             raise TimeoutError("timed out")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.hooks.claude_code import CHECKED_TOOLS, TOOLS, read_event, wanted_hooks, write_answer
+from cstp_grpc.hooks.claude_code import CHECKED_TOOLS, CLAUDE_CODE, TOOLS, read_event, wanted_hooks
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
 from cstp_grpc.hooks.tool_rules import OWN_MCP_TOOLS
 from tests.hooks.payloads import payload
@@ -45,7 +45,7 @@ def test_an_event_that_names_no_tool_call_is_refused(changes: dict[str, Any]) ->
     st.builds(HookAnswer, st.sampled_from(HookDecision), st.text(), st.text(), st.text(), st.booleans()),
 )
 def test_an_answer_is_written_whole(moment: HookMoment, answer: HookAnswer) -> None:
-    written = write_answer(HookEvent(moment), answer)
+    written = CLAUDE_CODE.write_answer(HookEvent(moment), answer)
     said = written.get("hookSpecificOutput", {})
     expected = {HookDecision.NONE: None, HookDecision.ASK: "ask", HookDecision.DENY: "deny"}[answer.decision]
     assert said.get("permissionDecision") == (expected if moment is HookMoment.BEFORE_TOOL else None)
@@ -56,7 +56,7 @@ def test_an_answer_is_written_whole(moment: HookMoment, answer: HookAnswer) -> N
 
 
 def test_an_empty_answer_is_an_empty_object() -> None:
-    assert write_answer(HookEvent(HookMoment.BEFORE_TOOL), HookAnswer()) == {}
+    assert CLAUDE_CODE.write_answer(HookEvent(HookMoment.BEFORE_TOOL), HookAnswer()) == {}
 
 
 def test_a_hook_that_judges_blocks_if_it_fails_and_nothing_waits_for_one_that_does_not() -> None:
