@@ -41,9 +41,6 @@ class AgentRecordStore(Protocol):
         They are those of an agent, and those about its decisions and approval requests. Raises QueryFailed.
         """
 
-    def remove_audit_contents(self, unit_of_work: UnitOfWork, rows: Sequence[EntryRow]) -> int:
-        """Remove the contents of audit entries, whose hashes stay, and return how many had one."""
-
     def erase_reviews(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
         """Remove the name and the lessons of a reviewer from the histories of others' decisions."""
 
@@ -77,7 +74,7 @@ class ErasureReport:
 
 
 class AgentEraser:
-    """Erases what agents have left; `forget` are called when it is gone from the database."""
+    """Erases what agents have left; `on_erased` are called when it is gone from the database."""
 
     def __init__(
         self,
@@ -87,7 +84,7 @@ class AgentEraser:
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],
         audit_contents: AuditContentEraser,
-        forget: Sequence[Callable[[], object]],
+        on_erased: Sequence[Callable[[], object]],
     ) -> None:
         self._store = store
         self._journal = journal
@@ -95,7 +92,7 @@ class AgentEraser:
         self._writer = writer
         self._clock = clock
         self._audit_contents = audit_contents
-        self._forget = forget
+        self._on_erased = on_erased
 
     def erase(self, caller: Caller, agent: str) -> ErasureReport:
         """Erase what an agent has left. If it is interrupted, a repetition goes on.
@@ -106,7 +103,7 @@ class AgentEraser:
             raise InvalidArgument.field("agent", "is a name that the server itself uses")
         agent, store = replace_unstorable(agent), self._store
         # The audit trail first: its entries about decisions and requests are found by these, which go next.
-        redacted = self._audit_contents.erase(caller, lambda last: store.find_audit_contents(agent, last, ROWS_AT_ONCE))
+        contents = self._audit_contents.erase(caller, lambda last: store.find_audit_contents(agent, last, ROWS_AT_ONCE))
         report = ErasureReport(
             decisions=self._erase_decisions(caller, agent),
             reviews=self._repeat(lambda unit_of_work: store.erase_reviews(unit_of_work, agent, ROWS_AT_ONCE)),
@@ -116,11 +113,11 @@ class AgentEraser:
             approvals=self._repeat(lambda unit_of_work: store.erase_approvals(unit_of_work, agent, ROWS_AT_ONCE)),
             tasks=self._repeat(lambda unit_of_work: store.erase_tasks(unit_of_work, agent, ROWS_AT_ONCE)),
             callbacks=self._repeat(lambda unit_of_work: store.erase_callbacks(unit_of_work, agent, ROWS_AT_ONCE)),
-            audit_entries=redacted,
+            audit_entries=contents,
         )
         self._repeat(lambda unit_of_work: store.forget_owner(unit_of_work, agent, ROWS_AT_ONCE))
-        for forget in self._forget:
-            forget()
+        for notify in self._on_erased:
+            notify()
         # Last, so that it says what was done. Killed before, the repetition records what was left to do.
         self._sink.record(erasure_entry(caller, agent, report, self._clock()))
         return report

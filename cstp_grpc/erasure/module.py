@@ -17,15 +17,15 @@ from cstp_grpc.server_module import Module, SharedParts
 
 
 def build_erasure_module(
-    shared: SharedParts, journal: Journal, sink: AuditSink, forget: Sequence[Callable[[], object]]
+    shared: SharedParts, journal: Journal, sink: AuditSink, on_erased: Sequence[Callable[[], object]]
 ) -> Module:
     """Build the service that erases what agents have left and what is about subjects.
 
-    `forget` are called when what an agent has left is gone.
+    `on_erased` are called when what an agent has left is gone.
     """
     store = SqlAgentRecordStore(shared.database)
     contents = AuditContentEraser(store, sink, shared.writer, shared.clock)
-    eraser = AgentEraser(store, journal, sink, shared.writer, shared.clock, contents, forget)
+    eraser = AgentEraser(store, journal, sink, shared.writer, shared.clock, contents, on_erased)
     sessions = StoredUserSessions(shared.database, shared.writer, sink, shared.clock)
     subjects = SubjectEraser(store, sessions, contents, sink, shared.clock)
     return Module(servicers=[(erasure_pb2_grpc.add_ErasureServiceServicer_to_server, ErasureService(eraser, subjects))])

@@ -47,6 +47,7 @@ SESSION_EVENTS = (
 )
 """The events whose entries say under the id of a session what became of it; its deletion says nothing of a user."""
 
+HAS_CONTENT = or_(audit_entries.c.action.is_not(None), audit_entries.c.judged.is_not(None))
 KEPT_INTENT = {
     **dict.fromkeys(
         (
@@ -89,27 +90,20 @@ class SqlAgentRecordStore:
         is_related = or_(
             entry.requesting_agent == agent,
             entry.decision_id.in_(select(decisions.c.id).where(decisions.c.agent == agent)),
-            entry.approval_id.in_(select(approvals.c.id).where(of_approving_agent(agent))),
+            entry.approval_id.in_(select(approvals.c.id).where(is_request_of(agent))),
         )
-        has_content = or_(entry.action.is_not(None), entry.judged.is_not(None))
-        columns = (entry.id, entry.action, entry.judged, entry.content_salt)
-        query = select(*columns).where(entry.id > after, has_content, is_related).order_by(entry.id).limit(limit)
-        with self._database.read_snapshot() as unit_of_work:
-            return [dict(row) for row in unit_of_work.execute(query).mappings()]
+        return self._find_contents(is_related, after, limit)
 
     def find_subject_contents(
         self, tenant: str, subject: str, opened_by: datetime, after: int, limit: int
     ) -> Sequence[EntryRow]:
         """Return entries with contents of a user's sessions, from the one after `after`. Raises QueryFailed."""
-        entry = audit_entries.c
-        columns = (entry.id, entry.action, entry.judged, entry.content_salt)
-        query = select(*columns).where(entry.id > after, of_subject(tenant, subject, opened_by))
-        with self._database.read_snapshot() as unit_of_work:
-            return [dict(row) for row in unit_of_work.execute(query.order_by(entry.id).limit(limit)).mappings()]
+        return self._find_contents(is_about_subject(tenant, subject, opened_by), after, limit)
 
     def count_subject_contents(self, tenant: str, subject: str, opened_by: datetime) -> int:
         """Return how many entries with contents a user's sessions have. Raises QueryFailed."""
-        query = select(func.count()).select_from(audit_entries).where(of_subject(tenant, subject, opened_by))
+        is_related = is_about_subject(tenant, subject, opened_by)
+        query = select(func.count()).select_from(audit_entries).where(HAS_CONTENT, is_related)
         with self._database.read_snapshot() as unit_of_work:
             found: int = unit_of_work.execute(query).scalar_one()
             return found
@@ -144,6 +138,14 @@ class SqlAgentRecordStore:
         chosen = select(mine.id).where(mine.agent == agent).order_by(mine.id).limit(limit - len(kept))
         return len(kept) + unit_of_work.execute(delete(intents).where(mine.id.in_(chosen))).rowcount
 
+    def _find_contents(self, is_related: ColumnElement[bool], after: int, limit: int) -> Sequence[EntryRow]:
+        """Return entries with contents that meet a condition, in the order of their ids."""
+        entry = audit_entries.c
+        columns = (entry.id, entry.action, entry.judged, entry.content_salt)
+        query = select(*columns).where(entry.id > after, HAS_CONTENT, is_related).order_by(entry.id).limit(limit)
+        with self._database.read_snapshot() as unit_of_work:
+            return [dict(row) for row in unit_of_work.execute(query).mappings()]
+
     def _erase_shared_intents(self, unit_of_work: UnitOfWork, agent: str, at: datetime, limit: int) -> None:
         shared = shared_intents.c
         chosen = select(shared.correlation_id).where(shared.agent == agent).distinct().limit(limit)
@@ -157,12 +159,12 @@ class SqlAgentRecordStore:
         """Remove approval requests, also those that another agent made on behalf of this one."""
         self._order.hold(unit_of_work)
         request, newest = approvals.c, select(func.max(approvals.alias().c.change)).scalar_subquery()
-        kept_key = select(request.id).where(of_approving_agent(agent), request.change == newest)
+        kept_key = select(request.id).where(is_request_of(agent), request.change == newest)
         kept = unit_of_work.execute(kept_key).scalars().all()
         for key in kept:
             values = KEPT_APPROVAL | {"digest": f"erased-{key}"}
             unit_of_work.execute(update(approvals).where(request.id == key).values(values))
-        chosen = select(request.id).where(of_approving_agent(agent)).limit(limit - len(kept))
+        chosen = select(request.id).where(is_request_of(agent)).limit(limit - len(kept))
         return len(kept) + unit_of_work.execute(delete(approvals).where(request.id.in_(chosen))).rowcount
 
     def erase_tasks(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
@@ -186,17 +188,16 @@ class SqlAgentRecordStore:
         return unit_of_work.execute(update(deleted_decisions).where(deleted.id.in_(chosen)).values(values)).rowcount
 
 
-def of_approving_agent(agent: str) -> ColumnElement[bool]:
-    """Return the condition of an approval request of an agent, or on its behalf."""
+def is_request_of(agent: str) -> ColumnElement[bool]:
+    """Return the condition of approval requests that an agent made, or another one on its behalf."""
     return or_(approvals.c.agent == agent, approvals.c.on_behalf_of == agent)
 
 
-def of_subject(tenant: str, subject: str, opened_by: datetime) -> ColumnElement[bool]:
-    """Return the condition of audit entries with contents about the sessions that a user opened by an instant."""
+def is_about_subject(tenant: str, subject: str, opened_by: datetime) -> ColumnElement[bool]:
+    """Return the condition of audit entries about the sessions that a user opened by an instant."""
     entry, session, other = audit_entries.c, chat_sessions.c, chat_sessions.alias().c
     # Entries have no tenant: those of an id that a session of another tenant has too may be about that one.
     is_shared = exists().where(other.id == session.id, other.tenant != tenant)
     of_user = (session.tenant == tenant, session.user_id == replace_unstorable(subject))
     ids = select(session.id).where(*of_user, session.created_at <= opened_by, ~is_shared)
-    has_content = or_(entry.action.is_not(None), entry.judged.is_not(None))
-    return and_(has_content, entry.event.in_([event.value for event in SESSION_EVENTS]), entry.correlation_id.in_(ids))
+    return and_(entry.event.in_([event.value for event in SESSION_EVENTS]), entry.correlation_id.in_(ids))
