@@ -33,6 +33,13 @@ def to_single_line(text: str) -> str:
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
+def cut_line(text: str, limit: int) -> str:
+    """Return a text on one line with at most `limit` characters."""
+    # Cut before it is cleaned too, since others decide how long it is.
+    line = to_single_line(text[: 4 * limit])
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 """Characters that a database does not keep: NUL, and halves of surrogate pairs."""
 

@@ -5,11 +5,11 @@ What other agents wrote is quoted on one line and said to be theirs, since a mod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.unicode_text import to_single_line
+from cstp_grpc.unicode_text import cut_line
 
 JsonObject = Mapping[str, Any]
 
@@ -47,11 +47,6 @@ def render_announcement(response: JsonObject) -> str:
             f"correlationId: {response['correlationId']} (revision {response['revision']})",
         ]
     )
-
-
-def render_check(response: JsonObject) -> str:
-    """Return the text of a CheckGuardrailsResponse."""
-    return render_verdict(response)
 
 
 def render_search(response: JsonObject) -> str:
@@ -235,16 +230,9 @@ def indent_lines(text: str) -> str:
 
 def quote_text(text: str) -> str:
     """Return a text that somebody else wrote on one line, cut to MAX_QUOTED_CHARACTERS."""
-    # Cut before it is cleaned too, since another party decides how long it is.
-    line = to_single_line(text[: 4 * MAX_QUOTED_CHARACTERS])
-    return line if len(line) <= MAX_QUOTED_CHARACTERS else f"{line[: MAX_QUOTED_CHARACTERS - 1]}…"
+    return cut_line(text, MAX_QUOTED_CHARACTERS)
 
 
 def join_sections(sections: Iterable[str]) -> str:
     """Return sections with an empty line between them, without the empty ones."""
-    return "\n\n".join(present_sections(sections))
-
-
-def present_sections(sections: Iterable[str]) -> Iterator[str]:
-    """Yield the sections that are not empty."""
-    return (section for section in sections if section)
+    return "\n\n".join(filter(None, sections))

@@ -144,7 +144,7 @@ TOOLS: Final = (
         ),
         method_name="cstp.checkGuardrails",
         lifted="action",
-        render=tool_texts.render_check,
+        render=tool_texts.render_verdict,
         read_only=True,
         facts_argument="context",
     ),

@@ -21,7 +21,7 @@ from cstp_grpc.session_context.model import (
     SessionContext,
     SessionContextPart,
 )
-from cstp_grpc.unicode_text import to_single_line
+from cstp_grpc.unicode_text import cut_line
 
 MAX_TEXT_CHARACTERS: Final = 400
 """Maximum length of a text that an agent wrote. Chosen: some sentences; reading the decision gives all of it."""
@@ -73,7 +73,7 @@ def render_parts(context: SessionContext) -> PartTexts:
 
 def render_page(context: SessionContext, parts: PartTexts, counts: Mapping[SessionContextPart, int]) -> str:
     """Return the page with the first items of each part, and a line on what is left out."""
-    blocks = [f"# Session context of {cut_text(context.agent, MAX_NAME_CHARACTERS)}, {format_date(context.read_at)}"]
+    blocks = [f"# Session context of {cut_line(context.agent, MAX_NAME_CHARACTERS)}, {format_date(context.read_at)}"]
     for part in SessionContextPart:
         if kept := parts[part][: counts[part]]:
             note = [OTHERS_NOTE] if part in NOTED_PARTS else []
@@ -89,7 +89,7 @@ def describe_missing(missing: Sequence[str]) -> Iterator[str]:
     """Yield one line on what could not be read, unless all could."""
     if missing:
         more = [f"and {len(missing) - MAX_MISSING} more"] if len(missing) > MAX_MISSING else []
-        shown = [cut_text(text, MAX_NAME_CHARACTERS) for text in missing[:MAX_MISSING]]
+        shown = [cut_line(text, MAX_NAME_CHARACTERS) for text in missing[:MAX_MISSING]]
         yield f"Could not be read: {'; '.join([*shown, *more])}."
 
 
@@ -203,19 +203,12 @@ def cut_note(text: str) -> str:
 
 def quote_text(text: str) -> str:
     """Return a text that somebody wrote on one line, cut to MAX_TEXT_CHARACTERS."""
-    return cut_text(text, MAX_TEXT_CHARACTERS)
+    return cut_line(text, MAX_TEXT_CHARACTERS)
 
 
 def quote_name(text: str) -> str:
     """Return a name that somebody chose on one line, cut to MAX_NAME_CHARACTERS."""
-    return cut_text(text, MAX_NAME_CHARACTERS)
-
-
-def cut_text(text: str, most: int) -> str:
-    """Return a text on one line with at most so many characters."""
-    # Cut before it is cleaned too, since others decide how long it is.
-    line = to_single_line(text[: 4 * most])
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return cut_line(text, MAX_NAME_CHARACTERS)
 
 
 def format_date(instant: datetime) -> str:
