@@ -11,7 +11,7 @@ from cstp_grpc.audit.entry_hashing import EntryRow, format_instant
 
 INSTANTS: Final = ("timestamp", "first_at", "last_at")
 LISTS: Final = ("violations", "warnings", "dryrun", "peers")
-SAID: Final = (
+EVENT_MEMBERS: Final = (
     *(
         "timestamp",
         "event",
@@ -27,7 +27,7 @@ SAID: Final = (
     *("peers", "count", "first_at", "last_at", "dryrun"),
 )
 """The members of an exported entry that are about what happened; those of the protocol's audit log come first."""
-PROVED: Final = (
+PROOF_MEMBERS: Final = (
     *("id", "chain_id", "chain_position", "previous_hash", "entry_hash", "content_hash", "content_salt", "judged"),
 )
 """The members by which it can be verified; `judged` is the stored text of what guardrails judged."""
@@ -38,7 +38,7 @@ TYPES: Final[Mapping[str, type]] = {
     "allowed": bool,
 }
 """The types of members in JSON; the others are texts."""
-CSV_COLUMNS: Final = (*SAID, *PROVED)
+CSV_COLUMNS: Final = (*EVENT_MEMBERS, *PROOF_MEMBERS)
 EVENT_TYPE: Final = "org.cstp.audit"
 """The beginning of the types of CloudEvents; the event of the entry follows."""
 

@@ -24,11 +24,7 @@ IntentLister: TypeAlias = Callable[[audit_pb2.ListIntentsRequest], audit_pb2.Lis
 class AuditService(audit_pb2_grpc.AuditServiceServicer):
     """Serves cstp.v1.AuditService; `list_intents` answers for the room of intents, which is above this one."""
 
-    def __init__(
-        self,
-        trail: SqlAuditTrail,
-        list_intents: IntentLister,
-    ) -> None:
+    def __init__(self, trail: SqlAuditTrail, list_intents: IntentLister) -> None:
         self._trail = trail
         self._list_intents = list_intents
 
@@ -136,8 +132,8 @@ def entry_message(entry: AuditEntry) -> audit_pb2.AuditEntry:
         ],
         intent_revision=entry.intent_revision,
         count=entry.count,
-        first_at=None if entry.first_at is None else proto_values.timestamp_message(entry.first_at),
-        last_at=None if entry.last_at is None else proto_values.timestamp_message(entry.last_at),
+        first_at=proto_values.optional_timestamp(entry.first_at),
+        last_at=proto_values.optional_timestamp(entry.last_at),
         dryrun_violations=entry.dryrun,
         approval_id=entry.approval_id,
     )

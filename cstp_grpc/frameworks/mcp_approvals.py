@@ -90,8 +90,10 @@ class PersonAsker:
             waiting.arrived.set()
 
     def take_retry(self, request: JSONRPCRequest) -> tuple[JSONRPCRequest, bool | None]:
-        """Return a call without the answer to this proxy's question, and whether the person approves it, or None
-        if nobody was asked."""
+        """Return a call without the answer to this proxy's question, and whether the person approves it.
+
+        None instead of that means that nobody was asked.
+        """
         params = request.params or {}
         state = params.get("requestState")
         asked = self._asked.pop(state, None) if isinstance(state, str) else None

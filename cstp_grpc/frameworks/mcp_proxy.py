@@ -96,7 +96,7 @@ class ToolCallProxy:
             tasks.start_soon(self._finish, guarded, message)
 
     async def abandon_calls(self) -> None:
-        """Record of the calls that the ended server left unanswered that nobody knows how they ended."""
+        """Record that the outcome is unknown of the calls that the server did not answer before it ended."""
         for request_id, held in list(self._held.items()):
             if held.guarded is None:
                 held.scope.cancel()

@@ -39,9 +39,9 @@ from cstp_grpc.storage.migration import current_revision, newest_revision
 
 T = TypeVar("T")
 
-LOCK_PATIENCE: Final = 0.5
-"""Seconds to wait for a process that has the folder for itself. Chosen: a server that stops needs less, and one that
-runs keeps callers from nothing by it that they could do."""
+LOCK_WAIT_SECONDS: Final = 0.5
+"""How long to wait for a process that has the folder for itself. Chosen: a server that stops needs less, and while one
+runs, the wait only delays the error."""
 
 
 class LocalIdentity:
@@ -199,7 +199,7 @@ def open_rooms(
     """
     local = reduce_to_local(settings)
     inputs = read_inputs(opened, local, clock, LOCAL_PROCESS)
-    opened.enter_context(DataDirLock(local.data_dir, shared=True, patience=LOCK_PATIENCE))
+    opened.enter_context(DataDirLock(local.data_dir, shared=True, patience=LOCK_WAIT_SECONDS))
     shared = open_shared_parts(opened, local, clock, LOCAL_PROCESS, inputs.credentials.live_tokens)
     version = DatabaseVersion(shared.database)
     opened.callback(version.close)

@@ -126,7 +126,7 @@ def save_database(
         if database.path is None:
             dump = folder / DATABASE_FILES["postgresql"]
             advance = start_progress("Dumping", 0)
-            return "postgresql", *write_postgresql_dump(open_tools(database), dump, advance)
+            return "postgresql", *write_postgresql_dump(postgresql_tools(database), dump, advance)
         snapshot = folder / DATABASE_FILES["sqlite"]
         size = database.path.stat().st_size if database.path.exists() else 0
         advance = since_last_report(start_progress("Copying", size))
@@ -178,7 +178,7 @@ def read_manifest(folder: Path) -> BackupManifest:
     try:
         content: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
         if content["format"] != FORMAT:
-            raise SnapshotFailed(f"{folder}: was written by a newer version of this program")
+            raise SnapshotFailed(f"{folder}: was written by a newer version of this program; restore it with that one")
         files = tuple(SavedFile(**file) for file in content.pop("files"))
         manifest = BackupManifest(**content, files=files)
     except FileNotFoundError as error:
@@ -222,6 +222,6 @@ def since_last_report(advance: Callable[[int], object]) -> Callable[[int], objec
     return report
 
 
-def open_tools(database: Database) -> PostgresqlTools:
+def postgresql_tools(database: Database) -> PostgresqlTools:
     """Return the programs of PostgreSQL for a database."""
     return PostgresqlTools(database, process_environment())

@@ -15,7 +15,7 @@ from cstp_grpc.maintenance.backup import (
     BackupManifest,
     ProgressStart,
     SavedFile,
-    open_tools,
+    postgresql_tools,
     read_backup,
 )
 from cstp_grpc.maintenance.journal_tables import journal_tables
@@ -42,7 +42,7 @@ def check_backup(settings: Settings, folder: Path, start_progress: ProgressStart
         check_rows(saved, manifest)
     else:
         with closing(open_database(settings.storage_url, 1)) as database:
-            check_postgresql_dump(open_tools(database), saved, manifest.migration)
+            check_postgresql_dump(postgresql_tools(database), saved, manifest.migration)
     return manifest
 
 
@@ -112,7 +112,7 @@ def restore_postgresql(
     force: bool,
 ) -> None:
     """Put the dump of a backup in the place of what a database contains."""
-    dump, tools = folder / DATABASE_FILES["postgresql"], open_tools(database)
+    dump, tools = folder / DATABASE_FILES["postgresql"], postgresql_tools(database)
     check_postgresql_dump(tools, dump, manifest.migration)
     remove_index(settings)
     ours = {VERSION_TABLE.name, *(table.name for table in journal_tables())}

@@ -38,10 +38,10 @@ DEFAULT_KEEP: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class TokenLifetimes:
-    """How long tokens are accepted: `default` if nothing is said, `most` at the most."""
+    """How long tokens are accepted: by default, and at the most."""
 
     default: timedelta
-    most: timedelta
+    maximum: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class TokenAdministration:
         def take_place(unit_of_work: UnitOfWork) -> AgentToken:
             former = self._load_own(unit_of_work, token_id, caller)
             at = self._clock()
-            lifetime = min(former.expires_at - former.created_at, self._lifetimes.most)
+            lifetime = min(former.expires_at - former.created_at, self._lifetimes.maximum)
             return replace(
                 former,
                 id=make_token_id(),
@@ -241,9 +241,9 @@ class TokenAdministration:
         """Return when a token ends. Raises InvalidArgument for an instant that is over or too far ahead."""
         if wanted is None:
             return at + lifetime
-        if not at < wanted <= at + self._lifetimes.most:
+        if not at < wanted <= at + self._lifetimes.maximum:
             raise InvalidArgument.field(
-                "expires_at", f"must be in the future, and within {self._lifetimes.most.days} days"
+                "expires_at", f"must be in the future, and within {self._lifetimes.maximum.days} days"
             )
         return wanted
 

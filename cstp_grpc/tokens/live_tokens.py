@@ -117,9 +117,8 @@ class TokenFollower:
         self._change = -1
         # Held while the tokens are read and replaced, so that what was read earlier never replaces what was read later.
         self._lock = threading.Lock()
-        self._looking = PeriodicTask(
-            "tokens", self._look, REFRESH_SECONDS, logger, "changed tokens cannot be read; none will be accepted soon"
-        )
+        complaint = "changed tokens cannot be read; none will be accepted soon"
+        self._refreshing = PeriodicTask("tokens", self._refresh_regularly, REFRESH_SECONDS, logger, complaint)
         self._storing = PeriodicTask(
             "token-uses",
             self._store_regularly,
@@ -133,12 +132,12 @@ class TokenFollower:
         """Read the tokens and start to follow them. Raises QueryFailed."""
         self.refresh()
         if self._shared:
-            self._looking.start()
+            self._refreshing.start()
         self._storing.start()
 
     def stop(self) -> None:
         """Stop, and store the remaining uses."""
-        self._looking.stop()
+        self._refreshing.stop()
         self._storing.stop()
         try:
             self.store_uses()
@@ -169,7 +168,7 @@ class TokenFollower:
         finally:
             self._live.put_back(left)
 
-    def _look(self) -> float:
+    def _refresh_regularly(self) -> float:
         self.refresh()
         return REFRESH_SECONDS
 
