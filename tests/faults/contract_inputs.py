@@ -6,6 +6,7 @@ They are for volume, at a few microseconds each; properties that say what holds 
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import random
@@ -47,29 +48,35 @@ LONGEST = 200_000
 """Characters of the longest mutated text: mutations of mutations would otherwise grow without a bound."""
 
 
+@functools.cache
+def serialized_examples(method: RpcMethod) -> tuple[bytes, ...]:
+    """Return the examples that the contract has for a method."""
+    return tuple(from_json(json.loads(example), method.request).SerializeToString() for example in method.examples)
+
+
 class InputGenerator:
     """Makes inputs; the same seed makes the same ones."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
-    def message(self, method: RpcMethod) -> Message:
-        """Return a request of a method: an example of the contract with fields changed, or one of random fields."""
-        made = method.request()
-        if method.examples and self.random.random() < 0.7:
-            made = from_json(json.loads(self.random.choice(method.examples)), method.request)
+    def message(self, kind: type[Message], examples: Sequence[bytes]) -> Message:
+        """Return a message: a serialized example with fields changed, or one of random fields."""
+        made = kind()
+        if examples and self.random.random() < 0.7:
+            made.ParseFromString(self.random.choice(examples))
         self._fill(made, 4, 0.15 if made.ByteSize() else 0.5)
         return made
 
-    def serialized(self, method: RpcMethod) -> bytes:
-        """Return a serialized request, in half of the cases with some of its bytes changed."""
-        content = self.message(method).SerializeToString()
+    def serialized(self, kind: type[Message], examples: Sequence[bytes]) -> bytes:
+        """Return a serialized message, in half of the cases with some of its bytes changed."""
+        content = self.message(kind, examples).SerializeToString()
         return content if self.random.random() < 0.5 else self.mutated_bytes(content)
 
     def params(self, method: RpcMethod) -> Any:
         """Return JSON params of a method, in most cases with some of their values changed."""
         try:
-            made = to_json(self.message(method))
+            made = to_json(self.message(method.request, serialized_examples(method)))
         except (ValueError, DecodeError):
             # Some messages have no JSON, such as timestamps beyond the year 9999.
             made = {}

@@ -10,8 +10,9 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,10 +30,13 @@ from tests.bench.proc import memory_of
 from tests.bridge.a2a.operation_params import PARAMS
 from tests.cli.serving import BOUND, Process, bridge_of
 from tests.faults.contract_inputs import InputGenerator
+from tests.faults.grpc_inputs import GrpcMethod, a2a_grpc_methods, call_generated, contract_grpc_methods, create_tasks
 from tests.faults.load import forbidden_action, reveals_internals
 from tests.faults.serving import serving, write_settings
 from tests.guardrails.rulebooks import content, rule
+from tests.telemetry.scraping import scrape
 from tests.test_kill import METADATA, TOKEN
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -47,7 +51,8 @@ GROWTH = 0.01
 """MB that a process may grow for each input: a tenth of them is recorded, with vectors and in memory."""
 LEAST_GROWTH = 60.0
 """MB that a process may grow whatever the number: caches and pools that fill up."""
-OWN_ERRORS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
+TASKS = 5
+"""Tasks that exist before inputs name them."""
 INTERNAL_ERROR = -32603
 MOST_VALUES = 15
 MOST_SHOWN = 30
@@ -56,7 +61,9 @@ MOST_SHOWN = 30
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """A server with a bridge, which all faces share: one does not harm another."""
-    settings = write_settings(tmp_path_factory.mktemp("generated"))
+    settings = write_settings(
+        tmp_path_factory.mktemp("generated"), metrics={"port": 0}, a2a={"push": {"allow_loopback": True}}
+    )
     with serving(settings, "--bridge") as process:
         yield process
 
@@ -86,6 +93,11 @@ class Watched:
         assert [line for line in self._process.lines.queue if "Traceback" in line] == []
         assert max(grown.values()) < LEAST_GROWTH + GROWTH * count
 
+    def has_no_streams(self) -> bool:
+        """Return True if no stream of answers is open, and nobody is counted as watching."""
+        scraped = scrape(self._process.value("metrics"))
+        return scraped.value("cstp_response_streams_open") == scraped.value("cstp_watchers") == 0
+
     def _resident(self) -> dict[str, float]:
         found = {name: memory_of(pid) for name, pid in self._pids.items()}
         return {name: memory.resident for name, memory in found.items() if memory is not None}
@@ -105,37 +117,33 @@ def shares(count: int) -> list[tuple[int, int]]:
     return [(SEED * 1000 + caller, count // CALLERS) for caller in range(CALLERS)]
 
 
-def test_protobuf_over_grpc(process: Process, watched: Watched) -> None:
-    def call(share: tuple[int, int]) -> Counter[str]:
-        generator, outcomes = InputGenerator(share[0]), Counter[str]()
-        methods = unary_methods()
-        with grpc.insecure_channel(process.value("gRPC"), [("grpc.use_local_subchannel_pool", 1)]) as channel:
-            for _ in range(share[1]):
-                method = generator.random.choice(methods)
-                content = generator.serialized(method)
-                outcomes[sent_over_grpc(channel, method, content)] += 1
-        return outcomes
+def call_methods(target: str, methods: Sequence[GrpcMethod], share: tuple[int, int]) -> Counter[str]:
+    """Call methods at random over a connection, with a share of the inputs, and count what became of the calls."""
+    generator, outcomes = InputGenerator(share[0]), Counter[str]()
+    with grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        for _ in range(share[1]):
+            outcomes[call_generated(channel, generator.random.choice(methods), generator)] += 1
+    return outcomes
 
-    outcomes = run(call, watched)
+
+def test_protobuf_over_grpc(process: Process, watched: Watched) -> None:
+    methods = [method for method in contract_grpc_methods() if not method.is_streaming]
+    outcomes = run(partial(call_methods, process.value("gRPC"), methods), watched)
     watched.assert_sound("protobuf over gRPC", COUNT, outcomes)
 
 
-def sent_over_grpc(channel: grpc.Channel, method: RpcMethod, content: bytes) -> str:
-    """Send bytes as the request of a method and return the code of the answer."""
-    try:
-        if method.client_streaming:
-            sends_stream: Any = channel.stream_unary(method.path)
-            sends_stream(iter((content,)), metadata=(METADATA,), timeout=BOUND)
-        else:
-            sends: Any = channel.unary_unary(method.path)
-            sends(content, metadata=(METADATA,), timeout=BOUND)
-    except grpc.RpcError as failed:
-        error: Any = failed
-        code, details = error.code(), error.details() or ""
-        if code in OWN_ERRORS or reveals_internals(details):
-            return f"WRONG {method.name} {code.name} {details} {content!r}"
-        return str(code.name)
-    return "OK"
+def test_streams_over_grpc(process: Process, watched: Watched) -> None:
+    methods = [method for method in contract_grpc_methods() if method.is_streaming]
+    outcomes = run(partial(call_methods, process.value("gRPC"), methods), watched)
+    watched.assert_sound("streams over gRPC", COUNT, outcomes)
+    wait_until(watched.has_no_streams, "all streams have ended")
+
+
+def test_a2a_over_grpc(process: Process, watched: Watched) -> None:
+    target = process.value("A2A").rsplit(maxsplit=1)[-1]
+    methods = a2a_grpc_methods(create_tasks(target, TASKS))
+    outcomes = run(partial(call_methods, target, methods), watched)
+    watched.assert_sound("A2A over gRPC", COUNT, outcomes)
 
 
 def run(call: Any, watched: Watched) -> Counter[str]:
