@@ -46,6 +46,7 @@ from cstp_grpc.contract.call_origin import FORWARDED_FOR_METADATA_KEY
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.errors import CannotListen, DeadlineExceeded, MethodNotFound
+from cstp_grpc.grpc_listener import connection_options
 
 logger = logging.getLogger(__name__)
 
@@ -419,6 +420,7 @@ def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tupl
         # On only for bridges of one supervisor: gRPC's default is on, and a second bridge on the port by mistake would
         # silently take a part of the calls.
         ("grpc.so_reuseport", int(reuse_port)),
+        *connection_options(),
     ]
 
 

@@ -18,6 +18,7 @@ from cstp_grpc.config import GrpcSettings, RateLimitSettings, Settings, join_hos
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.errors import CannotListen
+from cstp_grpc.grpc_listener import connection_options
 from cstp_grpc.measures import Measure, MeasureKind, read_value
 from cstp_grpc.server.call_handlers import (
     CallHandlers,
@@ -50,19 +51,6 @@ LOOPBACK: Final = "127.0.0.1"
 MAX_UNACCEPTED_CALLS: Final = 10_000
 """Calls that gRPC keeps until the event loop takes them, at 5 KB each; more are cancelled. Chosen: with gRPC's own 1000
 it cancelled calls that had time, because of others whose deadlines of milliseconds had passed in the queue."""
-
-PING_MILLISECONDS: Final = 30_000
-"""Silence on a connection with open calls before a keepalive ping, and the ping's timeout. The same as in our
-clients."""
-
-IDLE_MILLISECONDS: Final = 300_000
-"""How long a connection may have no calls. Each holds a file descriptor, and gRPC cannot limit their number. Chosen:
-longer than agents pause between calls, and clients reconnect by themselves.
-"""
-
-HANDSHAKE_MILLISECONDS: Final = 10_000
-"""Maximum time for the TLS and HTTP/2 handshakes of a new connection, against connections that send nothing (gRPC's
-default is two minutes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +209,10 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
         # On only for workers of one supervisor: gRPC's default is on, and a second server on the port by mistake would
         # silently take a part of the calls.
         ("grpc.so_reuseport", int(reuse_port)),
-        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
-        ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
         # Both: between the two gRPC refuses at random, and it refuses with CANCELLED, which no caller repeats.
         ("grpc.server.max_pending_requests", MAX_UNACCEPTED_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", MAX_UNACCEPTED_CALLS),
-        # Otherwise the streams of a caller whose machine has vanished stay open for hours, and count for the limits.
-        ("grpc.keepalive_time_ms", PING_MILLISECONDS),
-        ("grpc.http2.ping_timeout_ms", PING_MILLISECONDS),
-        # The server closes connections that ping more often than this. Our clients ping every PING_MILLISECONDS, and
-        # half of it leaves room for jitter.
-        ("grpc.http2.min_ping_interval_without_data_ms", PING_MILLISECONDS // 2),
+        *connection_options(),
     ]
 
 

@@ -154,6 +154,16 @@ def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
     return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
 
 
+GREETING = PREFACE + frame(SETTINGS, 0, 0, b"")
+"""How a client begins to speak HTTP/2."""
+
+
+def beginning_of_call(port: int, path: str, metadata: Sequence[tuple[str, str]] = (), *, ended: bool = False) -> bytes:
+    """Return the bytes with which a connection and its first call begin; `ended` half-closes the call at once."""
+    first, _ = header_blocks(port, path, metadata)
+    return GREETING + frame(HEADERS, END_HEADERS | (END_STREAM if ended else 0), 1, first)
+
+
 def header_blocks(port: int, path: str, metadata: Sequence[tuple[str, str]]) -> tuple[bytes, bytes]:
     """Return the HPACK block of the first call, which adds every field to the server's table, and that of all others,
     which refers to the table as usual clients do."""

@@ -20,7 +20,7 @@ import grpc
 import pytest
 
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
-from tests.bench.connections import PREFACE, SETTINGS, frame
+from tests.bench.connections import GREETING, SETTINGS, frame
 from tests.bench.proc import memory_of
 from tests.cli.serving import BOUND, Process, bridge_of
 from tests.faults.load import forbidden_action
@@ -42,7 +42,6 @@ HALF_CLOSED = 500
 RELEASED_SECONDS = 120.0
 """Until descriptors are released: the bridge keeps a connection that waits for 75 seconds, which is its setting."""
 CHECK = {"action": {"description": "Deploy to production", "context": {"affectsProduction": True}}}
-GREETING = PREFACE + frame(SETTINGS, 0, 0, b"")
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -13,14 +14,19 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from cstp_grpc import grpc_listener
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
+from tests.bench.connections import DATA, END_STREAM, GREETING, beginning_of_call, frame
 from tests.bridge.a2a.bindings import Grpc, OldGrpc, connected, sending, state_of
 from tests.bridge.a2a.products import Product
 from tests.bridge.a2a.raw import Core
 from tests.bridge.a2a.tasks import INTENT
 from tests.harness import TIMEOUT, peering
 from tests.waiting import wait_until
+
+EMPTY_MESSAGE = bytes(5)
+"""A gRPC message without content: neither compressed, nor any bytes long."""
 
 
 @dataclass
@@ -154,6 +160,40 @@ def test_work_that_nobody_waits_for_is_done_before_the_bridge_ends(script: Core,
     saved = [seen.request for seen in script.server.seen if seen.method == "cstp.saveTask"]
     states = [tasks_pb2.TaskState.Name(request.task.state) for request in saved]
     assert states == ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
+
+
+def test_a_caller_that_vanished_holds_no_stream(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_listener, "PING_MILLISECONDS", 100)
+    with bridged(target) as bridge, connected_socket(bridge) as caller:
+        beginning = beginning_of_call(caller.getpeername()[1], "/grpc.health.v1.Health/Watch")
+        caller.sendall(beginning + frame(DATA, END_STREAM, 1, EMPTY_MESSAGE))
+        # It answers no ping, as a machine that has lost its network.
+        read_until_closed(caller)
+
+
+def test_a_connection_without_calls_is_closed(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_listener, "IDLE_MILLISECONDS", 100)
+    with bridged(target) as bridge, connected_socket(bridge) as caller:
+        caller.sendall(GREETING)
+        read_until_closed(caller)
+
+
+def test_a_connection_that_says_nothing_is_closed(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_listener, "HANDSHAKE_MILLISECONDS", 100)
+    with bridged(target) as bridge, connected_socket(bridge) as caller:
+        read_until_closed(caller)
+
+
+def connected_socket(bridge: Bridge) -> socket.socket:
+    """Return a connection to A2A over gRPC that says nothing yet."""
+    host, _, port = bridge.binding.peers.grpc_target.rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT)
+
+
+def read_until_closed(connection: socket.socket) -> None:
+    """Read what comes, and answer nothing, until the other end closes the connection; fail if it does not in time."""
+    while connection.recv(4096):
+        pass
 
 
 def wait_for_end(channel: grpc.Channel) -> None:
