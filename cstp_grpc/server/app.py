@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.audit.module import build_audit_module
@@ -24,11 +24,11 @@ from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.embedding.module import build_configured_embedder, build_lazy_embedder
 from cstp_grpc.erasure.module import build_erasure_module
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
-from cstp_grpc.guardrails.checker import ApprovalGate, GuardrailChecker
+from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.inputs import CONFIRMED_CHECKS_KEY
 from cstp_grpc.guardrails.module import RuleParts, build_guardrails_module, open_rules
 from cstp_grpc.guardrails.rules_in_force import RulesInForce
-from cstp_grpc.intents.model import CodeContextReader, NoProjects
+from cstp_grpc.intents.model import NoProjects
 from cstp_grpc.intents.module import IntentParts, build_intents_module
 from cstp_grpc.intents.servicer import list_intents
 from cstp_grpc.intents.sql_store import SqlIntentStore
@@ -55,8 +55,13 @@ from cstp_grpc.tokens.live_tokens import LiveTokens
 from cstp_grpc.version import VERSION
 
 if TYPE_CHECKING:
+    from cstp_grpc.approvals.module import ApprovalParts
+    from cstp_grpc.callbacks.module import CallbackParts
     from cstp_grpc.callbacks.outbox import CallbackOutbox
+    from cstp_grpc.decisions.journal import Journal
+    from cstp_grpc.decisions.revision_tokens import RevisionTokens
     from cstp_grpc.federation.peer import Peer
+    from cstp_grpc.intent_layer.module import IntentLayerParts
     from cstp_grpc.liaison.module import LiaisonInputs
     from cstp_grpc.webhooks.delivery import UrlAllowList
 
@@ -251,6 +256,14 @@ def open_shared_parts(
     return SharedParts(settings, deployment, clock, embedder, database, writer, pools, live_tokens, observers)
 
 
+class RoomParts(Protocol):
+    """What building a room returns."""
+
+    @property
+    def module(self) -> Module:
+        """The module of the room."""
+
+
 def build_modules(
     shared: SharedParts,
     inputs: ServerInputs,
@@ -259,54 +272,72 @@ def build_modules(
 ) -> Sequence[Module]:
     """Build the modules of the rooms that are not left out, in the order in which they start."""
     read_policy, intent_store = build_read_policy(shared.settings), SqlIntentStore(shared.database)
+    rules = inputs.rules.in_force
     audit = build_audit_module(shared, inputs.refusals, partial(list_intents, intent_store))
-    audit = replace(audit, sink=telemetry.observe_audit(audit.sink))
-    modules = [audit.module]
-    outbox: CallbackOutbox | None = None
-    if inputs.callback_urls is not None:
-        from cstp_grpc.callbacks.module import build_callbacks_module
-
-        callbacks = build_callbacks_module(shared, inputs.callback_urls, read_policy, audit.sink, is_permitted_ip)
-        modules.append(callbacks.module)
-        outbox = callbacks.outbox
+    sink = telemetry.observe_audit(audit.sink)
+    callbacks = build_callbacks(shared, inputs, read_policy, sink, is_permitted_ip)
+    outbox = callbacks.outbox if callbacks else None
     calibration = build_calibration_module(shared, read_policy)
-    decisions = build_decisions_module(shared, read_policy, audit.sink, outbox, calibration.records)
-    modules += [calibration.module, decisions.module]
-    code: CodeContextReader | None = None
-    if shared.settings.intent_layer.enabled:
-        from cstp_grpc.intent_layer.module import build_intent_layer_module
-
-        intent_layer = build_intent_layer_module(shared, decisions.journal, audit.sink)
-        modules.append(intent_layer.module)
-        code = intent_layer.code
-    gate: ApprovalGate | None = None
-    if shared.settings.approvals.enabled:
-        from cstp_grpc.approvals.module import build_approvals_module
-
-        approvals = build_approvals_module(shared, inputs.rules.in_force, audit.sink, outbox, decisions.tokens)
-        modules.append(approvals.module)
-        gate = approvals.gate
+    records = calibration.records
+    decisions = build_decisions_module(shared, read_policy, sink, outbox, records)
+    journal = decisions.journal
+    intent_layer = build_intent_layer(shared, journal, sink)
+    code = intent_layer.code if intent_layer else None
+    approvals = build_approvals(shared, rules, sink, outbox, decisions.tokens)
+    gate, evaluator = approvals.gate if approvals else None, rules.current.evaluator
     intents = build_intents_module(
-        shared,
-        inputs.rules.in_force.current.evaluator,
-        decisions,
-        intent_store,
-        code or NoProjects(),
-        audit.sink,
-        outbox,
-        read_policy,
-        calibration.records,
-        gate,
+        shared, evaluator, decisions, intent_store, code or NoProjects(), sink, outbox, read_policy, records, gate
     )
-    protocol_module, announcer = build_protocol_module(shared, inputs, intents, read_policy, audit.sink, outbox)
-    pre_actions = build_pre_actions_module(shared, announcer, intents.servicer, decisions.journal)
-    sources = SessionSources(
-        decisions.journal, inputs.rules.in_force, calibration.records, intents.related, shared.embedder, code
-    )
-    modules += [intents.module, protocol_module, pre_actions, build_session_context_module(shared, sources, audit.sink)]
-    modules.append(build_erasure_module(shared, decisions.journal, audit.sink, [intents.refresh_recent]))
-    modules += build_separate_modules(shared, inputs, intents.checker, audit.sink, is_permitted_ip)
-    return modules
+    protocol_module, announcer = build_protocol_module(shared, inputs, intents, read_policy, sink, outbox)
+    sources = SessionSources(journal, rules, records, intents.related, shared.embedder, code)
+    rooms: list[RoomParts | None] = [audit, callbacks, calibration, decisions, intent_layer, approvals, intents]
+    return [
+        *(room.module for room in rooms if room is not None),
+        protocol_module,
+        build_pre_actions_module(shared, announcer, intents.servicer, journal),
+        build_session_context_module(shared, sources, sink),
+        build_erasure_module(shared, journal, sink, [intents.refresh_recent]),
+        *build_separate_modules(shared, inputs, intents.checker, sink, is_permitted_ip),
+    ]
+
+
+def build_callbacks(
+    shared: SharedParts,
+    inputs: ServerInputs,
+    read_policy: ReadPolicy,
+    audit_sink: AuditSink,
+    is_permitted_ip: Callable[[str], bool],
+) -> CallbackParts | None:
+    """Build callbacks, unless they are left out."""
+    if inputs.callback_urls is None:
+        return None
+    from cstp_grpc.callbacks.module import build_callbacks_module
+
+    return build_callbacks_module(shared, inputs.callback_urls, read_policy, audit_sink, is_permitted_ip)
+
+
+def build_intent_layer(shared: SharedParts, journal: Journal, audit_sink: AuditSink) -> IntentLayerParts | None:
+    """Build the Intent Layer, unless it is left out."""
+    if not shared.settings.intent_layer.enabled:
+        return None
+    from cstp_grpc.intent_layer.module import build_intent_layer_module
+
+    return build_intent_layer_module(shared, journal, audit_sink)
+
+
+def build_approvals(
+    shared: SharedParts,
+    rules: RulesInForce,
+    audit_sink: AuditSink,
+    outbox: CallbackOutbox | None,
+    tokens: RevisionTokens,
+) -> ApprovalParts | None:
+    """Build approvals, unless they are left out."""
+    if not shared.settings.approvals.enabled:
+        return None
+    from cstp_grpc.approvals.module import build_approvals_module
+
+    return build_approvals_module(shared, rules, audit_sink, outbox, tokens)
 
 
 def build_protocol_module(
