@@ -200,15 +200,24 @@ def print_record(title: str, record: CallRecorder, *, with_stack: bool) -> None:
             print(f"     {name}")
 
 
+def unary_methods() -> list[str]:
+    """Return the JSON-RPC names of the methods that can be called here."""
+    from cstp_grpc.contract.methods import contract_methods
+
+    return sorted(name for name, rpc in contract_methods().items() if not rpc.streaming)
+
+
 def main() -> None:
     """Read the command line, make the calls and print their files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("method", nargs="?", help="its JSON-RPC name; without it, the three calls of the documentation")
-    parser.add_argument("params", nargs="?", default="{}", help="its params as JSON")
+    parser.add_argument("params", nargs="?", default={}, type=json.loads, help="its params as JSON")
     parser.add_argument("--over", choices=TRANSPORTS, default="grpc")
     parser.add_argument("--stack", action="store_true", help="print the deepest stack too")
     arguments = parser.parse_args()
-    calls = SHOWN if arguments.method is None else ((arguments.method, json.loads(arguments.params), arguments.over),)
+    if arguments.method is not None and arguments.method not in (known := unary_methods()):
+        parser.error(f"there is no unary method {arguments.method}; there are {', '.join(known)}")
+    calls = SHOWN if arguments.method is None else ((arguments.method, arguments.params, arguments.over),)
     for method, params, transport in calls:
         print_record(f"{method} over {transport}", record_call(method, params, transport), with_stack=arguments.stack)
 
