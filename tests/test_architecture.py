@@ -31,7 +31,7 @@ ONLY = {
         "cstp_grpc/telemetry/otlp_metrics.py",
         "cstp_grpc/telemetry/otlp_tracing.py",
     },
-    "protovalidate": {"cstp_grpc/server/call_handlers.py", "cstp_grpc/cli/import_command.py"},
+    "protovalidate": {"cstp_grpc/server/request_validation.py", "cstp_grpc/cli/import_command.py"},
 }
 
 SQL_DRIVERS = ("sqlalchemy", "alembic", "sqlite3", "psycopg")

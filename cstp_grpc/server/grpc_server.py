@@ -25,7 +25,6 @@ from cstp_grpc.server.call_handlers import (
     CallObserver,
     CallPolicy,
     RegisteredHandlers,
-    RequestValidator,
     ServicerRegistration,
 )
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
@@ -36,6 +35,7 @@ from cstp_grpc.server.interceptors.error_status import ErrorReporter
 from cstp_grpc.server.interceptors.load_shedding import LoadShedder
 from cstp_grpc.server.interceptors.rate_limits import RateLimiter
 from cstp_grpc.server.open_services import MAX_OPEN_STREAMS, HealthService, OpenHandlers
+from cstp_grpc.server.request_validation import RequestValidator
 
 if TYPE_CHECKING:
     from cstp_grpc.server.interceptors.shared_rate_limits import SharedRateLimiter

@@ -24,8 +24,9 @@ from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.messages import parse_action
 from cstp_grpc.guardrails.rulebook import load_rule_set
-from cstp_grpc.server.call_handlers import RequestValidator, serialize_message
+from cstp_grpc.server.call_handlers import serialize_message
 from cstp_grpc.server.execution import CallPools, PoolName
+from cstp_grpc.server.request_validation import RequestValidator
 from cstp_grpc.storage.database import open_database
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.writer import GroupCommitWriter

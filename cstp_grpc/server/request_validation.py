@@ -1,23 +1,30 @@
-"""Recognize valid requests by the annotations of the contract, in a fraction of the time of a full validation.
+"""Validate requests by the annotations of the contract.
 
-What is recognized is valid; of anything else, the full validation says whether it is, and what is wrong with it. So
-only annotations whose meaning is known for sure are read here.
+Nearly all are recognized as valid in a fraction of the time of a full validation. What is recognized is valid; of
+anything else, the full validation says whether it is, and what is wrong with it. So the recognition reads only
+annotations whose meaning is known for sure.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.gen.buf.validate import validate_pb2
+
+if TYPE_CHECKING:
+    import protovalidate
 
 Accept: TypeAlias = Callable[[Any], bool]
 """Returns True if a value is certainly valid."""
@@ -25,6 +32,15 @@ Accept: TypeAlias = Callable[[Any], bool]
 NANOS = 1_000_000_000
 TIMESTAMP = Timestamp.DESCRIPTOR.full_name
 STRUCT = Struct.DESCRIPTOR.full_name
+
+MAX_VIOLATIONS: Final = 20
+"""Maximum number of reported fields. Chosen: errors travel in trailing metadata, of which many clients take 8 KiB."""
+CLEARER_MESSAGES: Final = {
+    # An absent enumeration has the number 0, which is the one that is excluded.
+    "must not be in list [0]": "must be given",
+    "must be at least 1 characters": "must not be empty",
+}
+"""What is said instead of messages of protovalidate that speak of numbers where something is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +295,98 @@ def describe_struct_flaw(struct: Struct, bounds: StructBounds) -> str | None:
                 inner = value.struct_value.fields.values() if kind == "struct_value" else value.list_value.values
                 pending.append((inner, depth + 1))
     return None
+
+
+@functools.cache
+def contract_validator() -> protovalidate.Validator:
+    """Return the validator of the annotations; what it compiles of them, it keeps for all servers of the process."""
+    # Imported here: a process that makes one valid call needs no full validation, and loading it takes 45 ms.
+    import protovalidate
+
+    return protovalidate.Validator()
+
+
+class RequestValidator:
+    """Validates requests against the annotations of the contract, and limits the depth and size of structured data."""
+
+    def __init__(self, max_depth: int, max_values: int) -> None:
+        self._bounds = StructBounds(max_depth, max_values)
+        self._fast = FastValidator(self._bounds)
+
+    def warm_up(self, requests: Iterable[type[Message]]) -> None:
+        """Compile the rules of message types in a thread; else the first request of each waits milliseconds for it."""
+        threading.Thread(target=self._warm, args=(list(requests),), name="validation", daemon=True).start()
+
+    def _warm(self, requests: Iterable[type[Message]]) -> None:
+        for request in requests:
+            self._fast.accepts(request())
+            contract_validator().collect_violations(request())
+
+    def validate_numbered(self, request: Message, number: int) -> None:
+        """Validate a message of a stream. Raises InvalidArgument with its number and each invalid field."""
+        try:
+            self.validate(request)
+        except InvalidArgument as error:
+            violations = [FieldViolation(f"[{number}].{v.field}", v.description) for v in error.violations]
+            raise InvalidArgument(f"Message {number}: {error.message}", violations=violations) from error
+
+    def validate(self, request: Message) -> None:
+        """Validate a request. Raises InvalidArgument, which names each invalid field."""
+        if self._fast.accepts(request):
+            return
+        violations = list(find_malformed_fields(request, "", self._bounds))
+        if not violations and (found := contract_validator().collect_violations(request)):
+            violations = [
+                FieldViolation(
+                    format_field_path(each.proto.field), CLEARER_MESSAGES.get(each.proto.message, each.proto.message)
+                )
+                for each in found
+            ]
+        if violations:
+            violations = violations[:MAX_VIOLATIONS]
+            summary = "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations)
+            raise InvalidArgument(summary, violations=violations)
+
+
+def format_field_path(path: Any) -> str:
+    """Return a protovalidate field path as text: `decision.reasons[2].type`."""
+    parts = []
+    for element in path.elements if path is not None else ():
+        index = element.subscript
+        parts.append(f"{element.field_name}[{index.value}]" if index is not None else element.field_name)
+    return ".".join(parts)
+
+
+@functools.cache
+def inspected_fields(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
+    """Return the fields of a message type that contain timestamps or structured data, directly or nested."""
+    return tuple(
+        field
+        for field in kind.fields
+        if field.message_type is not None
+        and not field.message_type.GetOptions().map_entry
+        and (field.message_type.full_name in (TIMESTAMP, STRUCT) or inspected_fields(field.message_type))
+    )
+
+
+def find_malformed_fields(message: Message, prefix: str, bounds: StructBounds) -> Iterator[FieldViolation]:
+    """Yield violations that annotations cannot express: invalid timestamps, and structured data beyond its bounds."""
+    for field in inspected_fields(message.DESCRIPTOR):
+        if field.is_repeated:
+            for index, item in enumerate(getattr(message, field.name)):
+                yield from find_malformed_value(item, f"{prefix}{field.name}[{index}]", bounds)
+        elif message.HasField(field.name):
+            yield from find_malformed_value(getattr(message, field.name), prefix + field.name, bounds)
+
+
+def find_malformed_value(value: Any, path: str, bounds: StructBounds) -> Iterator[FieldViolation]:
+    """Yield the violations of the value of a message field."""
+    kind = value.DESCRIPTOR.full_name
+    if kind == TIMESTAMP:
+        if not 0 <= value.nanos < NANOS:
+            yield FieldViolation(path, "is not an instant: nanos must be from 0 to 999999999")
+    elif kind == STRUCT:
+        if flaw := describe_struct_flaw(value, bounds):
+            yield FieldViolation(path, flaw)
+    else:
+        yield from find_malformed_fields(value, f"{path}.", bounds)

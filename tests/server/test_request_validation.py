@@ -1,4 +1,4 @@
-"""Valid requests that are recognized without a full validation, which must agree."""
+"""Validation of requests: the recognition of valid ones agrees with the full validation, and callers are told why."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ from hypothesis import strategies as st
 
 from cstp_grpc.contract.json_codec import from_json
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.gen.buf.validate import validate_pb2
-from cstp_grpc.gen.cstp.v1 import cstp_pb2
-from cstp_grpc.server.call_handlers import contract_validator, find_malformed_fields
-from cstp_grpc.server.fast_validation import FastValidator, StructBounds
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, journal_pb2
+from cstp_grpc.server.request_validation import (
+    FastValidator,
+    RequestValidator,
+    StructBounds,
+    contract_validator,
+    find_malformed_fields,
+)
 from tests.client.strategies import descriptor_of
 from tests.example_counts import examples
 
@@ -134,3 +140,20 @@ def test_structured_data_is_recognized_if_and_only_if_it_is_within_bounds(contex
     action = cstp_pb2.Action(description="Deploy", context=context)
     is_valid = list(find_malformed_fields(action, "", BOUNDS)) == []
     assert FastValidator(BOUNDS).accepts(action) == is_valid
+
+
+@pytest.mark.parametrize(
+    ("request_message", "violation"),
+    [
+        (intents_pb2.CloseIntentRequest(correlation_id="c-1"), FieldViolation("outcome", "must be given")),
+        (journal_pb2.GetDecisionRequest(), FieldViolation("id", "must not be empty")),
+        (
+            journal_pb2.LinkDecisionsRequest(id="dec-1", add=journal_pb2.Links(depends_on=[""])),
+            FieldViolation("add.depends_on[0]", "must not be empty"),
+        ),
+    ],
+)
+def test_what_is_missing_is_said_to_be_missing(request_message: Message, violation: FieldViolation) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        RequestValidator(max_depth=2, max_values=10).validate(request_message)
+    assert caught.value.violations == (violation,)
