@@ -165,6 +165,9 @@ class StorageSettings(SettingsSection):
     """Streams of changed decisions that one agent may have open at once, and as many of intents."""
     stalled_watch_seconds: float = Field(default=60.0, gt=0)
     """How long the reader of such a stream may take nothing of it until the stream ends."""
+    exports_per_agent: int = Field(default=8, ge=1, le=256)
+    """Exports of decisions that one agent may have open at once. One that is not read holds up to 16 decisions in
+    memory."""
 
 
 class IndexSettings(SettingsSection):

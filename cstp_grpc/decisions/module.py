@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
 from cstp_grpc.config.settings import StorageSettings
+from cstp_grpc.decisions.export_limit import ExportLimit
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_reader import JournalFeed
 from cstp_grpc.decisions.journal_transaction import CitationNotifier
@@ -111,7 +112,8 @@ def build_decisions_module(
         None if shared.deployment.resident else loader,
         shared.observers.searches,
     )
-    servicer = JournalService(journal, feed, shared.pools[PoolName.OTHERS].run)
+    exports = ExportLimit(settings.storage.exports_per_agent, "storage.exports_per_agent")
+    servicer = JournalService(journal, feed, exports, shared.pools[PoolName.OTHERS].run)
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
         late_background=[

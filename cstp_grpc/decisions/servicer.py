@@ -10,6 +10,7 @@ import grpc
 from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.decisions import messages
+from cstp_grpc.decisions.export_limit import ExportLimit
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_reader import JournalFeed
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportRecord, ImportResult, Links, SourceLinks
@@ -25,9 +26,10 @@ IMPORT_BATCH = 128
 class JournalService(journal_pb2_grpc.JournalServiceServicer):
     """Serves cstp.v1.JournalService; `run_blocking` runs imports, exports and watches on a thread."""
 
-    def __init__(self, journal: Journal, feed: JournalFeed, run_blocking: RunBlocking) -> None:
+    def __init__(self, journal: Journal, feed: JournalFeed, exports: ExportLimit, run_blocking: RunBlocking) -> None:
         self._journal = journal
         self._feed = feed
+        self._exports = exports
         self._run_blocking = run_blocking
 
     def RecordDecision(
@@ -176,11 +178,12 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         self, caller: str, filters: DecisionFilter
     ) -> AsyncGenerator[journal_pb2.ExportDecisionsResponse, None]:
         token: str | None = ""
-        while token is not None:
-            page = await self._run_blocking(self._journal.export_page, caller, filters, token)
-            for item in page.items:
-                yield journal_pb2.ExportDecisionsResponse(decision=messages.decision_message(item))
-            token = page.next_token or None
+        with self._exports.hold(caller):
+            while token is not None:
+                page = await self._run_blocking(self._journal.export_page, caller, filters, token)
+                for item in page.items:
+                    yield journal_pb2.ExportDecisionsResponse(decision=messages.decision_message(item))
+                token = page.next_token or None
 
     async def ImportDecisions(
         self, request_iterator: AsyncIterator[journal_pb2.ImportDecisionsRequest], context: grpc.ServicerContext

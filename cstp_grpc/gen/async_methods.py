@@ -1141,9 +1141,9 @@ class AsyncCstp:
         """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without
         their history, and others' shared ones without contexts and texts of reasons.
 
-        What changes meanwhile may or may not be among them. Yields each as it comes, over gRPC only. After a passing
-        failure a watch goes on by itself behind the last one that was seen, pausing as the client's RetryPolicy says,
-        anew after each, for as long as it takes.
+        What changes meanwhile may or may not be among them. Errors: RATE_LIMITED for too many exports at once. Yields
+        each as it comes, over gRPC only. After a passing failure a watch goes on by itself behind the last one that was
+        seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.
 
         Args:
             filters: Conditions that decisions must meet.

@@ -25,6 +25,8 @@ FRAME_HEADER = 9
 FIRST_WINDOW = 65_535
 """Bytes that RFC 9113 lets each side send before the other grants more."""
 LARGEST_WINDOW = 2**31 - 1
+EMPTY_MESSAGE = bytes(5)
+"""A message of gRPC without content: it is not compressed, and no bytes long."""
 STATIC_ENTRIES = 61
 """Entries of HPACK's static table (RFC 7541, appendix A), after which those of the connection are numbered."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,9 +12,11 @@ import httpx
 import pytest
 
 from cstp_grpc.client import CstpClient, decision_filters
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.enums import Visibility
 from cstp_grpc.errors import InvalidArgument, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import journal_pb2
+from tests.bench.connections import DATA, EMPTY_MESSAGE, END_STREAM, FIRST_WINDOW, beginning_of_call, frame
 from tests.harness import TIMEOUT, TOKENS, bridging, running, running_workers, settings
 from tests.server.agents import clients
 from tests.waiting import wait_until
@@ -37,6 +40,43 @@ def test_an_export_has_own_decisions_whole_and_shared_ones_without_private_parts
         assert {item.context for item in found.values() if item.agent == "bob"} == {"mine"}
         assert not found[shared.id].HasField("context")
         assert {item.id for item in alice.export_decisions()} == {hidden.id, shared.id}
+
+
+def test_exports_of_an_agent_are_bounded(tmp_path: Path) -> None:
+    with (
+        running(settings(tmp_path, storage={"exports_per_agent": 1})) as app,
+        clients(app, "alice", "bob") as (alice, bob),
+    ):
+        long = alice.record_decision("Long", context="why " * 40_000, visibility="shared")
+        with unread_export(app.port, TOKENS["alice"]):
+            with pytest.raises(RateLimited, match="the limit of an agent is 1") as caught:
+                list(alice.export_decisions())
+            assert caught.value.metadata["limit"] == "1"
+            assert [decision.id for decision in bob.export_decisions()] == [long.id]
+        wait_until(lambda: can_export(alice), "the export that was left made room")
+        # One that has ended makes room, too.
+        assert [decision.id for decision in alice.export_decisions()] == [long.id]
+
+
+@contextmanager
+def unread_export(port: int, token: str) -> Iterator[None]:
+    """Export decisions of which only the first bytes are read, until the block ends."""
+    path, metadata = contract_methods()["cstp.exportDecisions"].path, [("authorization", f"Bearer {token}")]
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
+        connection.sendall(beginning_of_call(port, path, metadata) + frame(DATA, END_STREAM, 1, EMPTY_MESSAGE))
+        received = 0
+        # Without more being granted, all that comes is FIRST_WINDOW and a few frames more.
+        while received < FIRST_WINDOW:
+            received += len(connection.recv(FIRST_WINDOW))
+        yield
+
+
+def can_export(client: CstpClient) -> bool:
+    """Whether an export begins."""
+    try:
+        return bool(list(client.export_decisions()))
+    except RateLimited:
+        return False
 
 
 def test_a_watch_sees_changes_and_another_goes_on_behind_any_of_them(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from cstp_grpc.audit.servicer import AuditService
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.caller import Caller, current_caller
+from cstp_grpc.decisions.export_limit import ExportLimit
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_reader import JournalFeed
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
@@ -128,7 +129,9 @@ class Served:
             cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(
                 NAME, announcer, search, checks, LIMITS, SHARE_WITH_ALL, queries=lane
             ),
-            journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal, feed, asyncio.to_thread),
+            journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(
+                journal, feed, ExportLimit(1, "here"), asyncio.to_thread
+            ),
             audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, partial(list_intents, intents)),
         }
         self._methods = {method.name: method for service in servicers for method in service.methods}

@@ -17,16 +17,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from cstp_grpc import grpc_listener
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
-from tests.bench.connections import DATA, END_STREAM, GREETING, beginning_of_call, frame
+from tests.bench.connections import DATA, EMPTY_MESSAGE, END_STREAM, GREETING, beginning_of_call, frame
 from tests.bridge.a2a.bindings import Grpc, OldGrpc, connected, sending, state_of
 from tests.bridge.a2a.products import Product
 from tests.bridge.a2a.raw import Core
 from tests.bridge.a2a.tasks import INTENT
 from tests.harness import TIMEOUT, peering
 from tests.waiting import wait_until
-
-EMPTY_MESSAGE = bytes(5)
-"""A gRPC message without content: neither compressed, nor any bytes long."""
 
 
 @dataclass

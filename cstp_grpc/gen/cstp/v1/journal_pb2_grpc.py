@@ -191,7 +191,7 @@ class JournalServiceServicer:
     def ExportDecisions(self, request, context):
         """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
         history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-        them.
+        them. Errors: RATE_LIMITED for too many exports at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -74,7 +74,7 @@ class JournalServiceStub:
     ExportDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
     history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-    them.
+    them. Errors: RATE_LIMITED for too many exports at once.
     """
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.WatchDecisionsRequest, _journal_pb2.WatchDecisionsResponse]
     """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
@@ -140,7 +140,7 @@ class JournalServiceAsyncStub(JournalServiceStub):
     ExportDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.ExportDecisionsRequest, _journal_pb2.ExportDecisionsResponse]  # type: ignore[assignment]
     """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
     history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-    them.
+    them. Errors: RATE_LIMITED for too many exports at once.
     """
     WatchDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.WatchDecisionsRequest, _journal_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
     """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
@@ -263,7 +263,7 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_journal_pb2.ExportDecisionsResponse], _abc.AsyncIterator[_journal_pb2.ExportDecisionsResponse]]:
         """Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
         history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-        them.
+        them. Errors: RATE_LIMITED for too many exports at once.
         """
 
     @_abc_1.abstractmethod

@@ -77,7 +77,7 @@ type JournalServiceClient interface {
 	FindDuplicateDecisions(ctx context.Context, in *FindDuplicateDecisionsRequest, opts ...grpc.CallOption) (*FindDuplicateDecisionsResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
 	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-	// them.
+	// them. Errors: RATE_LIMITED for too many exports at once.
 	ExportDecisions(ctx context.Context, in *ExportDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportDecisionsResponse], error)
 	// Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
 	// answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
@@ -305,7 +305,7 @@ type JournalServiceServer interface {
 	FindDuplicateDecisions(context.Context, *FindDuplicateDecisionsRequest) (*FindDuplicateDecisionsResponse, error)
 	// Answers all decisions that the caller may read, latest first: its own whole, as GetDecision does without their
 	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
-	// them.
+	// them. Errors: RATE_LIMITED for too many exports at once.
 	ExportDecisions(*ExportDecisionsRequest, grpc.ServerStreamingServer[ExportDecisionsResponse]) error
 	// Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
 	// answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
