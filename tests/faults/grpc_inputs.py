@@ -27,6 +27,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 STREAM_SECONDS = 0.05
 """The deadline of a call that is answered with a stream, which may never end."""
+A2A_METADATA: Metadata = (METADATA, ("a2a-version", "1.0"))
 ANSWERS = (0, 1, 2, 20)
 """How many answers of a stream are read at most before its call is cancelled."""
 MESSAGES = (0, 1, 3, 150)
@@ -107,8 +108,8 @@ def a2a_examples(binding: type[Grpc], operation: str, task_ids: Sequence[str]) -
             yield json_format.ParseDict(shaped, request()).SerializeToString()
 
 
-def create_tasks(target: str, count: int) -> list[str]:
-    """Have tasks made by A2A over gRPC and return their ids."""
+def create_tasks(target: str, count: int, *parts: Any) -> list[str]:
+    """Have tasks made by A2A over gRPC and return their ids; `parts` are further ones of their messages."""
     rpc = Grpc.service.methods_by_name["SendMessage"]
     with grpc.insecure_channel(target) as channel:
         send: Any = channel.unary_unary(
@@ -116,9 +117,9 @@ def create_tasks(target: str, count: int) -> list[str]:
             a2a_pb2.SendMessageRequest.SerializeToString,
             a2a_pb2.SendMessageResponse.FromString,
         )
-        requests = [json_format.ParseDict(sending(INTENT), a2a_pb2.SendMessageRequest()) for _ in range(count)]
-        metadata = (METADATA, ("a2a-version", "1.0"))
-        return [send(request, metadata=metadata, timeout=BOUND).task.id for request in requests]
+        messages = (sending(INTENT, *parts) for _ in range(count))
+        requests = [json_format.ParseDict(message, a2a_pb2.SendMessageRequest()) for message in messages]
+        return [send(request, metadata=A2A_METADATA, timeout=BOUND).task.id for request in requests]
 
 
 def call_generated(channel: grpc.Channel, method: GrpcMethod, generator: InputGenerator) -> str:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import resource
 import socket
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 import pytest
 
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from tests.bench.connections import GREETING, SETTINGS, frame
-from tests.bench.proc import memory_of
-from tests.cli.serving import BOUND, Process, bridge_of
+from tests.cli.serving import BOUND, Process
 from tests.faults.load import forbidden_action
 from tests.faults.serving import serving, write_settings
-from tests.test_kill import METADATA, TOKEN
+from tests.faults.usage import (
+    CALL,
+    RELEASED_SECONDS,
+    Usage,
+    a2a_target,
+    address_of,
+    assert_answers,
+    grpc_address,
+    http_address,
+    http_request,
+)
+from tests.test_kill import METADATA
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -39,9 +45,6 @@ STORM = 8_000
 """Fewer than the server keeps until it takes them, so that none is cancelled for want of room."""
 CALLERS = 8
 HALF_CLOSED = 500
-RELEASED_SECONDS = 120.0
-"""Until descriptors are released: the bridge keeps a connection that waits for 75 seconds, which is its setting."""
-CHECK = {"action": {"description": "Deploy to production", "context": {"affectsProduction": True}}}
 
 
 @pytest.fixture(scope="module")
@@ -51,66 +54,6 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
         assert_answers(process)
         yield process
         assert process.end() == 0, process.rest()
-
-
-def grpc_address(process: Process) -> tuple[str, int]:
-    host, _, port = process.value("gRPC").rpartition(":")
-    return host, int(port)
-
-
-def http_address(process: Process) -> tuple[str, int]:
-    parts = urlsplit(process.value("JSON-RPC"))
-    return parts.hostname or "", parts.port or 0
-
-
-def http_request(body: bytes, length: int | None = None) -> bytes:
-    """Return a check over JSON-RPC as bytes."""
-    head = (
-        f"POST /cstp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-CALL = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "cstp.checkGuardrails", "params": CHECK}).encode()
-
-
-def assert_answers(process: Process) -> None:
-    """Assert that what is forbidden is blocked, over gRPC and over HTTP."""
-    with grpc.insecure_channel(process.value("gRPC"), [("grpc.use_local_subchannel_pool", 1)]) as channel:
-        request = cstp_pb2.CheckGuardrailsRequest(action=forbidden_action())
-        stub = cstp_pb2_grpc.CstpServiceStub(channel)
-        assert not stub.CheckGuardrails(request, metadata=(METADATA,), timeout=BOUND).allowed
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
-    posted = urllib.request.Request(process.value("JSON-RPC"), CALL, headers)
-    with urllib.request.urlopen(posted, timeout=BOUND) as answer:
-        assert json.load(answer)["result"]["allowed"] is False
-
-
-class Usage:
-    """Descriptors and memory of the server and its bridge."""
-
-    def __init__(self, process: Process) -> None:
-        self._pids = {"server": process.popen.pid, "bridge": bridge_of(process.popen.pid)}
-        self.descriptors = self._count()
-        self.memory = self._memory()
-
-    def report(self, what: str) -> None:
-        """Log what is in use more than at first."""
-        now, memory = self._count(), self._memory()
-        more = {name: (now[name] - self.descriptors[name], round(memory[name] - self.memory[name])) for name in now}
-        logger.info("%s: descriptors and MB more than before: %s", what, more)
-
-    def is_as_before(self) -> bool:
-        """Return True if no more than a few descriptors are open that were not at first."""
-        return all(count <= self.descriptors[name] + 20 for name, count in self._count().items())
-
-    def _count(self) -> dict[str, int]:
-        return {name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in self._pids.items()}
-
-    def _memory(self) -> dict[str, float]:
-        found = {name: memory_of(pid) for name, pid in self._pids.items()}
-        return {name: memory.resident for name, memory in found.items() if memory is not None}
 
 
 @pytest.fixture
@@ -138,7 +81,10 @@ def test_thousands_of_connections_keep_nobody_out(process: Process, usage: Usage
 def test_connections_that_are_half_closed_are_released(process: Process, usage: Usage) -> None:
     beginnings = {
         http_address(process): (http_request(CALL), http_request(CALL, len(CALL) + 9), b"POST /cs", b""),
-        grpc_address(process): (GREETING, GREETING + frame(SETTINGS, 1, 0, b""), GREETING[:9], b""),
+        **dict.fromkeys(
+            (grpc_address(process), address_of(a2a_target(process))),
+            (GREETING, GREETING + frame(SETTINGS, 1, 0, b""), GREETING[:9], b""),
+        ),
     }
     with ExitStack() as opened:
         for each in range(HALF_CLOSED):

@@ -33,8 +33,8 @@ from tests.faults.contract_inputs import InputGenerator
 from tests.faults.grpc_inputs import GrpcMethod, a2a_grpc_methods, call_generated, contract_grpc_methods, create_tasks
 from tests.faults.load import forbidden_action, reveals_internals
 from tests.faults.serving import serving, write_settings
+from tests.faults.usage import a2a_target, has_no_streams
 from tests.guardrails.rulebooks import content, rule
-from tests.telemetry.scraping import scrape
 from tests.test_kill import METADATA, TOKEN
 from tests.waiting import wait_until
 
@@ -93,11 +93,6 @@ class Watched:
         assert [line for line in self._process.lines.queue if "Traceback" in line] == []
         assert max(grown.values()) < LEAST_GROWTH + GROWTH * count
 
-    def has_no_streams(self) -> bool:
-        """Return True if no stream of answers is open, and nobody is counted as watching."""
-        scraped = scrape(self._process.value("metrics"))
-        return scraped.value("cstp_response_streams_open") == scraped.value("cstp_watchers") == 0
-
     def _resident(self) -> dict[str, float]:
         found = {name: memory_of(pid) for name, pid in self._pids.items()}
         return {name: memory.resident for name, memory in found.items() if memory is not None}
@@ -136,11 +131,11 @@ def test_streams_over_grpc(process: Process, watched: Watched) -> None:
     methods = [method for method in contract_grpc_methods() if method.is_streaming]
     outcomes = run(partial(call_methods, process.value("gRPC"), methods), watched)
     watched.assert_sound("streams over gRPC", COUNT, outcomes)
-    wait_until(watched.has_no_streams, "all streams have ended")
+    wait_until(lambda: has_no_streams(process), "all streams have ended")
 
 
 def test_a2a_over_grpc(process: Process, watched: Watched) -> None:
-    target = process.value("A2A").rsplit(maxsplit=1)[-1]
+    target = a2a_target(process)
     methods = a2a_grpc_methods(create_tasks(target, TASKS))
     outcomes = run(partial(call_methods, target, methods), watched)
     watched.assert_sound("A2A over gRPC", COUNT, outcomes)
