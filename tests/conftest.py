@@ -21,7 +21,6 @@ from tests.databases import (
     PostgresServer,
     ServerWriter,
     postgres_server,
-    unique_name,
     write_journal,
 )
 from tests.emptied_databases import ReusedDatabases
@@ -110,10 +109,8 @@ def empty_database_url(database_kind: str, request: pytest.FixtureRequest, tmp_p
         yield f"sqlite:///{tmp_path / 'empty.db'}"
         return
     server: PostgresServer = request.getfixturevalue("postgres")
-    name = unique_name()
-    server.create(name, migrated=False)
-    yield server.url(name)
-    server.drop(name)
+    with server.temporary_database(migrated=False) as url:
+        yield url
 
 
 @pytest.fixture

@@ -165,6 +165,16 @@ class PostgresServer:
         """Remove a database, whoever uses it."""
         self._command(f'DROP DATABASE "{database}" WITH (FORCE)')
 
+    @contextmanager
+    def temporary_database(self, *, migrated: bool) -> Iterator[str]:
+        """Make a database for the length of a block, and yield its URL."""
+        name = unique_name()
+        self.create(name, migrated=migrated)
+        try:
+            yield self.url(name)
+        finally:
+            self.drop(name)
+
     def disconnect(self, database: str) -> None:
         """End every connection to a database."""
         self._command(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")

@@ -25,7 +25,7 @@ from cstp_grpc.contract.json_codec import from_json
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.enums import Permission
 from tests.cli.serving import READY, Process, started
-from tests.databases import PostgresServer, unique_name
+from tests.databases import PostgresServer
 from tests.deploy.tools import require_tool
 from tests.waiting import wait_until
 
@@ -191,12 +191,10 @@ class Agents:
 def test_no_call_fails_while_servers_are_restarted_one_after_the_other(
     proxy: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    name = unique_name()
-    postgres.create(name, migrated=True)
     port, *ports = free_ports(3)
     with ExitStack() as opened:
-        opened.callback(postgres.drop, name)
-        begin = [partial(serving, tmp_path / str(each), each, postgres.url(name)) for each in ports]
+        url = opened.enter_context(postgres.temporary_database(migrated=True))
+        begin = [partial(serving, tmp_path / str(each), each, url) for each in ports]
         running = [opened.enter_context(each()) for each in begin]
         between = opened.enter_context(proxying(proxy, tmp_path, port, ports))
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -22,7 +22,7 @@ from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.migration import VERSION_TABLE, migrate_database
 from cstp_grpc.storage.table_copy import compare_databases
 from tests.cli.conftest import Invoke, enter_home, run_command
-from tests.databases import ALL_TABLES, PostgresServer, unique_name, write_journal
+from tests.databases import ALL_TABLES, PostgresServer, write_journal
 from tests.harness import TOKENS, running, settings
 from tests.waiting import wait_until
 
@@ -67,10 +67,8 @@ def new_url(database_kind: str, request: pytest.FixtureRequest) -> Iterator[str 
         yield None
         return
     server: PostgresServer = request.getfixturevalue("postgres")
-    name = unique_name()
-    server.create(name, migrated=False)
-    yield server.url(name)
-    server.drop(name)
+    with server.temporary_database(migrated=False) as url:
+        yield url
 
 
 @contextmanager

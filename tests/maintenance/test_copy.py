@@ -23,7 +23,7 @@ from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.table_copy import compare_databases
 from cstp_grpc.storage.unit_of_work import UtcDateTime
 from tests.cli.conftest import run_command
-from tests.databases import PostgresServer, unique_name, write_journal
+from tests.databases import PostgresServer, write_journal
 from tests.harness import TOKENS, running, settings
 from tests.maintenance.test_backup import ids_of, recording
 from tests.waiting import wait_until
@@ -36,10 +36,8 @@ def other_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path
         yield f"sqlite:///{tmp_path / 'copied.db'}"
         return
     server: PostgresServer = request.getfixturevalue("postgres")
-    name = unique_name()
-    server.create(name, migrated=False)
-    yield server.url(name)
-    server.drop(name)
+    with server.temporary_database(migrated=False) as url:
+        yield url
 
 
 def test_a_journal_moves_to_the_other_database_and_goes_on_there(
