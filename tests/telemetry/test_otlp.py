@@ -7,7 +7,7 @@ import json
 import logging
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,18 @@ class Traced:
         metadata = (("traceparent", f"00-{trace_id}-{PARENT}-{flags}"), ("authorization", f"Bearer {token}"))
         invoke = self.caller.channel.unary_unary(rpc.path, rpc.request.SerializeToString, rpc.response.FromString)
         invoke.future(from_json(params, rpc.request), timeout=TIMEOUT, metadata=metadata).exception()
+
+
+def share_context(guide: App, collected: Collected, trace_id: str) -> None:
+    """Share a context with the liaison agent of a pillar, as a part of a trace."""
+    with closing(GrpcCaller(guide.target)) as caller:
+        Traced(guide, caller, collected).call(
+            "liaison.shareContextToAgent",
+            trace_id,
+            source_agent="guide",
+            target_agent="liaison_files",
+            shared_context={"note": SECRET},
+        )
 
 
 def sends_to(collected: Collected, **more: Any) -> dict[str, Any]:
@@ -232,15 +244,8 @@ def test_a_delivery_to_a_liaison_agent_continues_the_trace(tmp_path: Path, kind:
             url = opened.enter_context(bridging(settings(tmp_path / "bridge"), remote.target))
         pillar = {"kind": kind, "url": url, "token": TOKENS["alice"]}
         guide = server("guide", liaison={"pillars": {"files": pillar}})
-        caller = GrpcCaller(guide.target)
-        opened.callback(caller.close)
         trace_id = new_trace()
-        shared: dict[str, Any] = {
-            "source_agent": "guide",
-            "target_agent": "liaison_files",
-            "shared_context": {"note": SECRET},
-        }
-        Traced(guide, caller, collected).call("liaison.shareContextToAgent", trace_id, **shared)
+        share_context(guide, collected, trace_id)
         delivery = collected.wait_for("deliver share", trace_id)
         assert (delivery.service, delivery.attributes["cstp.status"]) == ("guide", "delivered")
         name = "liaison.v1.LiaisonService/ShareContextToAgent"
@@ -257,14 +262,7 @@ def test_an_a2a_agent_is_told_the_trace(tmp_path: Path) -> None:
         pillars = {"files": {"kind": "a2a", "url": agent.url}}
         wanted = settings(tmp_path, otlp=sends_to(collected, metrics=False), liaison={"pillars": pillars})
         guide = opened.enter_context(running(wanted))
-        caller = GrpcCaller(guide.target)
-        opened.callback(caller.close)
         trace_id = new_trace()
-        shared: dict[str, Any] = {
-            "source_agent": "guide",
-            "target_agent": "liaison_files",
-            "shared_context": {"note": SECRET},
-        }
-        Traced(guide, caller, collected).call("liaison.shareContextToAgent", trace_id, **shared)
+        share_context(guide, collected, trace_id)
         delivery = collected.wait_for("deliver share", trace_id)
     assert f"00-{trace_id}-{delivery.span_id}-01" in [headers.get("traceparent") for headers in agent.headers]
