@@ -88,33 +88,35 @@ class Room:
     local: Mapping[str, LocalLiaisonAgent] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoomOptions:
+    """What a test may have otherwise."""
+
+    remote: Mapping[str, LiaisonAgent] = field(default_factory=dict)
+    direct_handover: bool = False
+    redaction: Sequence[RedactionRule] = ()
+    max_context_bytes: int = 262_144
+    limits: AlarmLimits = ABSENCE_ALONE
+    fallbacks: Mapping[str, Fallback] = field(default_factory=dict)
+    wake: Callable[[], None] = lambda: None
+    notify: Callable[[], None] = lambda: None
+
+
 def build_room(
-    database: Database,
-    writer: Any,
-    clock: Callable[[], datetime],
-    pillars: Sequence[str],
-    *,
-    remote: Mapping[str, LiaisonAgent] | None = None,
-    direct_handover: bool = False,
-    redaction: Sequence[RedactionRule] = (),
-    max_context_bytes: int = 262_144,
-    limits: AlarmLimits = ABSENCE_ALONE,
-    fallbacks: Mapping[str, Fallback] | None = None,
-    wake: Callable[[], None] = lambda: None,
-    notify: Callable[[], None] = lambda: None,
+    database: Database, writer: Any, clock: Callable[[], datetime], pillars: Sequence[str], **options: Any
 ) -> Room:
-    """Return a room whose local agents have the names of the liaison agents of their pillars."""
-    sessions, store = SqlSessionStore(database, limits.shortest), SqlRoutingStore(database)
-    trail, judge = MemoryTrail(), Judge()
-    recorder = AuditedWriter(writer, store, trail, notify)
+    """Return a room whose local agents have the names of the liaison agents of their pillars; by RoomOptions."""
+    given = RoomOptions(**options)
+    sessions, store = SqlSessionStore(database, given.limits.shortest), SqlRoutingStore(database)
     presence = SqlPresenceStore(database)
+    trail, judge = MemoryTrail(), Judge()
+    recorder = AuditedWriter(writer, store, trail, given.notify)
     heartbeats = Heartbeats(sessions, presence, recorder, clock, REMEMBERED)
     local = {pillar: LocalLiaisonAgent(pillar, [liaison_agent(pillar)], heartbeats, HEARTBEAT) for pillar in pillars}
-    agents = LiaisonAgents({**local, **(remote or {})})
+    agents = LiaisonAgents({**local, **given.remote})
     fence = ClaimFence({pillar: agent.names for pillar, agent in local.items()})
-    sharing = ContextSharing(
-        sessions, store, agents, Redaction(redaction, max_context_bytes), judge, recorder, clock, wake
-    )
+    limit, redaction = given.max_context_bytes, Redaction(given.redaction, given.max_context_bytes)
+    sharing = ContextSharing(sessions, store, agents, redaction, judge, recorder, clock, given.wake)
     router = Router(
         sessions,
         store,
@@ -122,17 +124,17 @@ def build_room(
         sharing,
         recorder,
         clock,
-        wake,
+        given.wake,
         fence,
-        direct_handover=direct_handover,
-        max_context_bytes=max_context_bytes,
+        direct_handover=given.direct_handover,
+        max_context_bytes=limit,
     )
     supervisor = SessionSupervisor(
-        sessions, presence, recorder, heartbeats, router, local.keys(), limits, fallbacks or {}, clock, LEASE
+        sessions, presence, recorder, heartbeats, router, local.keys(), given.limits, given.fallbacks, clock, LEASE
     )
-    kinds = {**dict.fromkeys(local, "local"), **dict.fromkeys(remote or {}, "a2a")}
+    kinds = {**dict.fromkeys(local, "local"), **dict.fromkeys(given.remote, "a2a")}
     return Room(
-        SessionService(sessions, recorder, clock, max_context_bytes, fence),
+        SessionService(sessions, recorder, clock, limit, fence),
         router,
         sharing,
         LocalAgentService(sessions, store, agents, local, recorder, clock, CLAIM),
