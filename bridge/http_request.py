@@ -29,7 +29,7 @@ milliseconds of the event loop, which are not spent on strangers."""
 
 
 class AccessCheck:
-    """Hide errors and card details of the bridge from callers that the gRPC server does not know."""
+    """Hides errors and card details of the bridge from callers that the gRPC server does not know."""
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
@@ -157,7 +157,7 @@ CallerCheck: TypeAlias = Callable[[Metadata], Awaitable[object]]
 
 
 class BodyReader:
-    """Read JSON bodies within limits.
+    """Reads JSON bodies within limits.
 
     A body beyond LARGE_REQUEST_BYTES or MANY_VALUES values is read only for a caller that the server knows; if its
     length is declared, the caller is checked before the body arrives. No body may exceed `server.max_body_bytes` or
@@ -224,7 +224,7 @@ URL_SCHEMES: Final = frozenset({"http", "https"})
 
 
 class PublicUrlResolver:
-    """Resolve the bridge's own URL: the configured one, or else the one that the caller used.
+    """Resolves the bridge's own URL: the configured one, or else the one that the caller used.
 
     `Forwarded` and `X-Forwarded-*` headers are trusted from trusted proxies only. Raises ConfigError for settings that
     are not valid addresses.

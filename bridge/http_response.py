@@ -86,7 +86,7 @@ settings should take effect sooner."""
 
 
 class Cors:
-    """Answer preflight requests and add CORS headers for the given origins; `*` is any. Never with credentials."""
+    """Answers preflight requests and adds CORS headers for the given origins; `*` is any. Never with credentials."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = frozenset(origins)
@@ -134,7 +134,7 @@ str.splitlines."""
 
 @dataclass(frozen=True, slots=True)
 class EventEncoder:
-    """Encode the events and the final error of a stream for one transport."""
+    """Encodes the events and the final error of a stream for one transport."""
 
     encode_event: Callable[[object], str]
     """Returns the JSON text of an event."""

@@ -184,7 +184,7 @@ class ForwardedMethod:
 
 
 class Forwarder:
-    """Forward calls to every method of the contract on a channel.
+    """Forwards calls to every method of the contract on a channel.
 
     `timeout` is in seconds, for each call.
     """
@@ -237,7 +237,7 @@ class Forwarder:
             raise MethodNotFound("Method not found")
         if route.invoke is None:
             where = f"at GET {path} and over gRPC" if (path := self._event_paths.get(name)) else "over gRPC"
-            detail = f"{name} takes or answers a stream, which is to be had {where} only"
+            detail = f"{name} takes or answers a stream, which works {where} only"
             raise MethodNotFound("Method not found", metadata={DETAIL: detail})
         request = await self._read(route, params, metadata)
         try:

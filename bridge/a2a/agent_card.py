@@ -71,7 +71,7 @@ class AdvertisedPorts:
 
 
 class AgentCardBuilder:
-    """Build the agent cards for a public URL such as `https://agent.example.com`.
+    """Builds the agent cards for a public URL such as `https://agent.example.com`.
 
     The cards with members of 0.3 need the modules that `load_sdk_v0_3` imports.
     """
@@ -327,7 +327,7 @@ class CachedCard:
 
 
 class AgentCardEndpoint:
-    """Answer requests for the agent cards, which need no token."""
+    """Answers requests for the agent cards, which need no token."""
 
     def __init__(self, cards: AgentCardBuilder, address: PublicUrlResolver) -> None:
         # Caches of this instance, one for each form of the card; a decorated method would share one and keep `self`

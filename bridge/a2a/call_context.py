@@ -72,16 +72,6 @@ def parse_extensions(values: Iterable[str]) -> frozenset[str]:
     return frozenset(name for value in values for part in value.split(",") if (name := part.strip()))
 
 
-def call_metadata(context: A2aCallContext) -> Metadata:
-    """Return the gRPC metadata of a call: request id, authorization and trace."""
-    return context.metadata
-
-
-def call_version(context: A2aCallContext) -> str:
-    """Return the A2A version of a call, without its patch number. Raises VersionNotSupportedError."""
-    return parse_version(context.version)
-
-
 def metadata_request_id(metadata: Metadata) -> str:
     """Return the request id in gRPC metadata."""
     return dict(metadata)[REQUEST_ID_KEY]
@@ -207,7 +197,7 @@ async def load_sdk_v0_3() -> None:
 
 
 class A2aAccessCheck:
-    """Hide errors and card details of A2A from callers that the gRPC server does not know."""
+    """Hides errors and card details of A2A from callers that the gRPC server does not know."""
 
     def __init__(self, access: AccessCheck) -> None:
         self._access = access

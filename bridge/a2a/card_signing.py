@@ -15,7 +15,7 @@ from cstp_grpc.contract.card_signatures import canonical_card_forms, canonical_c
 
 
 class CardSigner:
-    """Sign the forms of a card that clients of A2A 1.0 and 0.3 verify, each on its own."""
+    """Signs the forms of a card that clients of A2A 1.0 and 0.3 verify, each on its own."""
 
     def __init__(self, key: SigningKey) -> None:
         self._key = key

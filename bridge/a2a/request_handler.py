@@ -45,7 +45,6 @@ from bridge.a2a.call_context import (
     EXTENSIONS_HEADER,
     A2aAccessCheck,
     A2aCallContext,
-    call_metadata,
     is_extension_activated,
 )
 from bridge.a2a.errors import UpstreamError, violations_error, with_json_names
@@ -86,7 +85,7 @@ CANCEL_POLL_SECONDS: Final = 0.02
 
 
 class A2aRequestHandler:
-    """Handle the operations of A2A for every transport. They raise A2AError."""
+    """Handles the operations of A2A for every transport. They raise A2AError."""
 
     def __init__(
         self,
@@ -101,24 +100,24 @@ class A2aRequestHandler:
         self._gate = gate
         self._store = store
         self._cards = cards
-        self._turns = PendingTaskBuilder(store)
-        self._worker = TaskRunner(forwarder, store, settings.server.timeout_seconds)
+        self._pending_tasks = PendingTaskBuilder(store)
+        self._runner = TaskRunner(forwarder, store, settings.server.timeout_seconds)
         self._requires_extension = settings.a2a.require_extension
 
     async def aclose(self) -> None:
         """Wait for the tasks in progress."""
-        await self._worker.aclose()
+        await self._runner.aclose()
 
     async def on_message_send(self, params: SendMessageRequest, context: A2aCallContext) -> Task:
         """Return the finished task of a message, or the submitted task if the caller does not wait."""
         # The shape comes first, as it costs no call of the server.
         check_required_fields(params)
         await self.check_access(context, params)
-        metadata = call_metadata(context)
+        metadata = context.metadata
         if params.configuration.return_immediately:
-            task = await self._start(params, context, self._worker.submit)
+            task = await self._start(params, context, self._runner.submit)
         else:
-            task = await self._start(params, context, self._worker.run)
+            task = await self._start(params, context, self._runner.run)
         if isinstance(task, StoredTask):
             waiting = not params.configuration.return_immediately
             # The same message again: whoever runs its task, this caller waits for the same end.
@@ -131,8 +130,8 @@ class A2aRequestHandler:
         """Yield the working task, then its final events; for a repeated message, those of its stored task."""
         check_required_fields(params)
         await self.check_access(context, params)
-        metadata = call_metadata(context)
-        begun = await self._start(params, context, self._worker.start)
+        metadata = context.metadata
+        begun = await self._start(params, context, self._runner.start)
         if isinstance(begun, StoredTask):
             yield apply_history_length(begun.task, params.configuration)
             if is_idle(begun.task):
@@ -152,10 +151,10 @@ class A2aRequestHandler:
         check_required_fields(params)
         await self.check_access(context, params)
         validate_history_length(params)
-        metadata = call_metadata(context)
+        metadata = context.metadata
         stored = await self._store.get(params.id, metadata)
         # A bridge that was started since does not wait for it yet.
-        self._worker.wait_for_approval(stored, metadata)
+        self._runner.wait_for_approval(stored, metadata)
         return apply_history_length(stored.task, params)
 
     async def on_list_tasks(self, params: ListTasksRequest, context: A2aCallContext) -> ListTasksResponse:
@@ -168,7 +167,7 @@ class A2aRequestHandler:
         page_size = params.page_size or DEFAULT_PAGE_SIZE
         if params.status and params.status not in SERVER_STATES:
             # No task is ever in such a state. Security: still only known callers get an answer.
-            await self._gate.fetch_access(call_metadata(context))
+            await self._gate.fetch_access(context.metadata)
             return ListTasksResponse(page_size=page_size)
         query = TaskQuery(
             page_size,
@@ -177,7 +176,7 @@ class A2aRequestHandler:
             params.status or None,
             params.status_timestamp_after if params.HasField("status_timestamp_after") else None,
         )
-        page = await self._store.list(query, call_metadata(context))
+        page = await self._store.list(query, context.metadata)
         for task in page.tasks:
             if not params.include_artifacts:
                 task.ClearField("artifacts")
@@ -196,7 +195,7 @@ class A2aRequestHandler:
         """
         check_required_fields(params)
         await self.check_access(context, params)
-        metadata = call_metadata(context)
+        metadata = context.metadata
         stored = await self._store.get(params.id, metadata)
         while True:
             # Saved with the version that was read, so that a task which starts meanwhile is never overwritten.
@@ -222,13 +221,13 @@ class A2aRequestHandler:
         """Yield a task that has not ended, then its events, whichever bridge runs it."""
         check_required_fields(params)
         await self.check_access(context, params)
-        metadata = call_metadata(context)
+        metadata = context.metadata
         stored = await self._store.get(params.id, metadata)
         task = stored.task
         # A2A 1.0, SubscribeToTask: a task in a terminal state is refused, as it has no more events.
         if has_ended(task):
             raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
-        self._worker.wait_for_approval(stored, metadata)
+        self._runner.wait_for_approval(stored, metadata)
         yield task
         async with aclosing(self._follow_events(stored, metadata)) as events:
             async for event in events:
@@ -241,7 +240,7 @@ class A2aRequestHandler:
     ) -> AgentCard:
         """Return the agent card with the caller's permissions and limits."""
         await self._check_tenant(context, params)
-        return self._cards.build_extended(context.address, await self._gate.fetch_access(call_metadata(context)))
+        return self._cards.build_extended(context.address, await self._gate.fetch_access(context.metadata))
 
     async def _start(
         self,
@@ -250,12 +249,12 @@ class A2aRequestHandler:
         start: Callable[[PendingTask, Metadata], Awaitable[ResultT]],
     ) -> ResultT | StoredTask:
         """Start the task of a message with `start`, or return the task that the same message began before."""
-        metadata = call_metadata(context)
+        metadata = context.metadata
         push_config = None
         if params.configuration.HasField("task_push_notification_config"):
             push_config = self.push_configs.read_inline_config(params, context)
         for _ in range(MAX_START_ATTEMPTS):
-            pending = await self._turns.prepare(params, metadata)
+            pending = await self._pending_tasks.prepare(params, metadata)
             if isinstance(pending, StoredTask):
                 if push_config is not None:
                     await self.push_configs.add_inline_config(
@@ -273,7 +272,7 @@ class A2aRequestHandler:
         """Return a task once it has ended or waits for input."""
         if is_idle(stored.task):
             return stored
-        async with aclosing(self._worker.follow(stored, metadata, first_pause)) as changes:
+        async with aclosing(self._runner.follow(stored, metadata, first_pause)) as changes:
             async for changed in changes:
                 stored = changed
         return stored
@@ -282,7 +281,7 @@ class A2aRequestHandler:
         self, stored: StoredTask, metadata: Metadata
     ) -> AsyncGenerator[TaskArtifactUpdateEvent | TaskStatusUpdateEvent, None]:
         """Yield the events of a task until it has ended."""
-        async with aclosing(self._worker.follow(stored, metadata)) as changes:
+        async with aclosing(self._runner.follow(stored, metadata)) as changes:
             async for changed in changes:
                 for event in final_events(changed.task) if is_idle(changed.task) else [status_event(changed.task)]:
                     yield event
@@ -303,7 +302,7 @@ class A2aRequestHandler:
             named.append(params.configuration.task_push_notification_config.tenant)
         tenants = {tenant for tenant in named if tenant}
         if tenants:
-            await self._gate.require_own_tenants(tenants, call_metadata(context))
+            await self._gate.require_own_tenants(tenants, context.metadata)
 
 
 def not_cancelable_error(task: Task) -> TaskNotCancelableError:

@@ -60,7 +60,7 @@ class ConversationContext:
 
 
 class PendingTaskBuilder:
-    """Prepare tasks for messages, looking up the caller's tasks that a message refers to."""
+    """Prepares tasks for messages, looking up the caller's tasks that a message refers to."""
 
     def __init__(self, store: GrpcTaskStore) -> None:
         self._store = store

@@ -52,7 +52,7 @@ MAX_WORK_SECONDS: Final = 3600.0
 
 
 class TaskRunner:
-    """Run tasks: call the gRPC server for a message, and store the result as a task.
+    """Runs tasks: calls the gRPC server for a message, and stores the result as a task.
 
     `timeout` is how many seconds a call may take.
     """

@@ -27,7 +27,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from bridge.a2a.call_context import V0_3, V1_0, A2aCallContext, call_metadata, call_version
+from bridge.a2a.call_context import V0_3, V1_0, A2aCallContext, parse_version
 from bridge.a2a.errors import INLINE_CONFIG_PATH, UpstreamError, invalid_params, push_error, violations_error
 from bridge.a2a.message_parsing import check_required_fields
 from bridge.call_errors import visible_rpc_error
@@ -153,7 +153,7 @@ class A2aTaskPage:
 
 
 class GrpcTaskStore:
-    """Store tasks at the gRPC server, which shows a caller only its own.
+    """Stores tasks at the gRPC server, which shows a caller only its own.
 
     `timeout` is in seconds, for each call. Every method raises UpstreamError if the server refuses the call.
     """
@@ -291,7 +291,7 @@ PUSH_FORMATS: Final = {V1_0: tasks_pb2.PUSH_FORMAT_A2A_1_0, V0_3: tasks_pb2.PUSH
 
 
 class GrpcPushConfigStore:
-    """Store push configurations at the gRPC server. `timeout` is in seconds, for each call.
+    """Stores push configurations at the gRPC server. `timeout` is in seconds, for each call.
 
     Every method raises TaskNotFoundError, PushNotificationNotSupportedError, InvalidParamsError and UpstreamError.
     """
@@ -338,7 +338,7 @@ class GrpcPushConfigStore:
 
 
 class PushConfigOperations:
-    """Handle the operations on push configurations; without a store they are refused.
+    """Handles the operations on push configurations; without a store they are refused.
 
     `check_access` raises A2AError if the caller may not make a call.
     """
@@ -380,7 +380,7 @@ class PushConfigOperations:
         check_required_fields(params)
         if not params.task_id:
             raise violations_error([FieldViolation("task_id", "is required")])
-        kept = await push.create(params.task_id, to_stored_config(params, context), call_metadata(context))
+        kept = await push.create(params.task_id, to_stored_config(params, context), context.metadata)
         return to_a2a_config(params.task_id, kept)
 
     async def get(
@@ -390,9 +390,9 @@ class PushConfigOperations:
         await self._check_access(context, params)
         push = self._required_push()
         # In 0.3 the id is optional, and without it the server returns the configuration that was set last.
-        if call_version(context) != V0_3:
+        if parse_version(context.version) != V0_3:
             check_required_fields(params)
-        return to_a2a_config(params.task_id, await push.get(params.task_id, params.id, call_metadata(context)))
+        return to_a2a_config(params.task_id, await push.get(params.task_id, params.id, context.metadata))
 
     async def list(
         self, params: ListTaskPushNotificationConfigsRequest, context: A2aCallContext
@@ -401,7 +401,7 @@ class PushConfigOperations:
         await self._check_access(context, params)
         push = self._required_push()
         check_required_fields(params)
-        page = await push.list(params.task_id, params.page_size, params.page_token, call_metadata(context))
+        page = await push.list(params.task_id, params.page_size, params.page_token, context.metadata)
         return ListTaskPushNotificationConfigsResponse(
             configs=[to_a2a_config(params.task_id, each) for each in page.push_configs],
             next_page_token=page.next_page_token,
@@ -412,7 +412,7 @@ class PushConfigOperations:
         await self._check_access(context, params)
         push = self._required_push()
         check_required_fields(params)
-        await push.delete(params.task_id, params.id, call_metadata(context))
+        await push.delete(params.task_id, params.id, context.metadata)
 
     def _required_push(self) -> GrpcPushConfigStore:
         if self._push is None:
@@ -428,7 +428,7 @@ def to_stored_config(config: TaskPushNotificationConfig, context: A2aCallContext
         token=config.token,
         scheme=config.authentication.scheme,
         credentials=config.authentication.credentials,
-        format=PUSH_FORMATS[call_version(context)],
+        format=PUSH_FORMATS[parse_version(context.version)],
     )
 
 

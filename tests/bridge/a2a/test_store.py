@@ -10,7 +10,6 @@ from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from google.protobuf import json_format
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from bridge.a2a.call_context import call_metadata
 from bridge.a2a.errors import UpstreamError
 from bridge.a2a.task_store import GrpcTaskStore, TaskQuery, TaskVersionConflict
 from bridge.upstream import open_channel
@@ -19,9 +18,9 @@ from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 from tests.bridge.a2a.talking import COMPLETED, FAILED, TIMEOUT, WORKING, asynchronous, context, until
 
-ALICE = call_metadata(context("alice"))
-BOB = call_metadata(context("bob"))
-STRANGER = call_metadata(context("who?"))
+ALICE = context("alice").metadata
+BOB = context("bob").metadata
+STRANGER = context("who?").metadata
 
 
 @asynccontextmanager
