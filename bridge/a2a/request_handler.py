@@ -49,14 +49,13 @@ from bridge.a2a.call_context import (
 )
 from bridge.a2a.errors import UpstreamError, violations_error, with_json_names
 from bridge.a2a.message_parsing import check_required_fields
+from bridge.a2a.push_configs import GrpcPushConfigStore, PushConfigOperations
 from bridge.a2a.task_preparation import PendingTask, PendingTaskBuilder
 from bridge.a2a.task_runner import FIRST_DELAY_SECONDS, TaskRunner
 from bridge.a2a.task_store import (
     CANCELABLE_STATES,
     SERVER_STATES,
-    GrpcPushConfigStore,
     GrpcTaskStore,
-    PushConfigOperations,
     StoredTask,
     TaskEvent,
     TaskQuery,

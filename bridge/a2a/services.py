@@ -9,8 +9,9 @@ import grpc
 
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
 from bridge.a2a.call_context import A2aAccessCheck
+from bridge.a2a.push_configs import GrpcPushConfigStore
 from bridge.a2a.request_handler import A2aRequestHandler
-from bridge.a2a.task_store import GrpcPushConfigStore, GrpcTaskStore
+from bridge.a2a.task_store import GrpcTaskStore
 from bridge.call_origin import CallOriginReporter
 from bridge.http_request import AccessCheck, BodyReader, PublicUrlResolver
 from bridge.upstream import Forwarder

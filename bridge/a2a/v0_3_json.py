@@ -19,8 +19,9 @@ from pydantic_core import ErrorDetails
 from bridge.a2a.call_context import A2aCallContext
 from bridge.a2a.errors import violations_error, with_json_names
 from bridge.a2a.message_parsing import MAX_ITEMS, TOO_MANY
+from bridge.a2a.push_configs import PushConfigOperations
 from bridge.a2a.request_handler import A2aRequestHandler, OperationTable, StreamingOperation, UnaryOperation
-from bridge.a2a.task_store import PushConfigOperations, TaskEvent
+from bridge.a2a.task_store import TaskEvent
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.json_scalars import MAX_VIOLATIONS, InvalidValue, ViolationCollector, printable_key
 from cstp_grpc.errors import FieldViolation

@@ -1,0 +1,195 @@
+"""The push configurations of tasks, which the gRPC server stores: their store, and the operations on them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import grpc
+from a2a.types.a2a_pb2 import (
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.errors import PushNotificationNotSupportedError
+from google.protobuf.message import Message
+
+from bridge.a2a.call_context import V0_3, V1_0, A2aCallContext, parse_version
+from bridge.a2a.errors import INLINE_CONFIG_PATH, push_error, violations_error
+from bridge.a2a.message_parsing import check_required_fields
+from bridge.a2a.task_store import invoke_rpc
+from bridge.upstream import Metadata
+from cstp_grpc.errors import CstpError, FieldViolation
+from cstp_grpc.gen.cstp.v1 import tasks_pb2
+from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
+
+PUSH_FORMATS: Final = {V1_0: tasks_pb2.PUSH_FORMAT_A2A_1_0, V0_3: tasks_pb2.PUSH_FORMAT_A2A_0_3}
+
+
+class GrpcPushConfigStore:
+    """Stores push configurations at the gRPC server. `timeout` is in seconds, for each call.
+
+    Every method raises TaskNotFoundError, PushNotificationNotSupportedError, InvalidParamsError and UpstreamError.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, timeout: float) -> None:
+        self._service = TaskServiceStub(channel)
+        self._timeout = timeout
+
+    async def create(
+        self, task_id: str, config: tasks_pb2.PushConfig, metadata: Metadata, place: str = ""
+    ) -> tasks_pb2.PushConfig:
+        """Store a configuration of a task and return it as stored; the request holds it at `place`."""
+        request = tasks_pb2.CreatePushConfigRequest(task_id=task_id, push_config=config)
+        try:
+            return (await invoke_rpc(self._service.CreatePushConfig, request, metadata, self._timeout)).push_config
+        except CstpError as failure:
+            raise push_error(failure, place) from failure
+
+    async def get(self, task_id: str, config_id: str, metadata: Metadata) -> tasks_pb2.PushConfig:
+        """Return a configuration of a task, the most recent one if the id is empty."""
+        request = tasks_pb2.GetPushConfigRequest(task_id=task_id, id=config_id)
+        try:
+            return (await invoke_rpc(self._service.GetPushConfig, request, metadata, self._timeout)).push_config
+        except CstpError as failure:
+            raise push_error(failure) from failure
+
+    async def list(
+        self, task_id: str, page_size: int, page_token: str, metadata: Metadata
+    ) -> tasks_pb2.ListPushConfigsResponse:
+        """Return a page of the configurations of a task."""
+        request = tasks_pb2.ListPushConfigsRequest(task_id=task_id, page_size=page_size, page_token=page_token)
+        try:
+            return await invoke_rpc(self._service.ListPushConfigs, request, metadata, self._timeout)
+        except CstpError as failure:
+            raise push_error(failure) from failure
+
+    async def delete(self, task_id: str, config_id: str, metadata: Metadata) -> None:
+        """Delete a configuration of a task, if it exists."""
+        request = tasks_pb2.DeletePushConfigRequest(task_id=task_id, id=config_id)
+        try:
+            await invoke_rpc(self._service.DeletePushConfig, request, metadata, self._timeout)
+        except CstpError as failure:
+            raise push_error(failure) from failure
+
+
+class PushConfigOperations:
+    """Handles the operations on push configurations; without a store they are refused.
+
+    `check_access` raises A2AError if the caller may not make a call.
+    """
+
+    def __init__(
+        self, push: GrpcPushConfigStore | None, check_access: Callable[[A2aCallContext, Message], Awaitable[None]]
+    ) -> None:
+        self._push = push
+        self._check_access = check_access
+
+    def read_inline_config(self, params: SendMessageRequest, context: A2aCallContext) -> tasks_pb2.PushConfig:
+        """Return the push configuration in a message that has one. Raises A2AError."""
+        self._required_push()
+        given = params.configuration.task_push_notification_config
+        # A message that starts a task cannot know the task's id; one that continues it may repeat that.
+        if given.task_id not in ("", params.message.task_id):
+            raise violations_error([FieldViolation(f"{INLINE_CONFIG_PATH}.taskId", "must be empty in a message")])
+        return to_stored_config(given, context)
+
+    async def add_inline_config(
+        self, task_id: str, message_id: str, config: tasks_pb2.PushConfig, metadata: Metadata
+    ) -> None:
+        """Store the configuration of a repeated message, unless its task has it. Raises A2AError."""
+        push = self._required_push()
+        # Page size 0 means all, of which a task has ten at the most.
+        kept = (await push.list(task_id, 0, "", metadata)).push_configs
+        if any(is_same_config(config, each) for each in kept):
+            return
+        if not config.id and config.format == tasks_pb2.PUSH_FORMAT_A2A_1_0:
+            # An id derived from the message: two repetitions at the same time both pass the check above, and then store
+            # the same configuration once.
+            config = with_config_id(config, str(uuid.uuid5(uuid.NAMESPACE_OID, message_id)))
+        await push.create(task_id, config, metadata, INLINE_CONFIG_PATH)
+
+    async def create(self, params: TaskPushNotificationConfig, context: A2aCallContext) -> TaskPushNotificationConfig:
+        """Store a push configuration of a task and return it with its id."""
+        await self._check_access(context, params)
+        push = self._required_push()
+        check_required_fields(params)
+        if not params.task_id:
+            raise violations_error([FieldViolation("task_id", "is required")])
+        kept = await push.create(params.task_id, to_stored_config(params, context), context.metadata)
+        return to_a2a_config(params.task_id, kept)
+
+    async def get(
+        self, params: GetTaskPushNotificationConfigRequest, context: A2aCallContext
+    ) -> TaskPushNotificationConfig:
+        """Return a configuration of a task; a request of 0.3 may omit its id."""
+        await self._check_access(context, params)
+        push = self._required_push()
+        # In 0.3 the id is optional, and without it the server returns the configuration that was set last.
+        if parse_version(context.version) != V0_3:
+            check_required_fields(params)
+        return to_a2a_config(params.task_id, await push.get(params.task_id, params.id, context.metadata))
+
+    async def list(
+        self, params: ListTaskPushNotificationConfigsRequest, context: A2aCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """Return a page of the configurations of a task."""
+        await self._check_access(context, params)
+        push = self._required_push()
+        check_required_fields(params)
+        page = await push.list(params.task_id, params.page_size, params.page_token, context.metadata)
+        return ListTaskPushNotificationConfigsResponse(
+            configs=[to_a2a_config(params.task_id, each) for each in page.push_configs],
+            next_page_token=page.next_page_token,
+        )
+
+    async def delete(self, params: DeleteTaskPushNotificationConfigRequest, context: A2aCallContext) -> None:
+        """Delete a configuration of a task, if it exists."""
+        await self._check_access(context, params)
+        push = self._required_push()
+        check_required_fields(params)
+        await push.delete(params.task_id, params.id, context.metadata)
+
+    def _required_push(self) -> GrpcPushConfigStore:
+        if self._push is None:
+            raise PushNotificationNotSupportedError
+        return self._push
+
+
+def to_stored_config(config: TaskPushNotificationConfig, context: A2aCallContext) -> tasks_pb2.PushConfig:
+    """Convert a configuration for the server; its notifications use the A2A version of the request."""
+    return tasks_pb2.PushConfig(
+        id=config.id,
+        url=config.url,
+        token=config.token,
+        scheme=config.authentication.scheme,
+        credentials=config.authentication.credentials,
+        format=PUSH_FORMATS[parse_version(context.version)],
+    )
+
+
+def is_same_config(config: tasks_pb2.PushConfig, kept: tasks_pb2.PushConfig) -> bool:
+    """Return whether a stored configuration equals the given one, which may lack an id."""
+    return with_config_id(config, config.id or kept.id) == kept
+
+
+def with_config_id(config: tasks_pb2.PushConfig, config_id: str) -> tasks_pb2.PushConfig:
+    """Return a copy of a configuration with an id."""
+    named = tasks_pb2.PushConfig()
+    named.CopyFrom(config)
+    named.id = config_id
+    return named
+
+
+def to_a2a_config(task_id: str, kept: tasks_pb2.PushConfig) -> TaskPushNotificationConfig:
+    """Convert a stored configuration to A2A."""
+    shown = TaskPushNotificationConfig(task_id=task_id, id=kept.id, url=kept.url, token=kept.token)
+    # Assigning even empty text would make `authentication` present.
+    if kept.scheme:
+        shown.authentication.scheme = kept.scheme
+        shown.authentication.credentials = kept.credentials
+    return shown
