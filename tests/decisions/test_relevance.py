@@ -54,6 +54,11 @@ def test_the_least_evidence_of_a_score_has_it(found: np.ndarray, score: float) -
     assert curve.score(curve.evidence(score)) == pytest.approx(score, abs=1e-6)
 
 
+@pytest.mark.parametrize("score", [5e-324, 1e-9, 5e-7, 1e-6])
+def test_the_smallest_scores_have_evidence(score: float) -> None:
+    assert round(CURVE.score(CURVE.evidence(score)), 6) == 1e-6
+
+
 def test_what_is_equally_far_from_a_journal_scores_less_than_what_it_knows_about() -> None:
     far, known = np.linspace(-0.05, 0.1, 100), np.linspace(-0.2, 0.4, 100)
     assert CURVE.for_query(far).score(0.4) < 0.3 < CURVE.for_query(known).score(0.4)

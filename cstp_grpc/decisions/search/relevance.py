@@ -66,7 +66,8 @@ class RelevanceCurve:
         """Return the least evidence whose score, rounded, is at least this."""
         if score <= 0:
             return -math.inf
-        least = min(score, 1.0) - 0.5 * 10**-SCORE_DECIMALS
+        smallest = 10**-SCORE_DECIMALS
+        least = min(max(score, smallest), 1.0) - 0.5 * smallest
         return self.midpoint + math.log(least / (1 - least)) / self.slope
 
     def for_query(self, similarities: NDArray[np.float64]) -> RelevanceCurve:
