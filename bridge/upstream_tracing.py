@@ -11,10 +11,9 @@ from grpc.aio import ClientCallDetails, Metadata
 
 from cstp_grpc.config import OtlpSettings
 from cstp_grpc.extras import require_extra
-from cstp_grpc.spans import CallSpan
+from cstp_grpc.spans import TRACE_HEADERS, CallSpan
 from cstp_grpc.telemetry.otlp_tracing import OtlpTracing
 
-TRACE_HEADERS: Final = ("traceparent", "tracestate")
 HEALTH_PATH: Final = "/grpc.health."
 """The beginning of the paths of health checks, which nobody needs a trace of."""
 CANCELLED: Final = "CANCELLED"

@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Final, Protocol, TypeAlias
 
+TRACE_HEADERS: Final = ("traceparent", "tracestate")
+"""The headers or keys of metadata that name the trace, by the W3C Trace Context."""
 TraceMetadata: TypeAlias = Sequence[tuple[str, str]]
-"""Metadata or headers that name the trace for who is called: `traceparent`, and `tracestate` if there is one."""
+"""Those of a call, with their values; `tracestate` may be missing."""
 
 inbound_trace: ContextVar[str | None] = ContextVar("inbound_trace", default=None)
 """The `traceparent` of the call in progress; None where no traces are recorded. What is delivered later keeps it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import trace
 
 from cstp_grpc.errors import error_reason
+from cstp_grpc.spans import TRACE_HEADERS
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from cstp_grpc.server.interceptors.admission import InboundCall
     from cstp_grpc.telemetry.otlp_tracing import OtlpTracing
 
-TRACE_HEADERS: Final = ("traceparent", "tracestate")
 SERVER_ERRORS: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )
