@@ -1,4 +1,4 @@
-"""Enums that all domains share; the contract's enums have the same values in capitals."""
+"""Enums and names that all domains share; the contract's enums have the same values in capitals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ LIAISON_SUPERVISOR = "liaison-supervisor"
 """The agent name under which the supervisor takes sessions from liaison agents; no token has it."""
 INTENT_LAYER_AGENT = "intent-layer"
 """The agent name under which the journal stores the content of nodes; no token has it."""
+
+SERVER_AGENTS = frozenset({LIAISON_SUPERVISOR, INTENT_LAYER_AGENT})
+"""The agents that the server itself is."""
+MAX_NAME_CHARACTERS = 200
+"""Maximum length of the name of an agent or a tenant."""
 
 DEFAULT_TENANT = "default"
 """The tenant of agents without a configured one."""

@@ -16,14 +16,13 @@ import click
 
 from cstp_grpc.client.folder_target import FOLDER_SCHEME, is_folder_target
 from cstp_grpc.config.environment import dial_host, join_host_port
+from cstp_grpc.enums import MAX_NAME_CHARACTERS
 from cstp_grpc.errors import ConfigError
 
 if TYPE_CHECKING:
     from cstp_grpc.client import AsyncCstpClient, CstpClient
     from cstp_grpc.config import CommandEnvironment, Settings
 
-MAX_NAME_CHARACTERS: Final = 200
-"""Maximum length of an agent's name, in characters."""
 MAX_RETRIES: Final = 20
 """Maximum number of retries of a call."""
 

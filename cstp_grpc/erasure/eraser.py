@@ -13,7 +13,7 @@ from cstp_grpc.caller import Caller
 from cstp_grpc.counted_nouns import count_audit_contents, count_nouns
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.model import RemovalFilter
-from cstp_grpc.enums import INTENT_LAYER_AGENT, LIAISON_SUPERVISOR
+from cstp_grpc.enums import SERVER_AGENTS
 from cstp_grpc.erasure.audit_contents import AuditContentEraser
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.storage.unit_of_work import UnitOfWork
@@ -26,7 +26,6 @@ ROWS_AT_ONCE: Final = 200
 """Rows of other kinds erased in one transaction."""
 ERASED_AGENT: Final = "(erased)"
 """What takes the place of the agent's name in rows that cannot go, because their numbers must not be given again."""
-OWN_NAMES: Final = frozenset({INTENT_LAYER_AGENT, LIAISON_SUPERVISOR, ERASED_AGENT})
 
 
 class AgentRecordStore(Protocol):
@@ -99,7 +98,7 @@ class AgentEraser:
 
         Raises InvalidArgument for a name of the server's own, QueryFailed and Unavailable.
         """
-        if agent in OWN_NAMES:
+        if agent == ERASED_AGENT or agent in SERVER_AGENTS:
             raise InvalidArgument.field("agent", "is a name that the server itself uses")
         agent, store = replace_unstorable(agent), self._store
         # The audit trail first: its entries about decisions and requests are found by these, which go next.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from cstp_grpc.caller import ANONYMOUS, DEVELOPER
 from cstp_grpc.client.folder_target import folder_of_target
@@ -19,13 +19,8 @@ from cstp_grpc.config import (
     load_settings,
 )
 from cstp_grpc.config.environment import DEVELOPER_TOKEN_FILE
-from cstp_grpc.enums import DEFAULT_TENANT, INTENT_LAYER_AGENT, LIAISON_SUPERVISOR
+from cstp_grpc.enums import DEFAULT_TENANT, MAX_NAME_CHARACTERS, SERVER_AGENTS
 from cstp_grpc.errors import InvalidArgument
-
-MAX_NAME_CHARACTERS: Final = 200
-"""The longest name of an agent, as in `auth.tokens`."""
-RESERVED_NAMES: Final = frozenset({INTENT_LAYER_AGENT, LIAISON_SUPERVISOR})
-"""The names under which the software itself acts."""
 
 
 def read_local_settings(target: str, config: str | Path | None) -> Settings:
@@ -66,7 +61,7 @@ def choose_local_agent(settings: Settings, wanted: str | None) -> str:
     several agents and none is given.
     """
     if wanted is not None:
-        if not 0 < len(wanted) <= MAX_NAME_CHARACTERS or wanted in RESERVED_NAMES:
+        if not 0 < len(wanted) <= MAX_NAME_CHARACTERS or wanted in SERVER_AGENTS:
             raise InvalidArgument.field(
                 "agent", f"must be a name of 1 to {MAX_NAME_CHARACTERS} characters, not a reserved one"
             )

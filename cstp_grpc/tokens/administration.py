@@ -9,14 +9,13 @@ from typing import Final
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.caller import Caller
-from cstp_grpc.enums import Permission
+from cstp_grpc.enums import SERVER_AGENTS, Permission
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tokens.live_tokens import LiveTokens
 from cstp_grpc.tokens.model import (
-    RESERVED_NAMES,
     AgentToken,
     TokenFilter,
     TokenIdentity,
@@ -91,7 +90,7 @@ class TokenAdministration:
 
         Raises PermissionDenied, Conflict, InvalidArgument and Unavailable.
         """
-        if agent in RESERVED_NAMES or not is_name(agent):
+        if agent in SERVER_AGENTS or not is_name(agent):
             raise InvalidArgument.field("agent", "is a name that no token may have")
         at = self._clock()
         token = AgentToken(

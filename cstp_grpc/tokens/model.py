@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cstp_grpc.enums import DEFAULT_TENANT, INTENT_LAYER_AGENT, LIAISON_SUPERVISOR, Permission
+from cstp_grpc.enums import DEFAULT_TENANT, MAX_NAME_CHARACTERS, Permission
 from cstp_grpc.unicode_text import is_storable
 
 if TYPE_CHECKING:
@@ -21,14 +21,13 @@ SECRET_PREFIX: Final = "cstp_"  # noqa: S105 - what all secrets begin with
 SECRET_BYTES: Final = 32
 """Random bytes of a secret: 256 bits, as many as its digest has."""
 ID_BYTES: Final = 10
-MAX_NAME: Final = 200
-RESERVED_NAMES: Final = frozenset({INTENT_LAYER_AGENT, LIAISON_SUPERVISOR})
-"""The agents that act by themselves."""
 
 
 def is_name(value: object) -> bool:
     """Return whether a value can be the name of an agent or a tenant, which is shown on one line."""
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable() and is_storable(value)
+    return (
+        isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARACTERS and value.isprintable() and is_storable(value)
+    )
 
 
 @dataclass(frozen=True, slots=True)

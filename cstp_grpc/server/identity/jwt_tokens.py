@@ -11,10 +11,10 @@ from typing import Any, Final
 import jwt
 from cachetools import LRUCache
 
-from cstp_grpc.enums import Permission
+from cstp_grpc.enums import SERVER_AGENTS, Permission
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.server.identity.signing_keys import SigningKeys
-from cstp_grpc.tokens.model import RESERVED_NAMES, TokenIdentity, is_name
+from cstp_grpc.tokens.model import TokenIdentity, is_name
 
 MAX_CHARACTERS: Final = 8192
 """Longest JWT that is looked at; gRPC takes no more metadata by default."""
@@ -41,7 +41,7 @@ class ClaimMapping:
         if not isinstance(agent, str) or not agent or not is_name(tenant):
             return None
         name = self.agent_prefix + agent
-        if not is_name(name) or name in RESERVED_NAMES:
+        if not is_name(name) or name in SERVER_AGENTS:
             return None
         return TokenIdentity(name, self._permissions(find_claim(claims, self.permissions_claim)), str(tenant))
 
