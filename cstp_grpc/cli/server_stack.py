@@ -33,7 +33,7 @@ from cstp_grpc.storage.locks import DataDirLock
 
 if TYPE_CHECKING:
     from cstp_grpc.server.app import App
-    from cstp_grpc.server.metrics_endpoint import MetricsEndpoint
+    from cstp_grpc.server.metrics_server import MetricsServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class WorkerMetrics:
 
     ports: Sequence[PortReservation]
     """Of each worker, on loopback."""
-    endpoint: MetricsEndpoint
+    endpoint: MetricsServer
 
 
 def build_worker_metrics(opened: ExitStack, settings: Settings, number: int) -> WorkerMetrics | None:
@@ -277,8 +277,9 @@ def build_worker_metrics(opened: ExitStack, settings: Settings, number: int) -> 
     if settings.metrics.port is None:
         return None
     # Imported here: a supervisor loads little besides the standard library.
-    from cstp_grpc.server.metrics_endpoint import METRICS_PATH, MetricsEndpoint
+    from cstp_grpc.server.metrics_server import MetricsServer
     from cstp_grpc.server.worker_metrics import WorkerCollector
+    from cstp_grpc.telemetry.metrics_endpoint import METRICS_PATH, MetricsEndpoint, MetricsPort
 
     ports = [PortReservation(LOOPBACK, 0, "metrics.port") for _ in range(number)]
     for reservation in ports:
@@ -289,7 +290,8 @@ def build_worker_metrics(opened: ExitStack, settings: Settings, number: int) -> 
     }
     token = settings.metrics.token
     collector = WorkerCollector(urls, None if token is None else token.get_secret_value())
-    return WorkerMetrics(ports, MetricsEndpoint(collector, settings.metrics))
+    served = MetricsPort(settings.metrics.port, "metrics.port")
+    return WorkerMetrics(ports, MetricsServer(MetricsEndpoint(collector, settings.metrics, served)))
 
 
 def start_index(opened: ExitStack, settings: Settings) -> str | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cstp_grpc.embedding.embedder import Embedder
     from cstp_grpc.measures import Measure
     from cstp_grpc.server.call_handlers import CallObserver
-    from cstp_grpc.server.metrics_endpoint import MetricsEndpoint
+    from cstp_grpc.server.metrics_server import MetricsServer
     from cstp_grpc.server.otlp_parts import OtlpParts
     from cstp_grpc.telemetry.server_metrics import ServerMetrics
 
@@ -35,7 +35,7 @@ class Telemetry:
     call_observers: Sequence[CallObserver] = ()
     observers: WorkObservers = UNOBSERVED
     metrics: ServerMetrics | None = None
-    endpoint: MetricsEndpoint | None = None
+    endpoint: MetricsServer | None = None
     """Serves the metrics."""
     reads_database: bool = True
     """Whether this process reads the figures that all processes on the database would read the same."""
@@ -108,13 +108,16 @@ def build_telemetry(opened: ExitStack, settings: Settings, deployment: Deploymen
     )
 
 
-def build_endpoint(settings: MetricsSettings, deployment: Deployment, collector: Collector) -> MetricsEndpoint | None:
+def build_endpoint(settings: MetricsSettings, deployment: Deployment, collector: Collector) -> MetricsServer | None:
     """Build the endpoint of metrics, if they are to be fetched. Raises ConfigError."""
     if settings.port is None:
         return None
-    from cstp_grpc.server.metrics_endpoint import MetricsEndpoint
+    from cstp_grpc.server.metrics_server import MetricsServer
+    from cstp_grpc.telemetry.metrics_endpoint import MetricsEndpoint, MetricsPort
 
-    return MetricsEndpoint(collector, settings, deployment.metrics_port)
+    inner = deployment.metrics_port
+    port = MetricsPort(settings.port if inner is None else inner, "metrics.port", is_inner=inner is not None)
+    return MetricsServer(MetricsEndpoint(collector, settings, port))
 
 
 def build_otlp(opened: ExitStack, settings: OtlpSettings) -> OtlpParts | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs, web
@@ -14,7 +15,6 @@ from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import join_host_port
 from cstp_grpc.errors import CannotListen
 from cstp_grpc.http_listener import HttpListener, quiet_logger, set_server_header, set_transport_security
-from cstp_grpc.server.execution import EventLoopThread
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cstp_grpc.config import MetricsSettings
 
 METRICS_PATH: Final = "/metrics"
+LOOPBACK: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 16
 """Connections at once. Chosen: some servers of Prometheus and a person; beyond it the oldest idle one is closed."""
 IDLE_SECONDS: Final = 120.0
@@ -29,46 +30,37 @@ IDLE_SECONDS: Final = 120.0
 a minute apart."""
 
 
-class MetricsEndpoint:
-    """Serves metrics over HTTP on an event loop of its own, so that no call waits for them; a `BackgroundPart`.
+@dataclass(frozen=True, slots=True)
+class MetricsPort:
+    """A port on which metrics are served."""
 
-    They are collected one scrape after the other, on a thread. `host` and `port` replace those of the settings for
-    processes behind a supervisor, which speak no TLS. Raises ConfigError for an invalid certificate.
+    number: int
+    setting: str
+    """The setting that it is from."""
+    is_inner: bool = False
+    """Whether a supervisor fetches them, on this machine and without TLS, to serve those of several processes."""
+
+
+class MetricsEndpoint:
+    """Serves metrics over HTTP on the event loop that starts it.
+
+    They are collected one scrape after the other, on a thread. Raises ConfigError for an invalid certificate.
     """
 
-    def __init__(self, collector: Collector, settings: MetricsSettings, inner_port: int | None = None) -> None:
+    def __init__(self, collector: Collector, settings: MetricsSettings, port: MetricsPort) -> None:
         self._collector = collector
-        self._host = settings.host if inner_port is None else "127.0.0.1"
-        self._port = (settings.port or 0) if inner_port is None else inner_port
+        self._host = LOOPBACK if port.is_inner else settings.host
+        self._port = port
         self._token = None if settings.token is None else settings.token.get_secret_value().encode()
-        self._certificate = ServerCertificate.load(settings.tls if inner_port is None else None, "metrics.tls")
-        self._shares_port = inner_port is not None
-        self._loop: EventLoopThread | None = None
+        self._certificate = ServerCertificate.load(None if port.is_inner else settings.tls, "metrics.tls")
         self._runner: web.AppRunner | None = None
         self._listener: HttpListener | None = None
         self._collecting = ThreadPoolExecutor(1, "metrics")
         self.url = ""
         """Where the metrics are, once it has started."""
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Listen. Raises CannotListen."""
-        self._loop = EventLoopThread("metrics-loop")
-        self._loop.start()
-        try:
-            self._loop.run(self._start())
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        """Answer no more, and close all connections."""
-        if self._loop is not None:
-            self._loop.run(self._stop())
-            self._loop.stop()
-            self._loop = None
-        self._collecting.shutdown(cancel_futures=True)
-
-    async def _start(self) -> None:
         app = web.Application()
         app.on_response_prepare.append(set_server_header)
         if self._certificate is not None:
@@ -85,20 +77,24 @@ class MetricsEndpoint:
             IDLE_SECONDS,
             context,
             access_log=None,
-            logger=quiet_logger("cstp_grpc.server.metrics.http"),
+            logger=quiet_logger("cstp_grpc.telemetry.metrics.http"),
         )
         try:
-            host, port = await listener.start(self._host, self._port, reuse_port=self._shares_port)
+            # The supervisor holds an inner port for the process that is to serve on it.
+            host, port = await listener.start(self._host, self._port.number, reuse_port=self._port.is_inner)
         except OSError as error:
-            raise CannotListen(join_host_port(self._host, self._port), "metrics.port") from error
+            raise CannotListen(join_host_port(self._host, self._port.number), self._port.setting) from error
         self._listener = listener
         self.url = f"{'https' if context else 'http'}://{join_host_port(host, port)}{METRICS_PATH}"
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
+        """Answer no more, and close all connections."""
         if self._listener is not None:
             await self._listener.stop()
         if self._runner is not None:
             await self._runner.cleanup()
+        # What is being collected may read what its process closes next.
+        await asyncio.to_thread(self._collecting.shutdown, cancel_futures=True)
 
     async def _respond(self, request: web.Request) -> web.Response:
         if not self._is_authorized(request):

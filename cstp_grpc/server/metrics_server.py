@@ -1,0 +1,40 @@
+"""The metrics of a process, served on an event loop of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cstp_grpc.server.execution import EventLoopThread
+
+if TYPE_CHECKING:
+    from cstp_grpc.telemetry.metrics_endpoint import MetricsEndpoint
+
+
+class MetricsServer:
+    """Serves an endpoint on an event loop of its own, so that no call waits for it; a `BackgroundPart`."""
+
+    def __init__(self, endpoint: MetricsEndpoint) -> None:
+        self._endpoint = endpoint
+        self._loop: EventLoopThread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the metrics are, once it has started."""
+        return self._endpoint.url
+
+    def start(self) -> None:
+        """Listen. Raises CannotListen."""
+        self._loop = EventLoopThread("metrics-loop")
+        self._loop.start()
+        try:
+            self._loop.run(self._endpoint.start())
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Answer no more, and close all connections."""
+        if self._loop is not None:
+            self._loop.run(self._endpoint.stop())
+            self._loop.stop()
+            self._loop = None
