@@ -10,7 +10,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import hdrs, web
 from aiohttp.http import HttpProcessingError
@@ -34,16 +34,29 @@ LOG_INTERVAL_SECONDS: Final = 60.0
 """Minimum interval of log lines about closed connections, whose number an attacker decides."""
 
 
+RequestObserver = Callable[[web.BaseRequest, web.StreamResponse, float], None]
+"""Is told of each request once it is answered: the request, its response, and the seconds that it took."""
+
+
 class HttpConnection(web.RequestHandler):
     """An HTTP connection. Its answer to a malformed request quotes nothing of it, because that may be a token."""
 
-    def __init__(self, server: web.Server, on_lost: Callable[[HttpConnection], None], **options: Any) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        on_lost: Callable[[HttpConnection], None],
+        observe: RequestObserver | None,
+        **options: Any,
+    ) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._on_lost = on_lost
+        self._observe = observe
         self.opening: asyncio.Task[None] | None = None
         """What opens the connection, a TLS handshake where there is one."""
         self.request: web.BaseRequest | None = None
         """The request that is being answered."""
+        self.started = 0.0
+        """When its handler began, by the clock of the event loop."""
 
     @property
     def is_waiting(self) -> bool:
@@ -68,6 +81,9 @@ class HttpConnection(web.RequestHandler):
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
+            # A request that is no HTTP has an answer, but was never given to the handler.
+            if self._observe is not None and self.request is not None:
+                self._observe(request, resp, asyncio.get_running_loop().time() - self.started)
             self.request = None
 
     def handle_error(
@@ -89,34 +105,56 @@ class HttpListener:
 
     At most `most` connections are open at once. Beyond that, the oldest connection that waits for a request is closed
     for each new one; if all are busy, the new one is closed. A connection has `idle_seconds` to be set up, and as long
-    for the head of each request. `options` are those of aiohttp's request handler.
+    for the head of each request. `observe` is told of each request; `options` are those of aiohttp's request handler.
     """
 
     def __init__(
-        self, server: web.Server, most: int, idle_seconds: float, context: ssl.SSLContext | None, **options: Any
+        self,
+        server: web.Server,
+        most: int,
+        idle_seconds: float,
+        context: ssl.SSLContext | None,
+        observe: RequestObserver | None = None,
+        **options: Any,
     ) -> None:
         self._server = server
         self._most = most
         self._idle_seconds = idle_seconds
         self._context = context
+        self._observe = observe
         self._options = {**options, "keepalive_timeout": idle_seconds}
         # A dict as an ordered set, oldest first. No lock: all of this runs on one event loop.
         self._open: dict[HttpConnection, None] = {}
         self._accepting: list[asyncio.Task[None]] = []
         self._sockets: list[socket.socket] = []
-        self._closed = 0
+        self.closed_count = 0
+        """How many connections were closed or refused for lack of room."""
+        self._closed_when_noted = 0
         self._noted = -LOG_INTERVAL_SECONDS
         answer = server.request_handler
 
         async def respond(request: web.BaseRequest) -> web.StreamResponse:
             # aiohttp passes the request on to the connection only with its answer, and would repeat an unknown
             # expectation in an error.
-            request.protocol.request = request  # type: ignore[attr-defined] # a Connection
+            connection = cast("HttpConnection", request.protocol)
+            connection.request = request
+            connection.started = asyncio.get_running_loop().time()
             if request.headers.get(hdrs.EXPECT, CONTINUE_EXPECTATION).lower() != CONTINUE_EXPECTATION:
                 return expectation_failed_response()
             return await answer(request)
 
         server.request_handler = respond
+
+    @property
+    def open_count(self) -> int:
+        """How many connections are open; from any thread."""
+        return len(self._open)
+
+    @property
+    def in_progress_count(self) -> int:
+        """How many requests are being answered; from any thread."""
+        # A copy, which is made in one step: other threads ask while the event loop opens and closes connections.
+        return sum(connection.request is not None for connection in tuple(self._open))
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> tuple[str, int]:
         """Start to accept connections and return the address and the port; `reuse_port` shares it. Raises OSError."""
@@ -162,7 +200,7 @@ class HttpListener:
                 if not self._close_waiting():
                     accepted.close()
                     continue
-            connection = HttpConnection(self._server, self._forget, **self._options)
+            connection = HttpConnection(self._server, self._forget, self._observe, **self._options)
             self._open[connection] = None
             connection.opening = loop.create_task(self._set_up(connection, accepted))
             connection.opening.add_done_callback(functools.partial(self._check_set_up, connection, accepted))
@@ -202,13 +240,12 @@ class HttpListener:
 
     def _note_closed(self, reason: str) -> None:
         """Count a connection that was closed for another, and log the count from time to time."""
-        self._closed += 1
+        self.closed_count += 1
         now = asyncio.get_running_loop().time()
         if now - self._noted >= LOG_INTERVAL_SECONDS:
-            logger.warning(
-                "connections over HTTP closed or refused since the last such line: %d; %s", self._closed, reason
-            )
-            self._noted, self._closed = now, 0
+            recent = self.closed_count - self._closed_when_noted
+            logger.warning("connections over HTTP closed or refused since the last such line: %d; %s", recent, reason)
+            self._noted, self._closed_when_noted = now, self.closed_count
 
 
 def expectation_failed_response() -> web.Response:
