@@ -23,6 +23,7 @@ from bridge.upstream import SECURE_SCHEME, Upstream, require_encrypted_target
 from cstp_grpc import config
 from cstp_grpc.child_process import TaskChannel, freeze_loaded_objects
 from cstp_grpc.config import ConfigError, Settings, describe_plain_listeners, dial_host, join_host_port
+from cstp_grpc.config.exposure import BRIDGE_LISTENERS
 from cstp_grpc.errors import CannotListen
 from cstp_grpc.extras import MissingExtra
 from cstp_grpc.http_listener import raise_descriptor_limit
@@ -47,6 +48,9 @@ class BridgeTask:
     """
     bridge_key: str | None = None
     """What the server recognizes the bridge by; None for the one of the settings."""
+    metrics_port: int | None = None
+    """A loopback port on which the parent asks for metrics, to serve those of several bridges; None if this bridge
+    serves its own."""
 
     @classmethod
     def parse(cls, text: bytes) -> BridgeTask:
@@ -79,7 +83,7 @@ def main() -> int:
     return run_bridge_process(
         arguments.config,
         BridgeTask.parse(received),
-        lambda addresses: channel.report(http=addresses.http, a2a=addresses.grpc),
+        lambda addresses: channel.report(http=addresses.http, a2a=addresses.grpc, metrics=addresses.metrics_url),
         lambda error: channel.report(error=error),
         require_safe_settings=False,
     )
@@ -121,7 +125,7 @@ def run_bridge_process(
         if require_safe_settings and not settings.serve.insecure:
             require_encrypted_target(upstream.target)
         raise_descriptor_limit(settings.server.max_connections)
-        uvloop.run(serve_until_stopped(settings, upstream, ready, reuse_ports=task.shared_ports is not None))
+        uvloop.run(serve_until_stopped(settings, upstream, ready, task))
     except (ConfigError, MissingExtra) as error:
         fail(str(error))
         return 1
@@ -136,7 +140,7 @@ def run_bridge_process(
 
 def check_listeners(settings: Settings) -> None:
     """Raise ConfigError if others than this machine would reach the bridge without TLS, unless that is meant."""
-    if problems := "\n".join(describe_plain_listeners(settings, ("server", "a2a"))):
+    if problems := "\n".join(describe_plain_listeners(settings, BRIDGE_LISTENERS)):
         raise ConfigError(problems)
 
 
@@ -193,9 +197,7 @@ def resolve_upstream(settings: Settings, target: str | None, announced: str | No
     )
 
 
-async def serve_until_stopped(
-    settings: Settings, upstream: Upstream, ready: AddressReporter, *, reuse_ports: bool = False
-) -> None:
+async def serve_until_stopped(settings: Settings, upstream: Upstream, ready: AddressReporter, task: BridgeTask) -> None:
     """Serve until SIGTERM or SIGINT, then let the requests in progress end; SIGHUP is ignored.
 
     Raises OSError, ConfigError and CannotListen.
@@ -204,12 +206,17 @@ async def serve_until_stopped(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, SIGHUP_MESSAGE)
-    async with run_bridge(settings, upstream, VERSION, reuse_ports=reuse_ports) as addresses:
+    reuse_ports = task.shared_ports is not None
+    async with run_bridge(
+        settings, upstream, VERSION, reuse_ports=reuse_ports, inner_metrics_port=task.metrics_port
+    ) as addresses:
         ready(addresses)
         freeze_loaded_objects()
         logger.info("listening on %s, forwarding to %s", addresses.url, upstream.announced or upstream.target)
         if addresses.grpc:
             logger.info("A2A over gRPC on %s", addresses.grpc)
+        if addresses.metrics_url:
+            logger.info("metrics on %s", addresses.metrics_url)
         await stop.wait()
         logger.info("stopping")
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ import grpc
 from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from bridge.call_observation import Surface, UnobservedCalls
 from bridge.call_origin import CALL_ORIGINS, CallOriginReporter
 from bridge.event_streams import (
     APPROVALS_PATH,
@@ -36,6 +37,7 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import CannotListen
 from cstp_grpc.http_listener import (
     HttpListener,
+    RequestObserver,
     limit_connections,
     quiet_logger,
     set_server_header,
@@ -44,6 +46,7 @@ from cstp_grpc.http_listener import (
 
 if TYPE_CHECKING:
     from bridge.a2a.module import A2aModule
+    from bridge.bridge_metrics import BridgeMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +151,8 @@ class ListenAddresses:
     """A2A over gRPC; None if A2A is left out."""
     secure: bool
     """Whether both speak TLS."""
+    metrics_url: str | None = None
+    """The URL of the metrics; None if there are none."""
 
     @property
     def url(self) -> str:
@@ -157,18 +162,26 @@ class ListenAddresses:
 
 @asynccontextmanager
 async def run_bridge(
-    settings: Settings, upstream: Upstream, version: str, *, reuse_ports: bool = False
+    settings: Settings,
+    upstream: Upstream,
+    version: str,
+    *,
+    reuse_ports: bool = False,
+    inner_metrics_port: int | None = None,
 ) -> AsyncIterator[ListenAddresses]:
     """Run the bridge to a server for the length of a block; `reuse_ports` shares its ports with other bridges.
 
-    At the end it accepts nothing more, lets the requests in progress and then the tasks finish for up to
-    `grpc.drain_seconds` together, and closes the channel last. Raises ConfigError and CannotListen.
+    `inner_metrics_port` is where a supervisor of several bridges asks this one for its metrics. At the end it accepts
+    nothing more, lets the requests in progress and then the tasks finish for up to `grpc.drain_seconds` together, and
+    closes the channel last. Raises ConfigError and CannotListen.
     """
     certificate = ServerCertificate.load(settings.server.tls, "server.tls")
     origins = CallOriginReporter(settings, upstream.bridge_key)
+    metrics = build_metrics(settings, version)
     async with (
         record_upstream_calls(settings) as interceptors,
         open_channel(upstream.target, upstream.ca_file, upstream.client_certificate, interceptors) as channel,
+        metrics.serve(settings.metrics, channel, inner_metrics_port) if metrics else nullcontext(None) as metrics_url,
     ):
         forwarder = Forwarder(channel, contract_methods(settings.disabled_services), settings.server.timeout_seconds)
         a2a: A2aModule | None = None
@@ -177,18 +190,30 @@ async def run_bridge(
             from bridge.a2a.module import A2aModule
 
             a2a = A2aModule(
-                settings, upstream, version, channel, forwarder, certificate, origins, reuse_port=reuse_ports
+                settings,
+                upstream,
+                version,
+                channel,
+                forwarder,
+                certificate,
+                origins,
+                metrics or UnobservedCalls(),
+                reuse_port=reuse_ports,
             )
         app = create_app(settings, channel, forwarder, a2a, origins)
         runner = web.AppRunner(app, shutdown_timeout=settings.grpc.drain_seconds)
         await runner.setup()
-        listener = build_listener(runner, settings.server, certificate)
+        listener = build_listener(runner, settings.server, certificate, metrics.observe_request if metrics else None)
+        if metrics:
+            metrics.add_measures(listener, channel)
         try:
             host, port = await start_listener(listener, settings.server, reuse_port=reuse_ports)
             if a2a:
                 await a2a.start(public_bridge_url(settings.server, port))
             grpc_address = a2a.grpc_address if a2a else None
-            yield ListenAddresses(join_host_port(host, port), grpc_address, secure=certificate is not None)
+            yield ListenAddresses(
+                join_host_port(host, port), grpc_address, secure=certificate is not None, metrics_url=metrics_url
+            )
         finally:
             # The order: accept no more connections, let HTTP and gRPC calls end, then tasks, which outlive their calls;
             # the channel closes last, because all of them use it.
@@ -217,8 +242,30 @@ async def record_upstream_calls(settings: Settings) -> AsyncIterator[Sequence[gr
         await asyncio.to_thread(tracing.stop)
 
 
+def build_metrics(settings: Settings, version: str) -> BridgeMetrics | None:
+    """Build what counts calls, if the settings ask for metrics."""
+    if settings.metrics.bridge_port is None:
+        return None
+    # Not loaded without metrics.
+    from bridge.bridge_metrics import BridgeMetrics
+
+    surfaces = {RPC_PATH: Surface.JSON_RPC}
+    surfaces |= dict.fromkeys((DECISIONS_PATH, INTENTS_PATH, APPROVALS_PATH, LIAISON_EVENTS_PATH), Surface.EVENTS)
+    a2a_prefix = None
+    if settings.a2a.enabled:
+        from bridge.a2a.agent_card import A2A_PATH
+        from bridge.a2a.module import SURFACE_OF_PATH
+
+        surfaces |= SURFACE_OF_PATH
+        a2a_prefix = A2A_PATH
+    return BridgeMetrics(version, surfaces, a2a_prefix)
+
+
 def build_listener(
-    runner: web.AppRunner, settings: ServerSettings, certificate: ServerCertificate | None
+    runner: web.AppRunner,
+    settings: ServerSettings,
+    certificate: ServerCertificate | None,
+    observe: RequestObserver | None,
 ) -> HttpListener:
     """Build the listener of an application, with TLS if there is a certificate."""
     assert runner.server is not None, "the runner is set up"
@@ -227,6 +274,7 @@ def build_listener(
         limit_connections(settings.max_connections),
         settings.idle_seconds,
         certificate.https_context() if certificate else None,
+        observe,
         access_log=None,
         logger=quiet_logger("bridge.http"),
         # Security: compressed bodies are refused, and must not be unpacked before that, since a few bytes may become

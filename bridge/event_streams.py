@@ -14,6 +14,7 @@ from aiohttp_sse import EventSourceResponse
 
 from bridge import http_request, http_response
 from bridge.call_errors import failure_status
+from bridge.call_observation import METHOD, attach_failures, describe_failure
 from bridge.http_request import AccessCheck
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.errors import CstpError, FieldViolation, InvalidArgument
@@ -62,6 +63,7 @@ class EventStreamEndpoint:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Stream events until the client disconnects, or the server or the bridge stops."""
+        request[METHOD] = self._streamed.method
         request_id = http_request.read_request_id(request)
         metadata = http_request.request_metadata(request, request_id)
         try:
@@ -149,9 +151,11 @@ def failure_response(failure: CstpError, request_id: str) -> web.Response:
     """Return the error response as HTTP+JSON defines it: a google.rpc.Status."""
     status, body = failure_status(failure, request_id)
     headers = {http_request.REQUEST_ID_HEADER: request_id, hdrs.CACHE_CONTROL: "no-store"}
-    return web.json_response(
+    response = web.json_response(
         body, status=status, headers={**headers, **http_response.challenge_headers(status, failure)}
     )
+    attach_failures(response, describe_failure(failure))
+    return response
 
 
 DECISIONS_PATH: Final = "/decisions/events"

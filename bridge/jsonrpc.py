@@ -10,7 +10,7 @@ import asyncio
 import functools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +18,15 @@ from aiohttp import web
 
 from bridge import http_request
 from bridge.call_errors import DETAIL, error_codes, error_data, unexpected_failure
+from bridge.call_observation import (
+    BATCH,
+    METHOD,
+    UNKNOWN_METHOD,
+    CallFailure,
+    attach_failures,
+    describe_failure,
+    known_method,
+)
 from bridge.http_request import APPLICATION_JSON, REQUEST_ID_HEADER, AccessCheck, BodyReader
 from bridge.http_response import challenge_headers
 from bridge.upstream import Forwarder, Metadata
@@ -214,6 +223,8 @@ class JsonRpcOutcome:
     failure: CstpError | None = None
     limits: Mapping[str, str] = field(default_factory=dict)
     """The headers of its rate limit."""
+    counted: CallFailure | None = None
+    """The failure as metrics count it."""
 
 
 JsonRpcEntry = JsonRpcRequest | MalformedJsonRpcRequest
@@ -224,8 +235,17 @@ async def respond_to_body(
     body: JsonRpcBody, answer: CallHandler, request_id: str, extra_headers: Mapping[str, str] | None = None
 ) -> web.Response:
     """Execute the calls of a body with `answer` and return the HTTP response with `extra_headers`."""
-    if body.is_batch:
-        outcomes = await answer_batch(body.calls, answer)
+    outcomes = await answer_batch(body.calls, answer) if body.is_batch else [await answer(body.calls[0])]
+    response = respond_with_outcomes(outcomes, body.is_batch, request_id, extra_headers)
+    attach_failures(response, *(outcome.counted for outcome in outcomes))
+    return response
+
+
+def respond_with_outcomes(
+    outcomes: Sequence[JsonRpcOutcome], is_batch: bool, request_id: str, extra_headers: Mapping[str, str] | None
+) -> web.Response:
+    """Return the HTTP response with the outcomes of the calls of a body."""
+    if is_batch:
         # JSON-RPC 2.0, section 6: notifications have no place in the answer to a batch, and an empty array is never
         # sent.
         headers = {**scarcest_headers(outcome.limits for outcome in outcomes), **(extra_headers or {})}
@@ -234,7 +254,7 @@ async def respond_to_body(
             # The failures of calls stay within their responses: one HTTP status cannot stand for several outcomes.
             return json_response(encode_utf8(f"[{','.join(responses)}]"), request_id, extra_headers=headers)
         return respond_without_body(outcomes, request_id, headers)
-    outcome = await answer(body.calls[0])
+    (outcome,) = outcomes
     headers = {**outcome.limits, **(extra_headers or {})}
     if outcome.response is None:
         return respond_without_body([outcome], request_id, headers)
@@ -309,6 +329,7 @@ class JsonRpcEndpoint:
         metadata = http_request.request_metadata(request, request_id)
         try:
             body = parse_body(await self._bodies.read(request, metadata), self._max_batch)
+            request[METHOD] = method_of_body(body, self._forwarder.names)
         except CstpError as failure:
             return body_error_response(failure, request_id)
         # The caller is not known here yet: each call is authenticated by the server, also within a batch.
@@ -317,7 +338,8 @@ class JsonRpcEndpoint:
     async def _answer(self, metadata: Metadata, request_id: str, call: JsonRpcEntry) -> JsonRpcOutcome:
         """Execute a call and return its outcome."""
         if isinstance(call, MalformedJsonRpcRequest):
-            return JsonRpcOutcome(encode_failure(call.id, call.failure, request_id), call.failure)
+            encoded = encode_failure(call.id, call.failure, request_id)
+            return JsonRpcOutcome(encoded, call.failure, counted=describe_failure(call.failure))
         limits: dict[str, str] = {}
         try:
             value = await self._forwarder.call(call.method, call.params, metadata, limits)
@@ -329,16 +351,28 @@ class JsonRpcEndpoint:
         except Exception:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
             failure = unexpected_failure()
+        counted = describe_failure(failure)
         if call.id is None:
-            return JsonRpcOutcome(None, failure, limits)
+            return JsonRpcOutcome(None, failure, limits, counted)
         intent_type = self._forwarder.intent_type(call.method)
         target_pillar = read_target_pillar(call.params)
-        return JsonRpcOutcome(encode_failure(call.id, failure, request_id, intent_type, target_pillar), failure, limits)
+        encoded = encode_failure(call.id, failure, request_id, intent_type, target_pillar)
+        return JsonRpcOutcome(encoded, failure, limits, counted)
 
 
 def body_error_response(failure: CstpError, request_id: str) -> web.Response:
     """Return the response to a body from which no call can be parsed."""
-    return json_response(encode_utf8(encode_failure("null", failure, request_id)), request_id, failure)
+    response = json_response(encode_utf8(encode_failure("null", failure, request_id)), request_id, failure)
+    attach_failures(response, describe_failure(failure))
+    return response
+
+
+def method_of_body(body: JsonRpcBody, known: Collection[str]) -> str:
+    """Return the method of a body as metrics have it."""
+    if body.is_batch:
+        return BATCH
+    (call,) = body.calls
+    return known_method(call.method, known) if isinstance(call, JsonRpcRequest) else UNKNOWN_METHOD
 
 
 def read_target_pillar(params: dict[str, object] | list[object]) -> str | None:

@@ -94,10 +94,11 @@ def running_workers(wanted: config.Settings, number: int) -> Iterator[list[App]]
 
 @dataclass(frozen=True)
 class Peers:
-    """Where a bridge is: over HTTP by its URL, over gRPC by `host:port`."""
+    """Where a bridge is: over HTTP by its URL, over gRPC by `host:port`; and the URL of its metrics, if it has any."""
 
     url: str
     grpc_target: str
+    metrics_url: str | None = None
 
 
 @contextmanager
@@ -111,7 +112,7 @@ def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
         bridge_key=None if key is None else key.get_secret_value(),
     )
     with entered_in_thread(lambda: running_bridge(wanted, upstream, "1.2.3"), "bridge") as addresses:
-        yield Peers(addresses.url, addresses.grpc or "")
+        yield Peers(addresses.url, addresses.grpc or "", addresses.metrics_url)
 
 
 @contextmanager

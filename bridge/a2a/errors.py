@@ -28,6 +28,7 @@ from bridge.call_errors import (
     to_any_json,
     violation_text,
 )
+from bridge.call_observation import BODY_REASONS, CallFailure, describe_failure, is_from_server
 from cstp_grpc.contract.json_codec import json_path
 from cstp_grpc.contract.rpc_errors import INTERNAL, REASON_CODES, make_error_details, pack_any
 from cstp_grpc.errors import REQUEST_ID, CstpError, FieldViolation
@@ -118,6 +119,15 @@ def error_mapping(error: A2AError) -> ErrorMapping:
         return MAPPINGS.get(type(error), INTERNAL_MAPPING)
     codes = error_codes(error.failure)
     return ErrorMapping(codes.a2a_http_status, codes.grpc_code, error.failure.reason)
+
+
+def describe_error(error: A2AError, http_status: int | None = None) -> CallFailure:
+    """Describe an error for metrics; `http_status` is the one of the response, if it is a more specific one."""
+    if isinstance(error, UpstreamError):
+        return describe_failure(error.failure)
+    mapping = error_mapping(error)
+    status = http_status or mapping.http_code
+    return CallFailure(BODY_REASONS.get(status, mapping.reason), status, not is_from_server(error))
 
 
 def error_details(error: A2AError, request_id: str) -> list[Message]:

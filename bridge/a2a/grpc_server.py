@@ -36,9 +36,10 @@ from bridge.a2a.call_context import (
     load_sdk_v0_3,
     require_version,
 )
-from bridge.a2a.errors import UpstreamError, grpc_error, invalid_params, unexpected_error
+from bridge.a2a.errors import UpstreamError, describe_error, grpc_error, invalid_params, unexpected_error
 from bridge.a2a.request_handler import A2aRequestHandler, MessageOperationTable, build_operations
 from bridge.a2a.services import A2aServices
+from bridge.call_observation import UNKNOWN_METHOD, Surface
 from bridge.upstream import Metadata
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import Settings, join_host_port
@@ -327,7 +328,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
 
     async def _refuse(self, _: AsyncIterator[bytes], context: Context) -> bytes:
         """Abort a call of an unknown rpc, after checking the caller as for any other error."""
-        call = self._open_call("a call", context)
+        call = self._open_call(UNKNOWN_METHOD, context)
         async with self._abort_on_error(call):
             await self._peer.gate.fetch_access(call.metadata)
             raise UpstreamError(MethodNotFound(f"{self._binding.service.full_name} has no such method"))
@@ -397,18 +398,20 @@ class A2aGrpcService(grpc.GenericRpcHandler):
     @asynccontextmanager
     async def _abort_on_error(self, call: A2aGrpcCall) -> AsyncIterator[None]:
         """Abort the call with the raised error; an unexpected one shows the caller only the request id."""
-        try:
+        with self._peer.observer.observe_call(Surface.A2A_GRPC, call.rpc) as outcome:
             try:
-                yield
-            except A2AError as error:
-                failure = await self._peer.gate.visible_error(error, call.metadata)
-            else:
-                return
-        # Also what the check of the caller raised above; CancelledError is none of these and passes.
-        except Exception:
-            logger.exception("%s %s failed in the bridge", call.request_id, call.rpc)
-            failure = unexpected_error()
-        await call.abort(failure, self._binding.text(failure))
+                try:
+                    yield
+                except A2AError as error:
+                    failure = await self._peer.gate.visible_error(error, call.metadata)
+                else:
+                    return
+            # Also what the check of the caller raised above; CancelledError is none of these and passes.
+            except Exception:
+                logger.exception("%s %s failed in the bridge", call.request_id, call.rpc)
+                failure = unexpected_error()
+            outcome.failure = describe_error(failure)
+            await call.abort(failure, self._binding.text(failure))
 
 
 def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int]]:

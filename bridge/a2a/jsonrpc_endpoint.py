@@ -28,10 +28,11 @@ from bridge.a2a.call_context import (
     require_version,
     unreadable_body_error,
 )
-from bridge.a2a.errors import UpstreamError, jsonrpc_error, jsonrpc_failure
+from bridge.a2a.errors import UpstreamError, describe_error, jsonrpc_error, jsonrpc_failure
 from bridge.a2a.request_handler import OperationTable, build_json_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
+from bridge.call_observation import METHOD, attach_failures
 from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome
 from cstp_grpc.config import ServerSettings
 from cstp_grpc.errors import CstpError
@@ -65,6 +66,7 @@ class A2aJsonRpcEndpoint:
         }
         self._prefixes = tuple({f"{name.partition('.')[0]}." for name in peer.forwarder.names})
         """How the names of CSTP's methods begin: `cstp.` and more."""
+        self._known = frozenset((*self._versions, *peer.forwarder.names))
         self._max_batch = settings.max_batch
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
@@ -73,6 +75,7 @@ class A2aJsonRpcEndpoint:
         try:
             content = await self._peer.bodies.read(request, http_call.metadata)
             body = jsonrpc.parse_body(content, self._max_batch)
+            request[METHOD] = jsonrpc.method_of_body(body, self._known)
             context = http_call.build_context()
         except CstpError as failure:
             return await body_error_response(http_call, unreadable_body_error(failure), failure)
@@ -171,7 +174,9 @@ class A2aJsonRpcEndpoint:
             status = error_codes(outcome.failure).http_status if outcome.failure else 200
             if status == 200 and self._wants_stream_of_error(call.method, error):
                 return await http_response.send_single_event(http_call.request, content.decode(), headers)
-            return jsonrpc.json_response(content, http_call.request_id, outcome.failure, http_call.response_headers)
+            response = jsonrpc.json_response(content, http_call.request_id, outcome.failure, http_call.response_headers)
+            attach_failures(response, outcome.counted)
+            return response
         return await http_response.stream_events(
             http_call.request, first, events, http_response.EventEncoder(event_text, error_text), headers
         )
@@ -184,10 +189,11 @@ class A2aJsonRpcEndpoint:
 async def failed_outcome(call_id: str | None, error: Exception, http_call: A2aHttpCall, what: str) -> JsonRpcOutcome:
     """Return the outcome of a failed call; a notification has no response."""
     visible = await http_call.visible_error(error, what)
-    failure = jsonrpc_failure(visible)
+    failure, counted = jsonrpc_failure(visible), describe_error(visible)
     if call_id is None:
-        return JsonRpcOutcome(None, failure)
-    return JsonRpcOutcome(jsonrpc.encode_error(call_id, jsonrpc_error(visible, http_call.request_id)), failure)
+        return JsonRpcOutcome(None, failure, counted=counted)
+    encoded = jsonrpc.encode_error(call_id, jsonrpc_error(visible, http_call.request_id))
+    return JsonRpcOutcome(encoded, failure, counted=counted)
 
 
 async def body_error_response(
@@ -198,4 +204,7 @@ async def body_error_response(
     content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", jsonrpc_error(visible, http_call.request_id)))
     # The server's refusal of the caller takes the place of what is wrong with the body.
     shown = visible.failure if isinstance(visible, UpstreamError) else failure
-    return jsonrpc.json_response(content, http_call.request_id, shown, http_call.response_headers)
+    response = jsonrpc.json_response(content, http_call.request_id, shown, http_call.response_headers)
+    # JSON-RPC answers most failures with 200, which says nothing.
+    attach_failures(response, describe_error(visible, response.status if response.status >= 400 else None))
+    return response

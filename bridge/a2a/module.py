@@ -15,6 +15,7 @@ from bridge.a2a.grpc_server import A2aGrpcServer
 from bridge.a2a.jsonrpc_endpoint import A2aJsonRpcEndpoint
 from bridge.a2a.rest_endpoint import REST_ROUTES, A2aRestEndpoint
 from bridge.a2a.services import build_a2a_services
+from bridge.call_observation import BridgeCallObserver, Surface
 from bridge.call_origin import CallOriginReporter
 from bridge.upstream import Forwarder, Upstream, is_secure_target
 from cstp_grpc.certificates import ServerCertificate
@@ -28,6 +29,11 @@ OLD_CARD_PATH: Final = "/.well-known/agent.json"
 READ_METHODS: Final = ("GET", "HEAD")
 JSONRPC_PATHS: Final = ("/a2a", "/a2a/", "/")
 """The paths of A2A over JSON-RPC; the last is the `url` of the card at the old path."""
+SURFACE_OF_PATH: Final[Mapping[str, Surface]] = {
+    **dict.fromkeys(JSONRPC_PATHS, Surface.A2A_JSON_RPC),
+    **dict.fromkeys((CARD_PATH, OLD_CARD_PATH), Surface.AGENT_CARD),
+}
+"""What is spoken at the paths of which A2A's HTTP+JSON has none."""
 MIN_DRAIN_SECONDS: Final = 0.5
 """Minimum seconds for running tasks to end, even if calls used up the drain time. Chosen: storing a result takes
 less."""
@@ -49,6 +55,7 @@ class A2aModule:
         forwarder: Forwarder,
         certificate: ServerCertificate | None,
         origins: CallOriginReporter,
+        observer: BridgeCallObserver,
         *,
         reuse_port: bool,
     ) -> None:
@@ -58,7 +65,7 @@ class A2aModule:
         ports = AdvertisedPorts(
             target_port(announced, settings.grpc.port), self._grpc_server.port, cstp_secure=is_secure_target(announced)
         )
-        self._services = build_a2a_services(settings, version, channel, forwarder, ports, origins)
+        self._services = build_a2a_services(settings, version, channel, forwarder, ports, origins, observer)
         self._rest = A2aRestEndpoint(self._services)
 
     @property

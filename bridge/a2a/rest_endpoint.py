@@ -24,10 +24,11 @@ from bridge.a2a.call_context import (
     require_version,
     unreadable_body_error,
 )
-from bridge.a2a.errors import UpstreamError, invalid_params, rest_error, violations_error
+from bridge.a2a.errors import UpstreamError, describe_error, invalid_params, rest_error, violations_error
 from bridge.a2a.request_handler import A2A_SERVICE, build_json_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
+from bridge.call_observation import METHOD, attach_failures
 from bridge.http_response import AcceptHeader
 from cstp_grpc.errors import CstpError, FieldViolation
 
@@ -111,6 +112,7 @@ class A2aRestEndpoint:
         """Build the handler of an operation."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
+            request[METHOD] = name
             http_call = A2aHttpCall.from_request(request, self._peer)
             try:
                 body = await self._read(http_call)
@@ -224,6 +226,7 @@ async def respond_with_error(
     # google.rpc.Status in HTTP+JSON repeats the HTTP status, whichever was chosen.
     body["error"]["code"] = status
     answer = build_response(status, body, http_call)
+    attach_failures(answer, describe_error(visible, status))
     if isinstance(visible, UpstreamError):
         answer.headers.update(http_response.challenge_headers(status, visible.failure))
     if status == 415:

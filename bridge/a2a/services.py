@@ -12,6 +12,7 @@ from bridge.a2a.call_context import A2aAccessCheck
 from bridge.a2a.push_configs import GrpcPushConfigStore
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import GrpcTaskStore
+from bridge.call_observation import BridgeCallObserver
 from bridge.call_origin import CallOriginReporter
 from bridge.http_request import AccessCheck, BodyReader, PublicUrlResolver
 from bridge.upstream import Forwarder
@@ -33,6 +34,7 @@ class A2aServices:
     cards: AgentCardBuilder
     address: PublicUrlResolver
     origins: CallOriginReporter
+    observer: BridgeCallObserver
 
 
 def build_a2a_services(
@@ -42,6 +44,7 @@ def build_a2a_services(
     forwarder: Forwarder,
     ports: AdvertisedPorts,
     origins: CallOriginReporter,
+    observer: BridgeCallObserver,
 ) -> A2aServices:
     """Build the A2A services, which store everything at the other end of the channel. Raises ConfigError.
 
@@ -54,7 +57,8 @@ def build_a2a_services(
     push = GrpcPushConfigStore(channel, timeout) if settings.a2a.push.enabled else None
     conversations = A2aRequestHandler(forwarder, gate, GrpcTaskStore(channel, timeout), cards, settings, push)
     bodies = BodyReader(gate.fetch_access, settings.server)
-    return A2aServices(conversations, gate, bodies, forwarder, cards, PublicUrlResolver(settings.server), origins)
+    address = PublicUrlResolver(settings.server)
+    return A2aServices(conversations, gate, bodies, forwarder, cards, address, origins, observer)
 
 
 def read_signing_key(settings: Settings) -> SigningKey | None:

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,15 +31,13 @@ from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers, describe_plain_listeners
-from cstp_grpc.config.exposure import Listener
+from cstp_grpc.config.exposure import ALL_LISTENERS, SERVER_LISTENERS
 from cstp_grpc.extras import require_extra
 from cstp_grpc.server.deployment import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
 HANGUP_MESSAGE = "SIGHUP: rulebooks are read again, but no settings; SIGTERM stops the server"
-
-LISTENERS: Sequence[Listener] = ("grpc", "server", "a2a", "metrics")
 
 STOP_SECONDS = 20.0
 """Seconds that stopping may take after draining. Chosen: more means that something hangs, such as a database."""
@@ -100,7 +98,7 @@ def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) 
             settings = developer_setup.with_loopback_push(settings)
         if not settings.auth.lets_anyone_in:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
-        if problems := "\n".join(describe_plain_listeners(settings, LISTENERS if bridge else ("grpc", "metrics"))):
+        if problems := "\n".join(describe_plain_listeners(settings, ALL_LISTENERS if bridge else SERVER_LISTENERS)):
             raise ConfigError(problems)
         log_to_stderr(settings)
         for warning in settings.warnings():
@@ -150,7 +148,8 @@ class StartupMessages:
                 self.out.line(f"  A2A       {bridge.url}/.well-known/agent-card.json, gRPC {bridge.a2a_target}")
         if (number := count_workers(self.settings.serve)) > 1:
             self.out.line(f"  workers   {number}")
-        if metrics := stack.server.metrics_url:
+        metrics_urls = {"": stack.server.metrics_url, "bridge ": bridge.metrics_url if bridge else None}
+        if metrics := ", ".join(f"{program}{url}" for program, url in metrics_urls.items() if url):
             self.out.line(f"  metrics   {metrics}")
         rules = self.settings.cstp.guardrails.config_path
         self.out.line(f"  rules     {rules or 'the default ones, which come with the package'}")

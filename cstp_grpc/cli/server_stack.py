@@ -32,6 +32,7 @@ from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
 from cstp_grpc.storage.locks import DataDirLock
 
 if TYPE_CHECKING:
+    from cstp_grpc.config import MetricsSettings
     from cstp_grpc.server.app import App
     from cstp_grpc.server.metrics_server import MetricsServer
 
@@ -43,6 +44,8 @@ class BridgeAddress:
     url: str
     a2a_target: str | None
     """The `host:port` of A2A over gRPC; None if A2A is disabled."""
+    metrics_url: str | None
+    """The URL of the metrics of all bridges; None if there are none."""
 
 
 class BridgeProcesses:
@@ -60,7 +63,8 @@ class BridgeProcesses:
     ) -> None:
         self._settings = settings
         self._scheme = "https" if settings.server.tls else "http"
-        self._reserved: list[PortReservation] = []
+        self._opened = ExitStack()
+        self._metrics: WorkerMetrics | None = None
         stop_seconds = settings.grpc.drain_seconds + GRACE_SECONDS
         arguments = ["--config", str(config_file)] if config_file else []
         self.processes = [
@@ -90,11 +94,21 @@ class BridgeProcesses:
         key = self._settings.auth.bridge_key
         task: dict[str, object] = {"target": target, "announced": announced}
         task["bridge_key"] = None if key is None else key.get_secret_value()
+        tasks = [task] * len(self.processes)
         if len(self.processes) > 1:
             task["shared_ports"] = self._reserve()
-        for each in self.processes:
-            each.assign(json.dumps(task).encode())
+            metrics = self._settings.metrics
+            self._metrics = build_worker_metrics(
+                self._opened, metrics, metrics.bridge_port, "metrics.bridge_port", len(self.processes)
+            )
+            if self._metrics:
+                tasks = [{**task, "metrics_port": port.port} for port in self._metrics.ports]
+        for each, given in zip(self.processes, tasks, strict=True):
+            each.assign(json.dumps(given).encode())
         reports = [each.wait_until_ready() for each in self.processes]
+        if self._metrics:
+            self._metrics.endpoint.start()
+            self._opened.callback(self._metrics.endpoint.stop)
         return self.address(reports[0])
 
     def keep_alive(self, notify: RestartCallback) -> None:
@@ -110,23 +124,23 @@ class BridgeProcesses:
         """Return the address that a bridge reported, in a form that can be called from this machine."""
         a2a = report["a2a"]
         return BridgeAddress(
-            f"{self._scheme}://{to_local_address(report['http'])}", None if a2a is None else to_local_address(a2a)
+            f"{self._scheme}://{to_local_address(report['http'])}",
+            None if a2a is None else to_local_address(a2a),
+            self._metrics.endpoint.url if self._metrics else report["metrics"],
         )
 
     def stop(self) -> None:
         """Stop all processes concurrently and wait for them to exit."""
         stop_all(self.processes)
-        for reservation in self._reserved:
-            reservation.release()
-        self._reserved.clear()
+        self._opened.close()
 
     def _reserve(self) -> dict[str, int]:
         server, a2a = self._settings.server, self._settings.a2a
         reserved = {"http": PortReservation(server.host, server.port, "server.port")}
-        self._reserved.append(reserved["http"])
+        self._opened.callback(reserved["http"].release)
         if a2a.enabled:
             reserved["a2a"] = PortReservation(a2a.grpc_host, a2a.grpc_port, "a2a.grpc_port")
-            self._reserved.append(reserved["a2a"])
+            self._opened.callback(reserved["a2a"].release)
         return {name: reservation.port for name, reservation in reserved.items()}
 
 
@@ -164,7 +178,8 @@ class WorkerProcesses:
             self._limits_memory, self._vectors_memory = create_shared_memory(), create_shared_memory()
             for memory in (self._limits_memory, self._vectors_memory):
                 opened.callback(os.close, memory)
-            self._metrics = build_worker_metrics(opened, settings, number)
+            metrics = settings.metrics
+            self._metrics = build_worker_metrics(opened, metrics, metrics.port, "metrics.port", number)
             self._index_url = start_index(opened, settings)
             self._opened = opened.pop_all()
         # The rules of an earlier run are not those with which a worker may begin.
@@ -262,36 +277,38 @@ class WorkerProcesses:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetrics:
-    """Where workers tell their metrics, and what serves them together."""
+    """Where several processes of a kind tell their metrics, and what serves them together."""
 
     ports: Sequence[PortReservation]
-    """Of each worker, on loopback."""
+    """Of each process, on loopback."""
     endpoint: MetricsServer
 
 
-def build_worker_metrics(opened: ExitStack, settings: Settings, number: int) -> WorkerMetrics | None:
-    """Reserve ports for the metrics of workers, and build their endpoint; None if the settings ask for no metrics.
+def build_worker_metrics(
+    opened: ExitStack, settings: MetricsSettings, served: int | None, setting: str, number: int
+) -> WorkerMetrics | None:
+    """Reserve ports for the metrics of processes, and build what serves them together on one port.
 
-    Raises ConfigError and PortReservationFailed.
+    None is returned if the settings name no port. Raises ConfigError and PortReservationFailed.
     """
-    if settings.metrics.port is None:
+    if served is None:
         return None
     # Imported here: a supervisor loads little besides the standard library.
     from cstp_grpc.server.metrics_server import MetricsServer
     from cstp_grpc.server.worker_metrics import WorkerCollector
     from cstp_grpc.telemetry.metrics_endpoint import METRICS_PATH, MetricsEndpoint, MetricsPort
 
-    ports = [PortReservation(LOOPBACK, 0, "metrics.port") for _ in range(number)]
+    ports = [PortReservation(LOOPBACK, 0, setting) for _ in range(number)]
     for reservation in ports:
         opened.callback(reservation.release)
     urls = {
         str(index): f"http://{join_host_port(LOOPBACK, reservation.port)}{METRICS_PATH}"
         for index, reservation in enumerate(ports, start=1)
     }
-    token = settings.metrics.token
+    token = settings.token
     collector = WorkerCollector(urls, None if token is None else token.get_secret_value())
-    served = MetricsPort(settings.metrics.port, "metrics.port")
-    return WorkerMetrics(ports, MetricsServer(MetricsEndpoint(collector, settings.metrics, served)))
+    endpoint = MetricsEndpoint(collector, settings, MetricsPort(served, setting))
+    return WorkerMetrics(ports, MetricsServer(endpoint))
 
 
 def start_index(opened: ExitStack, settings: Settings) -> str | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from cstp_grpc.config.environment import is_loopback
 
 if TYPE_CHECKING:
     from cstp_grpc.config.settings import Settings
 
-Listener = Literal["grpc", "server", "a2a", "metrics"]
+Listener = Literal["grpc", "server", "a2a", "metrics", "bridge_metrics"]
+ALL_LISTENERS: Final[Sequence[Listener]] = get_args(Listener)
+SERVER_LISTENERS: Final[Sequence[Listener]] = ("grpc", "metrics")
+BRIDGE_LISTENERS: Final[Sequence[Listener]] = ("server", "a2a", "bridge_metrics")
 
 
 def describe_plain_listeners(settings: Settings, listeners: Sequence[Listener]) -> Iterator[str]:
@@ -24,11 +27,12 @@ def describe_plain_listeners(settings: Settings, listeners: Sequence[Listener]) 
         "a2a": ("a2a.grpc_host", settings.a2a.grpc_host, "server.tls", bridge.tls, bridge.trusted_proxies),
     }
     metrics = settings.metrics
-    has_plain_metrics = metrics.port is not None and metrics.tls is None and not is_loopback(metrics.host)
+    ports = {"metrics": metrics.port, "bridge_metrics": metrics.bridge_port}
+    serves_metrics = any(ports.get(listener) is not None for listener in listeners)
     # Whoever fetches them sends a token, too; a proxy in front of them need not be known.
-    if "metrics" in listeners and has_plain_metrics and not settings.serve.behind_proxy:
+    if serves_metrics and metrics.tls is None and not is_loopback(metrics.host) and not settings.serve.behind_proxy:
         yield describe_exposure("metrics.host", metrics.host, "metrics.tls", "serve.behind_proxy")
-    for listener in [each for each in listeners if each != "metrics"]:
+    for listener in [each for each in listeners if each in described]:
         key, host, tls_key, tls, proxies = described[listener]
         if tls is not None or is_loopback(host) or (listener == "a2a" and not settings.a2a.enabled):
             continue

@@ -202,10 +202,13 @@ AgentClassName = Annotated[str, Field(pattern=AGENT_CLASS_NAME)]
 
 
 class MetricsSettings(SettingsSection):
-    """Metrics for Prometheus, which fetches them from a port of their own."""
+    """Metrics for Prometheus, which fetches them from ports of their own."""
 
     port: Port | None = None
-    """The port they are served on, under `/metrics`; 0 chooses a free one. When absent, nothing is counted."""
+    """The port that those of the gRPC server are served on, under `/metrics`; 0 chooses a free one. When absent, it
+    counts nothing."""
+    bridge_port: Port | None = None
+    """The same for those of the bridge."""
     host: str = "127.0.0.1"
     """The address they are served on. Beyond this machine they need a token, or `tls` that requires certificates of
     clients."""
@@ -213,7 +216,7 @@ class MetricsSettings(SettingsSection):
     """The bearer token that whoever fetches them sends; write `${NAME}` to take it from the environment. Beyond this
     machine it has at least 24 characters."""
     tls: TlsSettings | None = None
-    """The certificate of that port; without one it is plain."""
+    """The certificate of these ports; without one they are plain."""
     agent_classes: dict[AgentClassName, list[Annotated[str, Field(min_length=1, max_length=200)]]] = Field(
         default={}, max_length=20
     )
@@ -227,7 +230,7 @@ class MetricsSettings(SettingsSection):
         is_certified = (
             self.tls is not None and self.tls.client_ca is not None and self.tls.client_certificates == "required"
         )
-        if self.port is None or is_certified or is_loopback(self.host):
+        if self.port is self.bridge_port is None or is_certified or is_loopback(self.host):
             return self
         if self.token is None:
             raise ValueError(f"host is {self.host}, where others reach it, so token must be given")

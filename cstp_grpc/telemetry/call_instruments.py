@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.registry import CollectorRegistry
@@ -11,14 +11,12 @@ from prometheus_client.registry import CollectorRegistry
 from cstp_grpc.errors import error_reason
 from cstp_grpc.spans import NO_SPANS, Spans
 from cstp_grpc.telemetry.agent_classes import AgentClasses
+from cstp_grpc.telemetry.metrics_registry import CALL_BUCKETS
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from cstp_grpc.server.interceptors.admission import InboundCall
-
-CALL_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Seconds. Chosen: a check takes half a millisecond, a search of many decisions some ten, and the bridge waits 30 s."""
 
 
 class CallInstruments:

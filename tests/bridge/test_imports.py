@@ -16,6 +16,7 @@ NEEDED_LATER = (
     "httpx",
     "jwt",
     "opentelemetry",
+    "prometheus_client",
     "sqlalchemy",
 )
 

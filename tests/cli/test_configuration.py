@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.config import Settings, describe_plain_listeners, load_settings
+from cstp_grpc.config.exposure import ALL_LISTENERS
 from cstp_grpc.guardrails.rulebook import default_rulebook_path
 from tests.cli.conftest import Invoke
 
@@ -80,6 +81,10 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
         (
             "metrics: {port: 9464, host: 0.0.0.0}",
             "metrics: host is 0.0.0.0, where others reach it, so token must be given",
+        ),
+        (
+            "metrics: {bridge_port: 9465, host: 0.0.0.0, token: too-short}",
+            "metrics: host is 0.0.0.0, where others reach it, so token must have at least 24 characters",
         ),
         ("metrics: {port: 9464, tls: {certificate: absent.pem, key: absent.pem}}", "metrics.tls"),
         ("metrics: {agent_classes: {'CI agents': ['ci-*']}}", "metrics.agent_classes.CI agents"),
@@ -242,6 +247,7 @@ def test_another_rulebook_must_exist(written: str, elsewhere: Path, invoke: Invo
         ("a2a: {grpc_host: 192.0.2.1}", "a2a.grpc_host"),
         ("grpc: {host: '::'}", "grpc.host"),
         ("metrics: {host: 0.0.0.0, port: 9464, token: a-secret-of-24-characters}", "metrics.host"),
+        ("metrics: {host: 0.0.0.0, bridge_port: 9465, token: a-secret-of-24-characters}", "metrics.host"),
         ("serve: {behind_proxy: true}\ngrpc: {host: 0.0.0.0}", "grpc.host"),
         ("serve: {behind_proxy: true}\ngrpc: {host: 0.0.0.0}\nserver: {trusted_proxies: [10.0.0.1]}", "grpc.host"),
     ],
@@ -279,7 +285,7 @@ def test_proxies_that_are_anyone_are_refused(home: Path, invoke: Invoke, section
 )
 def test_what_is_meant_is_not_pointed_out(home: Path, settings: str) -> None:
     (home / "cstp.yaml").write_text(f"{settings}\n")
-    assert list(describe_plain_listeners(load_settings(home / "cstp.yaml"), ("grpc", "server", "a2a", "metrics"))) == []
+    assert list(describe_plain_listeners(load_settings(home / "cstp.yaml"), ALL_LISTENERS)) == []
 
 
 def test_what_no_token_may_do_is_pointed_out(elsewhere: Path, invoke: Invoke) -> None:

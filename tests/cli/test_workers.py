@@ -103,7 +103,7 @@ def developer_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
     sections = {
         "cstp": {"guardrails": {"config_path": "rules.yaml"}},
         "rate_limits": {"methods": {LIMITED: "10/hour"}},
-        "metrics": {"port": 0, "token": SCRAPER},
+        "metrics": {"port": 0, "bridge_port": 0, "token": SCRAPER},
         "logging": {"calls": "json"},
     }
     (folder / "cstp.yaml").write_text(yaml.safe_dump(sections))
@@ -168,8 +168,27 @@ def test_every_worker_reads_rulebooks_again_at_a_hangup(workers: Process) -> Non
     assert children(workers, WORKER) == before
 
 
+def metrics_url(workers: Process) -> str:
+    """Return where the metrics of the servers are."""
+    return workers.value("metrics").partition(", bridge ")[0]
+
+
+def test_the_supervisor_tells_the_metrics_of_every_bridge(workers: Process) -> None:
+    url = workers.value("metrics").partition(", bridge ")[2]
+    for _ in range(4):
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            get(f"{workers.value('JSON-RPC')}/nowhere")
+        raised.value.close()
+    wait_until(
+        lambda: scrape(url, SCRAPER).value("cstp_bridge_call_seconds_count", surface="other") >= 4, "are counted"
+    )
+    scraped = scrape(url, SCRAPER)
+    assert [scraped.value("cstp_worker_up", worker=number) for number in ("1", "2")] == [1, 1]
+    assert scraped.labels("cstp_bridge_upstream_state", "worker") == {"1", "2"}
+
+
 def test_the_supervisor_tells_the_metrics_of_every_worker(workers: Process) -> None:
-    target, token, url = workers.value("gRPC"), Path("var/dev-token").read_text(), workers.value("metrics")
+    target, token, url = workers.value("gRPC"), Path("var/dev-token").read_text(), metrics_url(workers)
     labels = {"method": "cstp.checkGuardrails", "agent_class": "agent", "status": "OK"}
 
     def read() -> list[float]:

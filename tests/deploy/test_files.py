@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from cstp_grpc.config import describe_plain_listeners, load_settings
+from cstp_grpc.config.exposure import ALL_LISTENERS
 from cstp_grpc.config.yaml_file import parse_yaml
 from tests.deploy.tools import require_tool
 
@@ -157,7 +158,7 @@ def test_servers_start_with_the_settings(path: Path, monkeypatch: pytest.MonkeyP
     for name in VARIABLE.findall(path.read_text()):
         monkeypatch.setenv(name, "postgresql://db/cstp" if name.endswith("DATABASE_URL") else "redis://a-long-secret")
     wanted = load_settings(path)
-    assert not list(describe_plain_listeners(wanted, ("grpc", "server", "a2a", "metrics")))
+    assert not list(describe_plain_listeners(wanted, ALL_LISTENERS))
     assert wanted.auth.lets_anyone_in
     assert wanted.rate_limits.redis
 

@@ -14,6 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
+from bridge.call_observation import Surface
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.decisions.search.decision_search import SearchPlan
@@ -34,7 +35,9 @@ VALUES: Mapping[str, Collection[str]] = {
     "reason": set(REASON_CODES),
     "verdict": {"allowed", "blocked", "approval"},
     "plan": set(SearchPlan),
-    "state": set(BreakerState),
+    "state": {*BreakerState, *(state.name.lower() for state in grpc.ChannelConnectivity)},
+    "surface": set(Surface),
+    "status_class": {f"{hundreds}xx" for hundreds in range(2, 6)},
     "job": {"cstp"},
 }
 """The values of labels that queries may ask for."""

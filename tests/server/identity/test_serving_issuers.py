@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.cli.serve import LISTENERS
 from cstp_grpc.config import ConfigError, describe_plain_listeners
+from cstp_grpc.config.exposure import ALL_LISTENERS
 from cstp_grpc.server.app import App
 from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, bridging, running, settings
 from tests.server.identity.issuer import AUDIENCE, ISSUER, Issuer, serving_issuer
@@ -150,4 +150,4 @@ def test_an_issuer_speaks_for_agents_of_the_settings_only_where_they_say_so(
 def test_a_server_may_know_its_callers_by_an_issuer_alone(issuer: Issuer, tmp_path: Path) -> None:
     wanted = settings(tmp_path, auth={"tokens": [], "jwt": [issuer_settings(issuer)]})
     assert wanted.auth.lets_anyone_in
-    assert not list(describe_plain_listeners(wanted, LISTENERS))
+    assert not list(describe_plain_listeners(wanted, ALL_LISTENERS))

@@ -1,0 +1,169 @@
+"""Metrics of a bridge, built only where they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
+from typing import Final
+
+import grpc
+from aiohttp import web
+from prometheus_client import Counter, Histogram, Info
+
+from bridge.call_observation import BATCH, FAILURES, METHOD, UNKNOWN_METHOD, CallFailure, CallOutcome, Surface
+from cstp_grpc.config import MetricsSettings
+from cstp_grpc.http_listener import HttpListener
+from cstp_grpc.measures import Measure, MeasureKind, Readings, read_value
+from cstp_grpc.telemetry.metrics_endpoint import MetricsEndpoint, MetricsPort
+from cstp_grpc.telemetry.metrics_registry import CALL_BUCKETS, ExposedRegistry, MeasureCollector, new_registry
+
+PORT_SETTING: Final = "metrics.bridge_port"
+CLIENT_CLOSED_REQUEST: Final = 499
+"""The status of calls whose callers did not wait for the answer; the usual one, though HTTP has none."""
+NO_FAILURES: Final[Sequence[CallFailure]] = ()
+
+
+class BridgeMetrics:
+    """Counts calls when they are answered; fulfils `BridgeCallObserver`.
+
+    All of it runs on the event loop of the bridge.
+    """
+
+    def __init__(self, version: str, surface_of_path: Mapping[str, Surface], a2a_prefix: str | None) -> None:
+        """Prepare metrics; paths that begin with `a2a_prefix` are A2A over HTTP+JSON, None if there is none."""
+        self._surface_of_path = surface_of_path
+        self._a2a_prefix = a2a_prefix
+        self.registry = new_registry()
+        Info("cstp_build", "The version of the bridge.", registry=self.registry).info({"version": version})
+        self._seconds = Histogram(
+            "cstp_bridge_call_seconds",
+            "Duration of requests, from their head to the end of their response; of streams, how long they were open.",
+            ("surface", "method", "status_class"),
+            buckets=CALL_BUCKETS,
+            registry=self.registry,
+        )
+        self._refusals = Counter(
+            "cstp_bridge_refusals",
+            "Calls that failed in the bridge itself, without the server, by reason.",
+            ("surface", "reason"),
+            registry=self.registry,
+        )
+        self._connections = Counter(
+            "cstp_bridge_upstream_connections",
+            "How often the bridge was connected to the server, at first or again.",
+            registry=self.registry,
+        )
+        # `labels` takes as long as observing. Surfaces, methods and classes are few.
+        self._children: dict[tuple[str, str, int], Histogram] = {}
+        self._grpc_calls = 0
+
+    def observe_request(self, request: web.BaseRequest, response: web.StreamResponse, seconds: float) -> None:
+        """Count a request over HTTP; a `RequestObserver`."""
+        failures = response.get(FAILURES, NO_FAILURES)
+        method = request.get(METHOD, UNKNOWN_METHOD)
+        status = response.status
+        # JSON-RPC answers with 200 that a call failed; a batch may have failed in part.
+        if failures and status < HTTPStatus.BAD_REQUEST and method != BATCH:
+            status = failures[0].http_status
+        self._observe(self._surface(request.path), method, status, failures, seconds)
+
+    @contextmanager
+    def observe_call(self, surface: Surface, method: str) -> Iterator[CallOutcome]:
+        """Observe the block, which answers a call over gRPC."""
+        outcome, started, status = CallOutcome(), time.perf_counter(), CLIENT_CLOSED_REQUEST
+        self._grpc_calls += 1
+        try:
+            yield outcome
+            status = HTTPStatus.OK
+        finally:
+            self._grpc_calls -= 1
+            failures = NO_FAILURES if outcome.failure is None else (outcome.failure,)
+            if failures:
+                status = failures[0].http_status
+            self._observe(surface, method, status, failures, time.perf_counter() - started)
+
+    @asynccontextmanager
+    async def serve(
+        self, settings: MetricsSettings, channel: grpc.aio.Channel, inner_port: int | None
+    ) -> AsyncIterator[str]:
+        """Serve the metrics for the length of a block and yield their URL; `channel` is that to the server.
+
+        `inner_port` is where a supervisor asks for them, in place of the configured port. Raises ConfigError and
+        CannotListen.
+        """
+        assert settings.bridge_port is not None, "there are metrics"
+        number = settings.bridge_port if inner_port is None else inner_port
+        port = MetricsPort(number, PORT_SETTING, is_inner=inner_port is not None)
+        endpoint = MetricsEndpoint(ExposedRegistry(self.registry), settings, port)
+        watching = asyncio.create_task(self._count_connections(channel))
+        try:
+            await endpoint.start()
+            yield endpoint.url
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await endpoint.stop()
+
+    def add_measures(self, listener: HttpListener, channel: grpc.aio.Channel) -> None:
+        """Have the state of the listener and of the channel to the server read when metrics are asked for."""
+        measures = [
+            Measure(
+                "bridge_calls_in_progress",
+                "Calls that are not answered yet.",
+                lambda: {("http",): listener.in_progress_count, ("grpc",): self._grpc_calls},
+                ("transport",),
+            ),
+            Measure(
+                "bridge_connections", "Connections over HTTP that are open.", read_value(lambda: listener.open_count)
+            ),
+            Measure(
+                "bridge_connections_closed",
+                "Connections over HTTP that were closed or refused for lack of room.",
+                read_value(lambda: listener.closed_count),
+                kind=MeasureKind.COUNTER,
+            ),
+            Measure(
+                "bridge_upstream_state",
+                "1 for the state of the channel to the server.",
+                lambda: read_states(channel),
+                ("state",),
+            ),
+        ]
+        self.registry.register(MeasureCollector(measures))
+
+    async def _count_connections(self, channel: grpc.aio.Channel) -> None:
+        """Count each time that the channel is connected, until this is cancelled."""
+        state = channel.get_state()
+        while True:
+            if state is grpc.ChannelConnectivity.READY:
+                self._connections.inc()
+            await channel.wait_for_state_change(state)
+            state = channel.get_state()
+
+    def _surface(self, path: str) -> Surface:
+        found = self._surface_of_path.get(path)
+        if found is not None:
+            return found
+        is_a2a = self._a2a_prefix is not None and path.startswith(self._a2a_prefix)
+        return Surface.A2A_HTTP if is_a2a else Surface.OTHER
+
+    def _observe(
+        self, surface: Surface, method: str, status: int, failures: Sequence[CallFailure], seconds: float
+    ) -> None:
+        key = (surface, method, status // 100)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = self._seconds.labels(surface, method, f"{status // 100}xx")
+        child.observe(seconds)
+        for failure in failures:
+            if failure.is_own:
+                self._refusals.labels(surface, failure.reason).inc()
+
+
+def read_states(channel: grpc.aio.Channel) -> Readings:
+    """Return 1 for the state of a channel and 0 for the others."""
+    current = channel.get_state()
+    return {(state.name.lower(),): float(state is current) for state in grpc.ChannelConnectivity}
