@@ -141,6 +141,26 @@ def test_envoy_finds_the_servers_of_compose_under_the_address_that_they_trust() 
     assert trusted == [services["envoy"]["networks"]["inside"]["ipv4_address"]]
 
 
+def test_prometheus_finds_servers_and_bridges_in_compose() -> None:
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    [job] = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())["scrape_configs"]
+    metrics = parse_yaml(COMPOSE / "cstp.yaml")["metrics"]
+    assert set(job["static_configs"][0]["targets"]) == {
+        f"{name}:{metrics[key]}" for name in services if name.startswith("server-") for key in ("port", "bridge_port")
+    }
+    [secret] = services["prometheus"]["secrets"]
+    assert job["authorization"]["credentials_file"] == f"/run/secrets/{secret}"
+
+
+def test_pods_name_the_ports_of_their_metrics_and_let_prometheus_in() -> None:
+    metrics = parse_yaml(KUBERNETES / "cstp.yaml")["metrics"]
+    [container] = manifests()["Deployment/cstp"]["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert (ports["metrics"], ports["bridge-metrics"]) == (metrics["port"], metrics["bridge_port"])
+    allowed = {port["port"] for rule in manifests()["NetworkPolicy/cstp"]["spec"]["ingress"] for port in rule["ports"]}
+    assert allowed == set(ports)
+
+
 def test_envoy_keeps_no_connection_that_a_bridge_closes() -> None:
     clusters = yaml.safe_load((DEPLOY / "envoy" / "envoy.yaml").read_text())["static_resources"]["clusters"]
     [bridges] = [each for each in clusters if each["name"] == "http"]
@@ -156,7 +176,9 @@ def test_the_configuration_of_envoy_is_valid() -> None:
 @pytest.mark.parametrize("path", [COMPOSE / "cstp.yaml", KUBERNETES / "cstp.yaml"], ids=["compose", "kubernetes"])
 def test_servers_start_with_the_settings(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLE.findall(path.read_text()):
-        monkeypatch.setenv(name, "postgresql://db/cstp" if name.endswith("DATABASE_URL") else "redis://a-long-secret")
+        monkeypatch.setenv(
+            name, "postgresql://db/cstp" if name.endswith("DATABASE_URL") else "redis://a-secret-of-24-characters"
+        )
     wanted = load_settings(path)
     assert not list(describe_plain_listeners(wanted, ALL_LISTENERS))
     assert wanted.auth.lets_anyone_in
