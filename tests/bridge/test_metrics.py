@@ -211,6 +211,12 @@ def test_a_call_is_in_progress_until_it_is_answered(watched: WatchedBridge, serv
     wait_until(lambda: watched.scrape().value("cstp_bridge_calls_in_progress") == 0, "it is answered")
 
 
+def test_durations_are_finer_than_milliseconds(watched: WatchedBridge) -> None:
+    watched.client.get("/nowhere")
+    milliseconds = 1000 * watched.scrape().value("cstp_bridge_call_seconds_sum")
+    assert abs(milliseconds - round(milliseconds)) > 1e-5
+
+
 def test_a_request_that_is_no_http_is_not_counted(watched: WatchedBridge) -> None:
     def send() -> None:
         with socket.create_connection((watched.client.host, watched.client.port), TIMEOUT) as connection:
