@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
 from cstp_grpc.errors import error_reason
 from cstp_grpc.spans import TRACE_HEADERS
+from cstp_grpc.telemetry.otlp_tracing import SERVER_ERRORS
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from cstp_grpc.server.interceptors.admission import InboundCall
     from cstp_grpc.telemetry.otlp_tracing import OtlpTracing
-
-SERVER_ERRORS: Final = frozenset(
-    {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
-)
-"""Statuses that are errors of a server span, by OpenTelemetry's conventions for gRPC; the others are the caller's."""
 
 
 class CallSpans:

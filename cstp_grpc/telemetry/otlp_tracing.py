@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from cstp_grpc.client.tls import channel_credentials, raise_config_errors, read_ca_file
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.spans import NOTHING, TraceMetadata, inbound_trace, outgoing_trace
 from cstp_grpc.version import VERSION
 
@@ -32,6 +33,17 @@ STOP_SECONDS: Final = 3.0
 """How long the last spans may take when a server stops. Chosen: a collector that is gone must not keep it."""
 DELIVERED: Final = "delivered"
 FAILED: Final = "failed"
+SERVER_ERRORS: Final = frozenset(
+    {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+)
+"""Statuses that are errors of a server span, by OpenTelemetry's conventions for gRPC; the others are the caller's."""
+FAILURES_OF_OTHERS: Final = SERVER_ERRORS | {
+    FAILED,
+    PeerStatus.UNREACHABLE,
+    PeerStatus.TIMED_OUT,
+    PeerStatus.NOT_UNDERSTOOD,
+}
+"""Statuses with which the call of somebody else is an error: it was not answered as it should be."""
 PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
@@ -81,6 +93,8 @@ class OutgoingCall:
     def end(self, status: str) -> None:
         """End the span with how the call ended."""
         self._span.set_attribute("cstp.status", status)
+        if status in FAILURES_OF_OTHERS:
+            self._span.set_status(trace.StatusCode.ERROR)
         self._span.end()
 
 

@@ -211,6 +211,35 @@ def test_a_peer_is_asked_within_the_trace(tmp_path: Path) -> None:
         assert PEER_TOKEN not in repr(collected.spans)
 
 
+def test_a_peer_that_does_not_answer_is_an_error(tmp_path: Path, free_port: int) -> None:
+    with ExitStack() as opened:
+        collected = opened.enter_context(collecting())
+        otlp = OtlpSettings.model_validate(sends_to(collected, metrics=False))
+        wanted = agent_settings(tmp_path, "a", peers=[peer("gone", f"grpc://127.0.0.1:{free_port}")])
+        app = opened.enter_context(running(wanted.model_copy(update={"otlp": otlp})))
+        caller = GrpcCaller(app.target)
+        opened.callback(caller.close)
+        trace_id = new_trace()
+        Traced(app, caller, collected).call(
+            "cstp.checkGuardrails", trace_id, action={"description": "x"}, scope="federated"
+        )
+        asked = collected.wait_for("peer cstp.checkGuardrails", trace_id)
+        assert (asked.attributes["cstp.status"], asked.is_error) == ("unreachable", True)
+        assert not collected.wait_for(CHECK, trace_id).is_error
+
+
+def test_a_bridge_without_a_server_records_an_error(tmp_path: Path, free_port: int) -> None:
+    trace_id = new_trace()
+    body = b'{"jsonrpc":"2.0","id":1,"method":"cstp.checkGuardrails","params":{"action":{"description":"x"}}}'
+    headers = {"Content-Type": "application/json", "traceparent": f"00-{trace_id}-{PARENT}-01"}
+    with collecting() as collected:
+        with bridging(settings(tmp_path, otlp=sends_to(collected)), f"127.0.0.1:{free_port}") as url:
+            request = urllib.request.Request(f"{url}/cstp", body, headers)
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+                assert "error" in json.loads(answer.read())
+        assert collected.wait_for(CHECK, trace_id).is_error
+
+
 def test_a_collector_shows_its_certificate(tmp_path: Path, certificate: Certificate) -> None:
     with ExitStack() as opened:
         collected = opened.enter_context(collecting(certificate))
