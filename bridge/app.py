@@ -17,14 +17,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bridge.call_observation import Surface, UnobservedCalls
 from bridge.call_origin import CALL_ORIGINS, CallOriginReporter
 from bridge.event_streams import (
+    APPROVAL_EVENTS,
     APPROVALS_PATH,
     DECISIONS_PATH,
+    INTENT_EVENTS,
     INTENTS_PATH,
     LIAISON_EVENTS_PATH,
-    ApprovalEvents,
     DecisionEvents,
     EventStreamEndpoint,
-    IntentEvents,
     LiaisonEvents,
 )
 from bridge.http_request import AccessCheck, BodyReader, validate_public_url
@@ -84,7 +84,7 @@ def create_app(
     app.router.add_post(RPC_PATH, rpc.respond)
     app.router.add_get(HEALTH_PATH, HealthEndpoint(channel).respond)
     EventStreamEndpoint(DecisionEvents(), forwarder, access).install(app)
-    EventStreamEndpoint(IntentEvents(), forwarder, access).install(app)
+    EventStreamEndpoint(INTENT_EVENTS, forwarder, access).install(app)
     paths: dict[str, Iterable[str]] = {
         RPC_PATH: ("POST",),
         HEALTH_PATH: ("GET", "HEAD"),
@@ -92,7 +92,7 @@ def create_app(
         INTENTS_PATH: ("GET",),
     }
     if settings.approvals.enabled:
-        EventStreamEndpoint(ApprovalEvents(), forwarder, access).install(app)
+        EventStreamEndpoint(APPROVAL_EVENTS, forwarder, access).install(app)
         paths[APPROVALS_PATH] = ("GET",)
     if settings.liaison.enabled:
         EventStreamEndpoint(LiaisonEvents(forwarder), forwarder, access).install(app)

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
@@ -200,45 +201,23 @@ def parse_number(name: str, text: str) -> float:
 
 
 INTENTS_PATH: Final = "/intents/events"
-LISTS_OF_INTENT_FILTERS: Final = frozenset({"stakes"})
-"""The query parameters that may be given several times, or with commas between their values."""
-
-
-class IntentEvents:
-    """The intents that the caller may read as they are announced; the id of each is its resume token."""
-
-    path = INTENTS_PATH
-    method = "cstp.watchIntents"
-
-    async def read_params(self, request: web.Request, _: Metadata) -> dict[str, object]:
-        """Return the params of the watch. Raises CstpError."""
-        params: dict[str, object] = read_query(request, LISTS_OF_INTENT_FILTERS)
-        if seen := request.headers.get(LAST_EVENT_ID):
-            params["after"] = seen
-        return params
-
-    def first_id(self, _: dict[str, object]) -> None:
-        """Return None: the first answer has the token with which the watch begins."""
-
-    def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
-        """Return the token of an answer and its intent; None for the answer that only has a token."""
-        return result["resumeToken"], result.get("intent")
-
-
 APPROVALS_PATH: Final = "/approvals/events"
-LISTS_OF_APPROVAL_FILTERS: Final = frozenset({"status"})
-"""The query parameters that may be given several times, or with commas between their values."""
 
 
-class ApprovalEvents:
-    """The approval requests that the caller may read as they change; the id of each is its resume token."""
+@dataclass(frozen=True, slots=True)
+class ResumableEvents:
+    """What the caller may read of what is announced or changes; the id of each event is its resume token."""
 
-    path = APPROVALS_PATH
-    method = "cstp.watchApprovals"
+    path: str
+    method: str
+    lists: frozenset[str]
+    """The query parameters that may be given several times, or with commas between their values."""
+    member: str
+    """The member of an answer that is the event."""
 
     async def read_params(self, request: web.Request, _: Metadata) -> dict[str, object]:
         """Return the params of the watch. Raises CstpError."""
-        params: dict[str, object] = read_query(request, LISTS_OF_APPROVAL_FILTERS)
+        params: dict[str, object] = read_query(request, self.lists)
         if seen := request.headers.get(LAST_EVENT_ID):
             params["after"] = seen
         return params
@@ -247,8 +226,12 @@ class ApprovalEvents:
         """Return None: the first answer has the token with which the watch begins."""
 
     def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
-        """Return the token of an answer and its request; None for the answer that only has a token."""
-        return result["resumeToken"], result.get("approval")
+        """Return the token of an answer and its event; None for the answer that only has a token."""
+        return result["resumeToken"], result.get(self.member)
+
+
+INTENT_EVENTS: Final = ResumableEvents(INTENTS_PATH, "cstp.watchIntents", frozenset({"stakes"}), "intent")
+APPROVAL_EVENTS: Final = ResumableEvents(APPROVALS_PATH, "cstp.watchApprovals", frozenset({"status"}), "approval")
 
 
 LIAISON_EVENTS_PATH: Final = "/liaison/events"

@@ -19,14 +19,16 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
-from bridge.event_streams import DecisionEvents, IntentEvents, LiaisonEvents
+from bridge.event_streams import APPROVAL_EVENTS, INTENT_EVENTS, DecisionEvents, LiaisonEvents
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.gen.error_reasons import BARE_GRPC_CODES, BARE_HTTP_STATUSES, BARE_JSON_RPC_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "api.md"
-EVENT_PATHS = {streamed.method: streamed.path for streamed in (DecisionEvents, IntentEvents, LiaisonEvents)}
+EVENT_PATHS = {
+    streamed.method: streamed.path for streamed in (DecisionEvents, INTENT_EVENTS, APPROVAL_EVENTS, LiaisonEvents)
+}
 """Where bridges stream the answers of a method as server-sent events."""
 
 HEAD = """# The contract
