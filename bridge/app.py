@@ -109,7 +109,7 @@ def create_app(
 
 
 class HealthEndpoint:
-    """Answer whether the server behind the bridge is well; it needs no token."""
+    """Answers whether the server behind the bridge is well; it needs no token."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._health = health_pb2_grpc.HealthStub(channel)

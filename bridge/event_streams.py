@@ -50,10 +50,10 @@ class StreamedMethod(Protocol):
 class EventStreamEndpoint:
     """Streams the answers of a method as server-sent events."""
 
-    def __init__(self, streamed: StreamedMethod, forwarder: Forwarder, gate: AccessCheck) -> None:
+    def __init__(self, streamed: StreamedMethod, forwarder: Forwarder, access: AccessCheck) -> None:
         self._streamed = streamed
         self._forwarder = forwarder
-        self._gate = gate
+        self._access = access
         self._open: WeakSet[EventSourceResponse] = WeakSet()
 
     def install(self, app: web.Application) -> None:
@@ -71,7 +71,7 @@ class EventStreamEndpoint:
             params = await self._streamed.read_params(request, metadata)
             results = await self._forwarder.open_stream(self._streamed.method, params, metadata)
         except CstpError as failure:
-            error = await self._gate.visible_failure(failure, metadata)
+            error = await self._access.visible_failure(failure, metadata)
             return failure_response(name_parameters(error), request_id)
         # Outermost, so that the call of the server is cancelled however the response ends.
         async with aclosing(results):

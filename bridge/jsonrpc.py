@@ -309,17 +309,17 @@ MAX_PILLAR_LENGTH: Final = 63
 
 
 class JsonRpcEndpoint:
-    """Answer the JSON-RPC bodies of HTTP requests."""
+    """Answers the JSON-RPC bodies of HTTP requests."""
 
     def __init__(
         self,
         forwarder: Forwarder,
-        gate: AccessCheck,
+        access: AccessCheck,
         bodies: BodyReader,
         max_batch: int,
     ) -> None:
         self._forwarder = forwarder
-        self._gate = gate
+        self._access = access
         self._bodies = bodies
         self._max_batch = max_batch
 
@@ -347,7 +347,7 @@ class JsonRpcEndpoint:
             return JsonRpcOutcome(None if call.id is None else encode_result(call.id, value), limits=limits)
         except CstpError as caught:
             # Errors that the bridge found itself, such as an unknown method, would tell strangers what exists here.
-            failure = await self._gate.visible_failure(caught, metadata)
+            failure = await self._access.visible_failure(caught, metadata)
         except Exception:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
             failure = unexpected_failure()

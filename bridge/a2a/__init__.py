@@ -1,1 +1,1 @@
-"""The A2A peer: cards, tasks and the transports of A2A 1.0 and 0.3, all of which end in calls to the gRPC server."""
+"""A2A before the server: cards, tasks, and the transports of 1.0 and 0.3, which end in calls to the gRPC server."""

@@ -112,14 +112,14 @@ class A2aHttpCall:
     """The HTTP request of an A2A call, with its request id and metadata."""
 
     request: web.Request
-    peer: A2aServices
+    services: A2aServices
     request_id: str
     metadata: Metadata
     version: str
     """The requested A2A version, from a header or else a URL parameter; empty if none."""
 
     @classmethod
-    def from_request(cls, request: web.Request, peer: A2aServices) -> A2aHttpCall:
+    def from_request(cls, request: web.Request, services: A2aServices) -> A2aHttpCall:
         """Create the call for an HTTP request."""
         request_id = http_request.read_request_id(request)
         # Repeated values are joined and not chosen from, so that contradicting ones are refused as a version that is
@@ -127,7 +127,7 @@ class A2aHttpCall:
         version = ", ".join(request.headers.getall(VERSION_HEADER, [])) or ", ".join(
             request.query.getall(VERSION_HEADER, [])
         )
-        return cls(request, peer, request_id, http_request.request_metadata(request, request_id), version)
+        return cls(request, services, request_id, http_request.request_metadata(request, request_id), version)
 
     @property
     def response_headers(self) -> Mapping[str, str]:
@@ -143,7 +143,7 @@ class A2aHttpCall:
     def build_context(self) -> A2aCallContext:
         """Build the context of the call. Raises InvalidRequestError if the request names no valid host."""
         try:
-            address = self.peer.address.resolve(self.request)
+            address = self.services.address.resolve(self.request)
         except web.HTTPBadRequest as error:
             raise InvalidRequestError("The request does not name the host that it is for") from error
         extensions = [*self._extensions(EXTENSIONS_HEADER), *self._extensions(EXTENSIONS_HEADER_V0_3)]
@@ -156,13 +156,13 @@ class A2aHttpCall:
         if not isinstance(error, A2AError):
             logger.error("%s %s failed in the bridge", self.request_id, what, exc_info=error)
             error = unexpected_error()
-        return await self.peer.gate.visible_error(error, self.metadata)
+        return await self.services.access.visible_error(error, self.metadata)
 
     async def _visible_failure(self, failure: CstpError) -> A2AError:
         """Return the error for a failure, hidden from unknown callers if the bridge itself raised it."""
         # An error with such a cause is the server's own, and the server has authenticated the caller before it.
         if not isinstance(failure.__cause__, grpc.aio.AioRpcError):
-            verdict = await self.peer.gate.visible_error(InvalidParamsError(), self.metadata)
+            verdict = await self.services.access.visible_error(InvalidParamsError(), self.metadata)
             if isinstance(verdict, UpstreamError):
                 return verdict
         return UpstreamError(failure)

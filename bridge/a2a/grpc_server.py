@@ -60,7 +60,7 @@ LATE_REQUEST: Final = "The request did not arrive in time"
 
 
 class RequestReader:
-    """Read the request of a call whose handler takes a stream of bytes, so that the wait for it can be bounded."""
+    """Reads the request of a call whose handler takes a stream of bytes, so that the wait for it can be bounded."""
 
     def __init__(self, context: Context) -> None:
         # One task for all waits, because a cancelled read of grpc.aio cannot be repeated. It ends with the call at the
@@ -83,7 +83,7 @@ class RequestReader:
 
 
 class OpenStreamLimit:
-    """Bound the number of open streams that need no token, so that they cannot exhaust the server."""
+    """Bounds the number of open streams that need no token, so that they cannot exhaust the server."""
 
     def __init__(self, most: int) -> None:
         self._free = most
@@ -188,17 +188,17 @@ class GrpcBinding:
     """Returns the text of an error."""
 
 
-async def load_operations_v1_0(conversations: A2aRequestHandler) -> MessageOperationTable:
+async def load_operations_v1_0(handler: A2aRequestHandler) -> MessageOperationTable:
     """Return the operations of A2A 1.0."""
-    return build_operations(conversations)
+    return build_operations(handler)
 
 
-async def load_operations_v0_3(conversations: A2aRequestHandler) -> MessageOperationTable:
+async def load_operations_v0_3(handler: A2aRequestHandler) -> MessageOperationTable:
     """Return the operations of A2A 0.3."""
     await load_sdk_v0_3()
     from bridge.a2a import v0_3_grpc
 
-    return v0_3_grpc.build_grpc_operations_v0_3(conversations)
+    return v0_3_grpc.build_grpc_operations_v0_3(handler)
 
 
 def error_text_v0_3(error: A2AError) -> str:
@@ -213,7 +213,7 @@ GRPC_BINDINGS: Final = (
 
 
 class A2aGrpcServer:
-    """Serve A2A over gRPC.
+    """Serves A2A over gRPC.
 
     The constructor binds the port, so that the agent card can name it; `start` begins to answer. Health and reflection
     need no token, everything else needs what the gRPC server needs. Requests are bounded as over HTTP, in bytes and in
@@ -239,14 +239,14 @@ class A2aGrpcServer:
         except RuntimeError as error:
             raise CannotListen(address, "a2a.grpc_port") from error
 
-    async def start(self, peer: A2aServices, address: str) -> None:
+    async def start(self, services: A2aServices, address: str) -> None:
         """Start to answer.
 
         `address` is the public HTTP URL of the bridge, for the extended card: unlike HTTP, gRPC does not tell a
         servicer by which host name it was called.
         """
-        services = [A2aGrpcService(binding, peer, address, self._timeout) for binding in GRPC_BINDINGS]
-        self._server.add_generic_rpc_handlers([*services, self._health.handlers()])
+        handlers = [A2aGrpcService(binding, services, address, self._timeout) for binding in GRPC_BINDINGS]
+        self._server.add_generic_rpc_handlers([*handlers, self._health.handlers()])
         names = [binding.service.full_name for binding in GRPC_BINDINGS]
         shown = StreamLimitedReflection([*names, health.SERVICE_NAME, *SERVICE_NAMES], self._open_streams)
         self._server.add_generic_rpc_handlers(build_reflection_handlers(shown))
@@ -284,11 +284,11 @@ class A2aGrpcCall:
 
 
 class A2aGrpcService(grpc.GenericRpcHandler):
-    """Answer the calls of one version of A2A. Their requests have `timeout` seconds to arrive."""
+    """Answers the calls of one version of A2A. Their requests have `timeout` seconds to arrive."""
 
-    def __init__(self, binding: GrpcBinding, peer: A2aServices, address: str, timeout: float) -> None:
+    def __init__(self, binding: GrpcBinding, services: A2aServices, address: str, timeout: float) -> None:
         self._binding = binding
-        self._peer = peer
+        self._services = services
         self._address = address
         self._timeout = timeout
         self._operations: MessageOperationTable | None = None
@@ -330,7 +330,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         """Abort a call of an unknown rpc, after checking the caller as for any other error."""
         call = self._open_call(UNKNOWN_METHOD, context)
         async with self._abort_on_error(call):
-            await self._peer.gate.fetch_access(call.metadata)
+            await self._services.access.fetch_access(call.metadata)
             raise UpstreamError(MethodNotFound(f"{self._binding.service.full_name} has no such method"))
 
     def _open_call(self, rpc: str, context: Context) -> A2aGrpcCall:
@@ -339,13 +339,13 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         # Set before anything can fail, so that the id is in the answer whatever happens.
         context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
         forwarded = http_request.forwarded_metadata(lambda name: metadata_values(context, name), request_id)
-        origin = self._peer.origins.metadata_of_call(
+        origin = self._services.origins.metadata_of_call(
             context.peer(), metadata_values(context, FORWARDED_FOR_METADATA_KEY)
         )
         shown = (
             ()
             if metadata_values(context, http_request.AUTHORIZATION)
-            else self._peer.origins.certificate_of_call(context)
+            else self._services.origins.certificate_of_call(context)
         )
         metadata = [*forwarded, *origin, *shown]
         extensions = [*metadata_values(context, EXTENSIONS_HEADER), *metadata_values(context, EXTENSIONS_HEADER_V0_3)]
@@ -382,28 +382,28 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         data = await reader.read_within(ANONYMOUS_READ_SECONDS)
         # Only slow requests cost a look-up of the caller; the others are authenticated by the call that they lead to.
         if data is None:
-            await self._peer.gate.fetch_access(call.metadata)
+            await self._services.access.fetch_access(call.metadata)
             data = await reader.read_within(self._timeout)
         if data is None:
             raise UpstreamError(DeadlineExceeded(LATE_REQUEST))
-        await self._peer.gate.check_large(data, call.metadata)
+        await self._services.access.check_large(data, call.metadata)
         return data
 
     async def _load(self) -> MessageOperationTable:
         """Return the operations of this version, loaded at the first call."""
         if self._operations is None:
-            self._operations = await self._binding.load(self._peer.conversations)
+            self._operations = await self._binding.load(self._services.handler)
         return self._operations
 
     @asynccontextmanager
     async def _abort_on_error(self, call: A2aGrpcCall) -> AsyncIterator[None]:
         """Abort the call with the raised error; an unexpected one shows the caller only the request id."""
-        with self._peer.observer.observe_call(Surface.A2A_GRPC, call.rpc) as outcome:
+        with self._services.observer.observe_call(Surface.A2A_GRPC, call.rpc) as outcome:
             try:
                 try:
                     yield
                 except A2AError as error:
-                    failure = await self._peer.gate.visible_error(error, call.metadata)
+                    failure = await self._services.access.visible_error(error, call.metadata)
                 else:
                     return
             # Also what the check of the caller raised above; CancelledError is none of these and passes.

@@ -53,27 +53,27 @@ STREAMING_METHODS_V0_3: Final = ("message/stream", "tasks/resubscribe")
 
 
 class A2aJsonRpcEndpoint:
-    """Answer JSON-RPC bodies."""
+    """Answers JSON-RPC bodies."""
 
-    def __init__(self, peer: A2aServices, settings: ServerSettings) -> None:
-        self._peer = peer
-        current = build_json_operations(peer.conversations)
+    def __init__(self, services: A2aServices, settings: ServerSettings) -> None:
+        self._services = services
+        current = build_json_operations(services.handler)
         self._operations = {V1_0: current}
         self._streaming = {*current.streams, *STREAMING_METHODS_V0_3}
         self._versions = {
             **dict.fromkeys((*current.answers, *current.streams), V1_0),
             **dict.fromkeys((*UNARY_METHODS_V0_3, *STREAMING_METHODS_V0_3), V0_3),
         }
-        self._prefixes = tuple({f"{name.partition('.')[0]}." for name in peer.forwarder.names})
+        self._prefixes = tuple({f"{name.partition('.')[0]}." for name in services.forwarder.names})
         """How the names of CSTP's methods begin: `cstp.` and more."""
-        self._known = frozenset((*self._versions, *peer.forwarder.names))
+        self._known = frozenset((*self._versions, *services.forwarder.names))
         self._max_batch = settings.max_batch
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         """Answer a JSON-RPC body."""
-        http_call = A2aHttpCall.from_request(request, self._peer)
+        http_call = A2aHttpCall.from_request(request, self._services)
         try:
-            content = await self._peer.bodies.read(request, http_call.metadata)
+            content = await self._services.bodies.read(request, http_call.metadata)
             body = jsonrpc.parse_body(content, self._max_batch)
             request[METHOD] = jsonrpc.method_of_body(body, self._known)
             context = http_call.build_context()
@@ -109,7 +109,7 @@ class A2aJsonRpcEndpoint:
             else:
                 self._require_extension(call.method, context)
                 # Methods of CSTP belong to no version of A2A, and go to the server as from the endpoint /cstp.
-                value = await self._peer.forwarder.call(call.method, call.params, http_call.metadata)
+                value = await self._services.forwarder.call(call.method, call.params, http_call.metadata)
             return JsonRpcOutcome(None if call.id is None else jsonrpc.encode_result(call.id, value))
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
             return await failed_outcome(call.id, error, http_call, call.method)
@@ -135,7 +135,7 @@ class A2aJsonRpcEndpoint:
             await load_sdk_v0_3()
             from bridge.a2a import v0_3_json
 
-            found = self._operations[version] = v0_3_json.build_json_operations_v0_3(self._peer.conversations)
+            found = self._operations[version] = v0_3_json.build_json_operations_v0_3(self._services.handler)
         return found
 
     async def _refuse_stream(self, call: jsonrpc.JsonRpcRequest, http_call: A2aHttpCall) -> JsonRpcOutcome:

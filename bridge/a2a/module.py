@@ -107,7 +107,7 @@ class A2aModule:
         try:
             async with asyncio.timeout(seconds):
                 # `asyncio.wait` behind it cancels nothing: what ends at the timeout is the wait, and not the tasks.
-                await self._services.conversations.aclose()
+                await self._services.handler.aclose()
         except TimeoutError:
             logger.warning("some tasks are still at work after %g s; they will be shown as interrupted", seconds)
 

@@ -89,14 +89,14 @@ class A2aRequestHandler:
     def __init__(
         self,
         forwarder: Forwarder,
-        gate: A2aAccessCheck,
+        access: A2aAccessCheck,
         store: GrpcTaskStore,
         cards: AgentCardBuilder,
         settings: Settings,
         push: GrpcPushConfigStore | None = None,
     ) -> None:
         self.push_configs = PushConfigOperations(push, self.check_access)
-        self._gate = gate
+        self._access = access
         self._store = store
         self._cards = cards
         self._pending_tasks = PendingTaskBuilder(store)
@@ -166,7 +166,7 @@ class A2aRequestHandler:
         page_size = params.page_size or DEFAULT_PAGE_SIZE
         if params.status and params.status not in SERVER_STATES:
             # No task is ever in such a state. Security: still only known callers get an answer.
-            await self._gate.fetch_access(context.metadata)
+            await self._access.fetch_access(context.metadata)
             return ListTasksResponse(page_size=page_size)
         query = TaskQuery(
             page_size,
@@ -239,7 +239,7 @@ class A2aRequestHandler:
     ) -> AgentCard:
         """Return the agent card with the caller's permissions and limits."""
         await self._check_tenant(context, params)
-        return self._cards.build_extended(context.address, await self._gate.fetch_access(context.metadata))
+        return self._cards.build_extended(context.address, await self._access.fetch_access(context.metadata))
 
     async def _start(
         self,
@@ -301,7 +301,7 @@ class A2aRequestHandler:
             named.append(params.configuration.task_push_notification_config.tenant)
         tenants = {tenant for tenant in named if tenant}
         if tenants:
-            await self._gate.require_own_tenants(tenants, context.metadata)
+            await self._access.require_own_tenants(tenants, context.metadata)
 
 
 def not_cancelable_error(task: Task) -> TaskNotCancelableError:

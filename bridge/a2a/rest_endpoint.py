@@ -89,11 +89,11 @@ CACHE_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class A2aRestEndpoint:
-    """Answer requests below `/a2a/v1`."""
+    """Answers requests below `/a2a/v1`."""
 
-    def __init__(self, peer: A2aServices) -> None:
-        self._peer = peer
-        self._operations = build_json_operations(peer.conversations)
+    def __init__(self, services: A2aServices) -> None:
+        self._services = services
+        self._operations = build_json_operations(services.handler)
 
     def install(self, app: web.Application) -> None:
         """Add the routes of the operations."""
@@ -113,7 +113,7 @@ class A2aRestEndpoint:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             request[METHOD] = name
-            http_call = A2aHttpCall.from_request(request, self._peer)
+            http_call = A2aHttpCall.from_request(request, self._services)
             try:
                 body = await self._read(http_call)
             except CstpError as failure:
@@ -149,11 +149,12 @@ class A2aRestEndpoint:
         """Parse the JSON body; a request without one has an empty object. Raises CstpError and UpstreamError."""
         if not http_call.request.can_read_body:
             return {}
-        return jsonrpc.parse_json(await self._peer.bodies.read(http_call.request, http_call.metadata, ACCEPTED_TYPES))
+        content = await self._services.bodies.read(http_call.request, http_call.metadata, ACCEPTED_TYPES)
+        return jsonrpc.parse_json(content)
 
     async def _answer_unrouted(self, request: web.Request) -> web.StreamResponse:
         """Answer a request for an unknown path or method with an error of this binding."""
-        http_call = A2aHttpCall.from_request(request, self._peer)
+        http_call = A2aHttpCall.from_request(request, self._services)
         allowed = await allowed_methods(request)
         if not allowed:
             return await respond_with_error(http_call, MethodNotFoundError("There is no such resource"), request.path)

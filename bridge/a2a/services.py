@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class A2aServices:
     """The parts that every A2A transport uses."""
 
-    conversations: A2aRequestHandler
-    gate: A2aAccessCheck
+    handler: A2aRequestHandler
+    access: A2aAccessCheck
     bodies: BodyReader
     forwarder: Forwarder
     cards: AgentCardBuilder
@@ -52,13 +52,13 @@ def build_a2a_services(
     """
     methods = contract_methods(settings.disabled_services).values()
     cards = AgentCardBuilder(settings, version, methods, ports, read_signing_key(settings))
-    gate = A2aAccessCheck(AccessCheck(forwarder))
+    access = A2aAccessCheck(AccessCheck(forwarder))
     timeout = settings.server.timeout_seconds
     push = GrpcPushConfigStore(channel, timeout) if settings.a2a.push.enabled else None
-    conversations = A2aRequestHandler(forwarder, gate, GrpcTaskStore(channel, timeout), cards, settings, push)
-    bodies = BodyReader(gate.fetch_access, settings.server)
+    handler = A2aRequestHandler(forwarder, access, GrpcTaskStore(channel, timeout), cards, settings, push)
+    bodies = BodyReader(access.fetch_access, settings.server)
     address = PublicUrlResolver(settings.server)
-    return A2aServices(conversations, gate, bodies, forwarder, cards, address, origins, observer)
+    return A2aServices(handler, access, bodies, forwarder, cards, address, origins, observer)
 
 
 def read_signing_key(settings: Settings) -> SigningKey | None:
