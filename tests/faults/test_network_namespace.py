@@ -1,4 +1,7 @@
-"""A PostgreSQL in a network namespace whose link is taken down: packets vanish, and TCP sends them again."""
+"""A network namespace whose link is taken down: packets vanish, and TCP sends them again.
+
+In it is a PostgreSQL, or somebody who reads events.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +21,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
+from tests.cli.serving import Process
 from tests.databases import PostgresMissing, postgres_server
 from tests.faults.load import forbidden_action
 from tests.faults.postgres_load import loaded
-from tests.faults.serving import write_settings
-from tests.test_kill import METADATA
+from tests.faults.serving import serving, write_settings
+from tests.telemetry.scraping import scrape
+from tests.test_kill import METADATA, TOKEN
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -34,7 +40,17 @@ WRITE_SECONDS = 2
 CALL_SECONDS = 10.0
 ENDED_SECONDS = 60.0
 """Until the system gives up connections whose packets nobody acknowledges, which takes it 25 seconds."""
+VANISHED_SECONDS = 200.0
+"""Until a reader of events that vanished is given up: 120 seconds after the first ping that nobody acknowledges."""
 ESTABLISHED = "01"
+READER = """
+import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": f"Bearer {sys.argv[2]}"})
+with urllib.request.urlopen(request) as events:
+    for line in events:
+        print(line.decode(), end="", flush=True)
+"""
+"""Prints the events of a URL, for a token."""
 
 
 def run_ip(*arguments: str) -> None:
@@ -55,6 +71,16 @@ class Link:
             yield
         finally:
             run_ip("-n", self.name, "link", "set", "far", "up")
+
+    @contextmanager
+    def answering_nothing(self) -> Iterator[None]:
+        """Have packets from the namespace vanish for the length of a block, while the link is up at the other end."""
+        route = ("blackhole", f"{NEAR}/32")
+        run_ip("-n", self.name, "route", "add", *route)
+        try:
+            yield
+        finally:
+            run_ip("-n", self.name, "route", "delete", *route)
 
 
 @pytest.fixture
@@ -104,6 +130,27 @@ def test_a_database_behind_a_dead_link_loses_nothing_and_is_found_again(settings
         with link.being_down():
             wait_until(lambda: not before & connections_to(process.popen.pid), "the connections end", ENDED_SECONDS)
         load.wait_for_progress()
+
+
+def test_a_reader_of_events_that_vanished_watches_no_more(tmp_path: Path, link: Link) -> None:
+    settings = write_settings(tmp_path, metrics={"port": 0}, server={"host": NEAR})
+    with serving(settings, "--bridge", "--insecure") as process:
+        events = process.value("JSON-RPC").replace("/cstp", "/decisions/events")
+        within = ("ip", "netns", "exec", link.name, sys.executable, "-c", READER, events, TOKEN)
+        with subprocess.Popen(within, stdout=subprocess.PIPE) as reader:
+            try:
+                assert reader.stdout is not None
+                assert reader.stdout.readline().startswith(b"id: ")
+                assert watchers_of(process) == 1
+                with link.answering_nothing():
+                    wait_until(lambda: watchers_of(process) == 0, "nobody watches", VANISHED_SECONDS)
+            finally:
+                reader.kill()
+
+
+def watchers_of(process: Process) -> float:
+    """Return how many streams of changes are open."""
+    return scrape(process.value("metrics")).value("cstp_watchers")
 
 
 def assert_refused_in_time(channel: grpc.Channel) -> None:
