@@ -199,7 +199,7 @@ def open_rooms(
     """
     local = reduce_to_local(settings)
     inputs = read_inputs(opened, local, clock, LOCAL_PROCESS)
-    opened.enter_context(DataDirLock(local.data_dir, shared=True, patience=LOCK_WAIT_SECONDS))
+    opened.enter_context(DataDirLock(local.data_dir, shared=True, wait_seconds=LOCK_WAIT_SECONDS))
     shared = open_shared_parts(opened, local, clock, LOCAL_PROCESS, inputs.credentials.live_tokens)
     version = DatabaseVersion(shared.database)
     opened.callback(version.close)

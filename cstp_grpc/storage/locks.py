@@ -17,7 +17,7 @@ class AlreadyRunning(Exception):
     """Another process uses the data folder; the message contains its path, and the process if it is known."""
 
 
-SHARER_PATIENCE: Final = 2.0
+SHARER_WAIT_SECONDS: Final = 2.0
 """Seconds that a lock for one process alone waits for processes that share the folder. Chosen: commands without a
 server take less."""
 RETRY_SECONDS: Final = 0.02
@@ -30,14 +30,14 @@ class DataDirLock:
     """A lock on a data folder that ends with the process holding it, even after a crash.
 
     It is held by one process alone, or by any number that take it `shared`. A child that inherits `fileno()` holds it
-    too: the folder stays locked until both have ended. Whoever has to wait does so for `patience` seconds; by default,
+    too: the folder stays locked until both have ended. Whoever has to wait does so for `wait_seconds`; by default,
     one that wants to be alone waits for those that share, since they are short-lived, and for nothing else.
     """
 
-    def __init__(self, data_dir: Path, *, shared: bool = False, patience: float | None = None) -> None:
+    def __init__(self, data_dir: Path, *, shared: bool = False, wait_seconds: float | None = None) -> None:
         self._data_dir = data_dir
         self._shared = shared
-        self._patience = patience
+        self._wait_seconds = wait_seconds
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -60,21 +60,21 @@ class DataDirLock:
         ends_at = None
         while not try_file_lock(descriptor, fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX):
             if ends_at is None:
-                ends_at = time.monotonic() + self._choose_patience(descriptor)
+                ends_at = time.monotonic() + self._choose_wait(descriptor)
             if time.monotonic() >= ends_at:
                 holder = read_holder(descriptor)
                 by = "another cstp process" if holder is None else f"the cstp process {holder}"
                 raise AlreadyRunning(f"{self._data_dir}: is in use by {by}")
             time.sleep(RETRY_SECONDS)
 
-    def _choose_patience(self, descriptor: int) -> float:
-        if self._patience is not None:
-            return self._patience
+    def _choose_wait(self, descriptor: int) -> float:
+        if self._wait_seconds is not None:
+            return self._wait_seconds
         if self._shared or not try_file_lock(descriptor, fcntl.LOCK_SH):
             return 0.0
         # Those who hold it share it.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-        return SHARER_PATIENCE
+        return SHARER_WAIT_SECONDS
 
     def fileno(self) -> int:
         """Return the descriptor that a child may inherit."""

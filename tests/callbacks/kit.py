@@ -118,8 +118,8 @@ class Kit:
     def dispatcher(self, **given: Any) -> DeliveryDispatcher[Notification]:
         courier = given.pop("courier", self.courier)
         builder = CallbackBuilder(self.store, self.decisions, given.pop("allowed", self.allowed), "house")
-        patience = DeliveryRetryPolicy(timedelta(hours=24), lambda: 1.0)
-        outbox = WebhookOutbox(self.store, builder, courier, self.trail, self.clock, patience, self.agents.__contains__)
+        policy = DeliveryRetryPolicy(timedelta(hours=24), lambda: 1.0)
+        outbox = WebhookOutbox(self.store, builder, courier, self.trail, self.clock, policy, self.agents.__contains__)
         writer = given.pop("writer", self.writer)
         given.setdefault("lease_seconds", LEASE)
         return DeliveryDispatcher("callbacks", outbox, writer, self.clock, logger, "nothing", **given)

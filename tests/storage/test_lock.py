@@ -77,7 +77,7 @@ def test_several_processes_share_a_folder(tmp_path: Path) -> None:
 def test_a_process_that_wants_a_shared_folder_for_itself_waits_and_is_told_who_has_it(tmp_path: Path) -> None:
     with holding_process(SHARE, tmp_path) as process:
         with pytest.raises(AlreadyRunning, match=f"in use by the cstp process {process.pid}"):
-            DataDirLock(tmp_path, patience=0.1).acquire()
+            DataDirLock(tmp_path, wait_seconds=0.1).acquire()
         process.kill()
         with DataDirLock(tmp_path):
             pass
@@ -88,7 +88,7 @@ def test_a_process_that_would_share_a_folder_is_told_who_has_it_alone(tmp_path: 
         with pytest.raises(AlreadyRunning, match=f"in use by the cstp process {process.pid}"):
             DataDirLock(tmp_path, shared=True).acquire()
         process.kill()
-        with DataDirLock(tmp_path, shared=True, patience=10):
+        with DataDirLock(tmp_path, shared=True, wait_seconds=10):
             pass
 
 
