@@ -6,8 +6,8 @@ The operations are found by the rpcs of the A2A service: on messages, as over gR
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -22,9 +22,7 @@ from a2a.types.a2a_pb2 import (
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
-    TaskArtifactUpdateEvent,
     TaskState,
-    TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import (
     ExtensionSupportRequiredError,
@@ -66,10 +64,13 @@ from bridge.a2a.task_store import (
     state_name,
     status_event,
 )
+from bridge.http_request import AUTHORIZATION
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.config import Settings
+from cstp_grpc.contract.call_origin import CERTIFICATE_METADATA_KEY
 from cstp_grpc.contract.json_codec import PROTO_JSON, CodecError, from_json, to_proto_json
-from cstp_grpc.errors import Conflict, FieldViolation
+from cstp_grpc.errors import Conflict, FieldViolation, RateLimited
+from cstp_grpc.stream_limit import StreamLimit
 
 ResultT = TypeVar("ResultT")
 
@@ -79,6 +80,8 @@ CANCEL_SECONDS: Final = 2.0
 """Maximum seconds to wait for a working task, which cannot be canceled. Chosen: most calls end within it."""
 MAX_START_ATTEMPTS: Final = 2
 """Attempts to start a message: after a conflict with the same message at the same time, the second finds its task."""
+CREDENTIAL_KEYS: Final = (AUTHORIZATION, CERTIFICATE_METADATA_KEY)
+"""The metadata that identify a caller."""
 CANCEL_POLL_SECONDS: Final = 0.02
 """Seconds until a task that is about to end is first read again."""
 
@@ -102,6 +105,9 @@ class A2aRequestHandler:
         self._pending_tasks = PendingTaskBuilder(store)
         self._runner = TaskRunner(forwarder, store, settings.server.timeout_seconds)
         self._requires_extension = settings.a2a.require_extension
+        self._subscriptions = StreamLimit(
+            "streams about tasks", settings.a2a.subscriptions_per_caller, "a2a.subscriptions_per_caller"
+        )
 
     async def aclose(self) -> None:
         """Wait for the tasks in progress."""
@@ -132,10 +138,11 @@ class A2aRequestHandler:
         metadata = context.metadata
         begun = await self._start(params, context, self._runner.start)
         if isinstance(begun, StoredTask):
-            yield apply_history_length(begun.task, params.configuration)
+            shown = apply_history_length(begun.task, params.configuration)
             if is_idle(begun.task):
+                yield shown
                 return
-            async with aclosing(self._follow_events(begun, metadata)) as events:
+            async with aclosing(self._stream_task(shown, begun, metadata)) as events:
                 async for event in events:
                     yield event
             return
@@ -227,8 +234,7 @@ class A2aRequestHandler:
         if has_ended(task):
             raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
         self._runner.wait_for_approval(stored, metadata)
-        yield task
-        async with aclosing(self._follow_events(stored, metadata)) as events:
+        async with aclosing(self._stream_task(task, stored, metadata)) as events:
             async for event in events:
                 yield event
 
@@ -276,14 +282,30 @@ class A2aRequestHandler:
                 stored = changed
         return stored
 
-    async def _follow_events(
-        self, stored: StoredTask, metadata: Metadata
-    ) -> AsyncGenerator[TaskArtifactUpdateEvent | TaskStatusUpdateEvent, None]:
-        """Yield the events of a task until it has ended."""
-        async with aclosing(self._runner.follow(stored, metadata)) as changes:
-            async for changed in changes:
-                for event in final_events(changed.task) if is_idle(changed.task) else [status_event(changed.task)]:
-                    yield event
+    async def _stream_task(
+        self, shown: Task, stored: StoredTask, metadata: Metadata
+    ) -> AsyncGenerator[TaskEvent, None]:
+        """Yield a task as it is shown, then its events until it has ended.
+
+        Raises UpstreamError if the caller has too many such streams open.
+        """
+        with self._hold_subscription(metadata):
+            yield shown
+            async with aclosing(self._runner.follow(stored, metadata)) as changes:
+                async for changed in changes:
+                    for event in final_events(changed.task) if is_idle(changed.task) else [status_event(changed.task)]:
+                        yield event
+
+    @contextmanager
+    def _hold_subscription(self, metadata: Metadata) -> Iterator[None]:
+        """Count a stream about a task for the length of a block. Raises UpstreamError if the caller has too many."""
+        caller = tuple(value for name, value in metadata if name in CREDENTIAL_KEYS)
+        with ExitStack() as held:
+            try:
+                held.enter_context(self._subscriptions.hold(caller))
+            except RateLimited as error:
+                raise UpstreamError(error) from error
+            yield
 
     async def check_access(self, context: A2aCallContext, params: Message) -> None:
         """Raise A2AError if a required extension is missing or the call names another tenant than the caller's."""

@@ -136,6 +136,8 @@ class A2aSettings(SettingsSection):
     """True refuses A2A clients that do not activate the CSTP extension."""
     task_days: float = Field(default=30, gt=0, le=3650)
     """How long a task and its conversation are kept after their last change."""
+    subscriptions_per_caller: int = Field(default=100, ge=1)
+    """Streams about tasks that wait, which one token or client certificate may have open at a bridge at once."""
     push: PushSettings = PushSettings()
     """Push notifications."""
 

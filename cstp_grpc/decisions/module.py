@@ -11,7 +11,6 @@ from typing import Final, Protocol
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
 from cstp_grpc.config.settings import StorageSettings
-from cstp_grpc.decisions.export_limit import ExportLimit
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_reader import JournalFeed
 from cstp_grpc.decisions.journal_transaction import CitationNotifier
@@ -45,6 +44,7 @@ from cstp_grpc.server.open_services import INDEX_HEALTH
 from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.background_work import ExpiryTask
 from cstp_grpc.storage.subscriptions import WatchLimits
+from cstp_grpc.stream_limit import StreamLimit
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def build_decisions_module(
         None if shared.deployment.resident else loader,
         shared.observers.searches,
     )
-    exports = ExportLimit(settings.storage.exports_per_agent, "storage.exports_per_agent")
+    exports = StreamLimit("exports", settings.storage.exports_per_agent, "storage.exports_per_agent")
     servicer = JournalService(journal, feed, exports, shared.pools[PoolName.OTHERS].run)
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],

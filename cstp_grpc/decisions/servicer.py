@@ -10,7 +10,6 @@ import grpc
 from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.decisions import messages
-from cstp_grpc.decisions.export_limit import ExportLimit
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_reader import JournalFeed
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportRecord, ImportResult, Links, SourceLinks
@@ -18,6 +17,7 @@ from cstp_grpc.enums import Visibility
 from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.stream_limit import StreamLimit
 
 IMPORT_BATCH = 128
 """Imported records that are embedded and stored together."""
@@ -26,7 +26,7 @@ IMPORT_BATCH = 128
 class JournalService(journal_pb2_grpc.JournalServiceServicer):
     """Serves cstp.v1.JournalService; `run_blocking` runs imports, exports and watches on a thread."""
 
-    def __init__(self, journal: Journal, feed: JournalFeed, exports: ExportLimit, run_blocking: RunBlocking) -> None:
+    def __init__(self, journal: Journal, feed: JournalFeed, exports: StreamLimit, run_blocking: RunBlocking) -> None:
         self._journal = journal
         self._feed = feed
         self._exports = exports

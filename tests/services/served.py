@@ -16,7 +16,6 @@ from google.protobuf.message import Message
 from cstp_grpc.audit.servicer import AuditService
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.caller import Caller, current_caller
-from cstp_grpc.decisions.export_limit import ExportLimit
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.journal_reader import JournalFeed
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
@@ -40,6 +39,7 @@ from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.subscriptions import WatchLimits
 from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.stream_limit import StreamLimit
 from tests.decisions.journals import Clock
 from tests.guardrails.rulebooks import rule, rule_set
 from tests.intents.related import build_related
@@ -130,7 +130,7 @@ class Served:
                 NAME, announcer, search, checks, LIMITS, SHARE_WITH_ALL, queries=lane
             ),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(
-                journal, feed, ExportLimit(1, "here"), asyncio.to_thread
+                journal, feed, StreamLimit("exports", 1, "here"), asyncio.to_thread
             ),
             audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, partial(list_intents, intents)),
         }

@@ -14,6 +14,7 @@ from a2a.utils.errors import (
     A2AError,
 )
 
+from bridge.a2a.call_context import A2aCallContext
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import GrpcTaskStore
 from tests.bridge.a2a.talking import (
@@ -55,8 +56,8 @@ async def has_ended(conversations: A2aRequestHandler, task: Task) -> bool:
     return not await is_in(conversations, task, SUBMITTED, WORKING)
 
 
-async def submitted(store: GrpcTaskStore, seconds: float = TIMEOUT) -> Task:
+async def submitted(store: GrpcTaskStore, seconds: float = TIMEOUT, caller: A2aCallContext = ALICE) -> Task:
     """Return a task that a bridge has kept and died before it began."""
     task = Task(id=str(uuid.uuid4()), context_id="submitted")
     task.status.state = SUBMITTED
-    return (await store.save(task, 0, ALICE.metadata, time_left=seconds)).task
+    return (await store.save(task, 0, caller.metadata, time_left=seconds)).task

@@ -21,6 +21,7 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
+from bridge.a2a.errors import UpstreamError
 from bridge.a2a.task_store import GrpcTaskStore
 from bridge.upstream import open_channel
 from cstp_grpc.config import Settings
@@ -28,6 +29,7 @@ from cstp_grpc.contract.a2a_tasks import INTERRUPTED_TEXT, NOT_STARTED_TEXT
 from tests.bridge.a2a.operation_calls import (
     ALICE,
     AT_ONCE,
+    BOB,
     INTENT,
     events,
     get,
@@ -211,6 +213,26 @@ async def test_a_subscription_tells_every_state_that_it_sees(core: str, wanted: 
         await second.on_cancel_task(CancelTaskRequest(id=other.id), ALICE)
         (end,) = await events(followed)
         assert end.status.state == CANCELED
+
+
+@asynchronous
+async def test_a_caller_may_have_so_many_subscriptions_open(core: str, wanted: Settings) -> None:
+    limited = wanted.model_copy(update={"a2a": wanted.a2a.model_copy(update={"subscriptions_per_caller": 1})})
+    async with conversing(core, limited) as talk, open_channel(core) as channel:
+        store = GrpcTaskStore(channel, TIMEOUT)
+        requested = SubscribeToTaskRequest(id=(await submitted(store)).id)
+        first = talk.on_subscribe_to_task(requested, ALICE)
+        await anext(first)
+        with pytest.raises(UpstreamError, match=r"a2a\.subscriptions_per_caller") as refused:
+            await anext(talk.on_subscribe_to_task(requested, ALICE))
+        assert refused.value.failure.reason == "RATE_LIMITED"
+        other = talk.on_subscribe_to_task(SubscribeToTaskRequest(id=(await submitted(store, caller=BOB)).id), BOB)
+        assert isinstance(await anext(other), Task)
+        await other.aclose()
+        await first.aclose()
+        again = talk.on_subscribe_to_task(requested, ALICE)
+        assert isinstance(await anext(again), Task)
+        await again.aclose()
 
 
 @pytest.mark.parametrize(("state", "text"), [(SUBMITTED, NOT_STARTED_TEXT), (WORKING, INTERRUPTED_TEXT)])
