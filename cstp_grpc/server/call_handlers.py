@@ -193,7 +193,7 @@ class CallHandlers(grpc.GenericRpcHandler):
                     await context.send_initial_metadata(((REQUEST_ID_KEY, call.request_id),))
                     async for answer in answers:
                         require_valid_credential(call)
-                        await context.write(serialize_message(answer))
+                        await send_answer(context, answer)
         except asyncio.CancelledError as error:
             self._end_cancelled(call, error)
             raise
@@ -355,3 +355,12 @@ def parse_message(decode: Callable[[bytes], T], data: bytes) -> T:
 def serialize_message(message: Message) -> bytes:
     """Serialize a message, with map entries in a fixed order, so that equal responses have equal bytes."""
     return message.SerializeToString(deterministic=True)
+
+
+async def send_answer(context: Context, answer: Message) -> None:
+    """Send an answer of a stream, waiting until its caller reads. Raises CancelledError if the caller is gone."""
+    try:
+        await context.write(serialize_message(answer))
+    except grpc.aio.InternalError as error:
+        # A connection that ends fails the write that waits for it, before gRPC cancels the call.
+        raise asyncio.CancelledError from error

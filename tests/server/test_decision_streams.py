@@ -42,20 +42,21 @@ def test_an_export_has_own_decisions_whole_and_shared_ones_without_private_parts
         assert {item.id for item in alice.export_decisions()} == {hidden.id, shared.id}
 
 
-def test_exports_of_an_agent_are_bounded(tmp_path: Path) -> None:
+def test_exports_of_an_agent_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         running(settings(tmp_path, storage={"exports_per_agent": 1})) as app,
         clients(app, "alice", "bob") as (alice, bob),
     ):
         long = alice.record_decision("Long", context="why " * 40_000, visibility="shared")
         with unread_export(app.port, TOKENS["alice"]):
-            with pytest.raises(RateLimited, match="the limit of an agent is 1") as caught:
+            with pytest.raises(RateLimited, match="the limit of a caller is 1") as caught:
                 list(alice.export_decisions())
             assert caught.value.metadata["limit"] == "1"
             assert [decision.id for decision in bob.export_decisions()] == [long.id]
         wait_until(lambda: can_export(alice), "the export that was left made room")
         # One that has ended makes room, too.
         assert [decision.id for decision in alice.export_decisions()] == [long.id]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], "a caller that leaves is no error"
 
 
 @contextmanager
