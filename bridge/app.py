@@ -181,7 +181,7 @@ async def run_bridge(
     async with (
         record_upstream_calls(settings) as interceptors,
         open_channel(upstream.target, upstream.ca_file, upstream.client_certificate, interceptors) as channel,
-        metrics.serve(settings.metrics, channel, inner_metrics_port) if metrics else nullcontext(None) as metrics_url,
+        metrics.serve(settings.metrics, inner_metrics_port) if metrics else nullcontext(None) as metrics_url,
     ):
         forwarder = Forwarder(channel, contract_methods(settings.disabled_services), settings.server.timeout_seconds)
         a2a: A2aModule | None = None

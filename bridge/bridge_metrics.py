@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -51,11 +50,6 @@ class BridgeMetrics:
             ("surface", "reason"),
             registry=self.registry,
         )
-        self._connections = Counter(
-            "cstp_bridge_upstream_connections",
-            "How often the bridge was connected to the server, at first or again.",
-            registry=self.registry,
-        )
         # `labels` takes as long as observing. Surfaces, methods and classes are few.
         self._children: dict[tuple[str, str, int], Histogram] = {}
         self._grpc_calls = 0
@@ -86,10 +80,8 @@ class BridgeMetrics:
             self._observe(surface, method, status, failures, time.perf_counter() - started)
 
     @asynccontextmanager
-    async def serve(
-        self, settings: MetricsSettings, channel: grpc.aio.Channel, inner_port: int | None
-    ) -> AsyncIterator[str]:
-        """Serve the metrics for the length of a block and yield their URL; `channel` is that to the server.
+    async def serve(self, settings: MetricsSettings, inner_port: int | None) -> AsyncIterator[str]:
+        """Serve the metrics for the length of a block and yield their URL.
 
         `inner_port` is where a supervisor asks for them, in place of the configured port. Raises ConfigError and
         CannotListen.
@@ -98,13 +90,10 @@ class BridgeMetrics:
         number = settings.bridge_port if inner_port is None else inner_port
         port = MetricsPort(number, PORT_SETTING, is_inner=inner_port is not None)
         endpoint = MetricsEndpoint(ExposedRegistry(self.registry), settings, port)
-        watching = asyncio.create_task(self._count_connections(channel))
         try:
             await endpoint.start()
             yield endpoint.url
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
             await endpoint.stop()
 
     def add_measures(self, listener: HttpListener, channel: grpc.aio.Channel) -> None:
@@ -133,15 +122,6 @@ class BridgeMetrics:
             ),
         ]
         self.registry.register(MeasureCollector(measures))
-
-    async def _count_connections(self, channel: grpc.aio.Channel) -> None:
-        """Count each time that the channel is connected, until this is cancelled."""
-        state = channel.get_state()
-        while True:
-            if state is grpc.ChannelConnectivity.READY:
-                self._connections.inc()
-            await channel.wait_for_state_change(state)
-            state = channel.get_state()
 
     def _surface(self, path: str) -> Surface:
         found = self._surface_of_path.get(path)
