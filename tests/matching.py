@@ -56,7 +56,8 @@ def differences(expected: Any, actual: Any, path: str = "result", *, exact: bool
         for index, (wanted, found) in enumerate(zip(expected, actual, strict=False)):
             yield from differences(wanted, found, f"{path}[{index}]", exact=exact)
     elif isinstance(expected, float) and isinstance(actual, int | float):
-        if not math.isclose(expected, actual, abs_tol=1e-9):
+        # Similarities have the precision of float32, whose last digit depends on the processor.
+        if not math.isclose(expected, actual, rel_tol=1e-6, abs_tol=1e-9):
             yield f"{path}: {actual!r} is not {expected!r}"
     elif expected != actual or isinstance(expected, bool) != isinstance(actual, bool):
         yield f"{path}: {actual!r} is not {expected!r}"
