@@ -21,7 +21,16 @@ from pydantic import SecretStr
 
 from cstp_grpc import config
 from tests.case_setup import PROJECT, Caller, settings_of, write_project
-from tests.harness import TOKENS, GrpcCaller, HttpAnswer, JsonRpcCaller, Outcome, bridging, running
+from tests.harness import (
+    TOKENS,
+    GrpcCaller,
+    HttpAnswer,
+    JsonRpcCaller,
+    Outcome,
+    bridging,
+    running,
+    running_workers,
+)
 
 Case = dict[str, Any]
 
@@ -136,35 +145,58 @@ class RunCaller:
 
 
 class CaseServers:
-    """Runs the server that a run needs, with a bridge if a run calls one, and keeps it until a run needs another."""
+    """Runs the server that a run needs, with a bridge if a run calls one, and keeps it until a run needs another.
 
-    def __init__(self, runs: Sequence[CaseRun], folder: Path) -> None:
+    With several `workers`, these share the data folder, and the bridge calls them in turn.
+    """
+
+    def __init__(self, runs: Sequence[CaseRun], folder: Path, workers: int = 1) -> None:
         self._runs = runs
         self._folder = folder
+        self._workers = workers
         self._opened = ExitStack()
         self._server: str | None = None
         self._names: frozenset[str] = frozenset()
-        self._callers: dict[str, GrpcCaller | JsonRpcCaller] = {}
+        self._grpc: list[GrpcCaller] = []
+        self._bridge: JsonRpcCaller | None = None
 
     def caller(self, run: CaseRun) -> RunCaller:
         """Return the caller of a run, which may be used once."""
-        if run.server != self._server:
-            self.close()
-            self._start(run.server)
-        return RunCaller(self._callers[run.transport], run.ending, self._names)
+        return self.bridge_caller(run) or self.worker_callers(run)[0]
+
+    def worker_callers(self, run: CaseRun) -> list[RunCaller]:
+        """Return the callers of a run over gRPC, one for each worker."""
+        self._switch_to(run.server)
+        return [RunCaller(caller, run.ending, self._names) for caller in self._grpc]
+
+    def bridge_caller(self, run: CaseRun) -> RunCaller | None:
+        """Return the caller of a run over JSON-RPC, or None if the run is about gRPC."""
+        self._switch_to(run.server)
+        if run.transport != "jsonrpc":
+            return None
+        assert self._bridge is not None
+        return RunCaller(self._bridge, run.ending, self._names)
 
     def close(self) -> None:
         """Stop the server."""
         self._opened.close()
         self._server = None
 
-    def _start(self, server: str) -> None:
+    def _switch_to(self, server: str) -> None:
+        if server == self._server:
+            return
+        self.close()
         data_dir = Path(tempfile.mkdtemp(dir=self._folder))
         runs = [run for run in self._runs if run.server == server]
         wanted = shared_settings(runs, data_dir)
-        app = self._opened.enter_context(running(wanted))
-        self._callers = {"grpc": self._opened.enter_context(closing(GrpcCaller(app.target)))}
+        open_block = self._opened.enter_context
+        apps = (
+            open_block(running_workers(wanted, self._workers)) if self._workers > 1 else [open_block(running(wanted))]
+        )
+        targets = [app.target for app in apps]
+        self._grpc = [open_block(closing(GrpcCaller(target))) for target in targets]
+        self._bridge = None
         if any(run.transport == "jsonrpc" for run in runs):
-            self._callers["jsonrpc"] = JsonRpcCaller(self._opened.enter_context(bridging(wanted, app.target)))
+            self._bridge = JsonRpcCaller(open_block(bridging(wanted, ",".join(targets))))
         self._names = frozenset({PROJECT, *(token.name for token in settings_of(runs[0].case, data_dir).auth.tokens)})
         self._server = server

@@ -12,20 +12,19 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
 from cstp_grpc.contract.methods import contract_methods
-from tests.case_servers import Case, CaseRun, CaseServers, assign_servers, read_case, shared_settings
+from tests.case_servers import Case, CaseRun, CaseServers, RunCaller, assign_servers, read_case, setting_of
 from tests.case_setup import CASES, insert_ids, plain, prepare, settings_of, token_of
-from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, running, running_workers
+from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, running
 from tests.matching import differences
 from tests.waiting import wait_until
 
@@ -141,11 +140,10 @@ class WorkersCaller:
     Searches of the others find what was recorded a moment later, so that all are asked for it before the next call.
     """
 
-    def __init__(self, targets: list[str], bridge: str | None) -> None:
-        self._workers = [GrpcCaller(target) for target in targets]
-        self._bridge = JsonRpcCaller(bridge) if bridge else None
-        self._turns = itertools.cycle(self._workers)
-        self.name = "jsonrpc" if bridge else "grpc"
+    def __init__(self, workers: Sequence[RunCaller], bridge: RunCaller | None) -> None:
+        self._workers = workers
+        self._bridge = bridge
+        self._turns = itertools.cycle(workers)
 
     def call(self, method: str, params: Mapping[str, Any], token: str | None = TOKENS["alice"]) -> Outcome:
         caller = self._bridge or next(self._turns)
@@ -157,27 +155,36 @@ class WorkersCaller:
                 assert found.reason is None, found
         return outcome
 
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
+
+def choose_workers_runs(runs: Sequence[CaseRun]) -> list[CaseRun]:
+    """Return one run for each kind of answer and transport, of those whose settings most runs have."""
+    users = Counter(map(setting_of, runs))
+    chosen: dict[tuple[str, str, str], CaseRun] = {}
+    for run in sorted(runs, key=lambda run: -users[setting_of(run)]):
+        chosen.setdefault((*kind_of_answer(run), run.transport), run)
+    return assign_servers(chosen.values())
+
+
+WORKERS_RUNS = choose_workers_runs(RUNS)
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseServers]:
+    with closing(CaseServers(WORKERS_RUNS, tmp_path_factory.mktemp("workers"), WORKERS)) as workers:
+        yield workers
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_case_with_workers(run: CaseRun, tmp_path: Path) -> None:
-    case = run.case
-    wanted = shared_settings([replace(run, ending="")], tmp_path)
-    with ExitStack() as opened:
-        targets = [app.target for app in opened.enter_context(running_workers(wanted, WORKERS))]
-        url = opened.enter_context(bridging(wanted, ",".join(targets))) if run.transport == "jsonrpc" else None
-        caller = opened.enter_context(closing(WorkersCaller(targets, url)))
-        case = insert_ids(case, prepare(case, caller))
-        ask = partial(caller.call, case["call"], plain(case.get("params", {})), token_of(case))
-        outcome = ask()
-        if any(step["call"] in INTENT_CALLS for step in case.get("before", ())) and not is_expected(case, outcome):
-            # Other workers are notified of intents a moment after their commit.
-            wait_until(lambda: is_expected(case, ask()), "all workers know the intents")
-            return
+@pytest.mark.parametrize("run", WORKERS_RUNS, ids=lambda run: run.name)
+def test_case_with_workers(run: CaseRun, workers: CaseServers) -> None:
+    caller = WorkersCaller(workers.worker_callers(run), workers.bridge_caller(run))
+    case = insert_ids(run.case, prepare(run.case, caller))
+    ask = partial(caller.call, case["call"], plain(case.get("params", {})), token_of(case))
+    outcome = ask()
+    if any(step["call"] in INTENT_CALLS for step in case.get("before", ())) and not is_expected(case, outcome):
+        # Other workers are notified of intents a moment after their commit.
+        wait_until(lambda: is_expected(case, ask()), "all workers know the intents")
+        return
     judge(case, outcome)
 
 
