@@ -212,6 +212,8 @@ class Reader:
 
     def _parameter(self, field: FieldDescriptor) -> Parameter:
         element = self._element(field)
+        if field.message_type is not None and field.message_type.full_name not in WELL_KNOWN:
+            element = f"{element} | Fields"
         required = self._is_required(field)
         if field.is_repeated:
             annotation, default = f"Sequence[{element}]", "()"
@@ -296,7 +298,7 @@ def render_calls_module(rpcs: list[Rpc], imports: str) -> str:
     """Return the module of functions that describe calls."""
     functions = "".join(f"\n\n{render_call_function(rpc)}" for rpc in rpcs)
     doc = '"""What every call of the contract is, as `cstp_grpc.contract.calls` writes it."""'
-    return render_head(doc, ("UnaryCall", "Json", "PagedCall", "UploadCall", "WatchCall"), imports, functions)
+    return render_head(doc, ("Fields", "UnaryCall", "Json", "PagedCall", "UploadCall", "WatchCall"), imports, functions)
 
 
 def render_call_function(rpc: Rpc) -> str:
@@ -314,7 +316,7 @@ def render_methods_module(rpcs: list[Rpc], imports: str, prefix: str) -> str:
     )
     where = " in an event loop" if prefix else ""
     doc = f'"""A method for every call of the contract{where}; each raises CstpError."""'
-    return render_head(doc, (f"{prefix}CallExecutor", "Json", "OnFailure"), imports, classes)
+    return render_head(doc, (f"{prefix}CallExecutor", "Fields", "Json", "OnFailure"), imports, classes)
 
 
 def render_methods_class(group: str, rpcs: list[Rpc], prefix: str) -> str:
@@ -350,7 +352,7 @@ def around_call(rpc: Rpc, prefix: str) -> list[Parameter]:
             timeout,
         ]
     if rpc.kind == "UploadCall":
-        of = rpc.types[0]
+        of = f"{rpc.types[0]} | Fields"
         iterable = f"Iterable[{of}] | AsyncIterable[{of}]" if prefix else f"Iterable[{of}]"
         return [
             Parameter("requests", iterable, "", positional=True, comment="What is sent."),

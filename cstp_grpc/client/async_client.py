@@ -19,6 +19,7 @@ from cstp_grpc.client.call_steps import (
     WatchCursor,
     advance_page,
     build_request,
+    build_upload_request,
     call_timeout,
     check_identity,
     is_retry_safe,
@@ -40,7 +41,7 @@ from cstp_grpc.client.grpc_transport import (
 )
 from cstp_grpc.client.retry import DEFAULT_RETRIES, AsyncRetrier, RetryPolicy
 from cstp_grpc.client.tls import channel_credentials, require_tls
-from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
+from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.errors import CstpError, InternalError, InvalidArgument
@@ -291,13 +292,20 @@ class AsyncTransportCallExecutor:
             await self._retrier.sleep(pause, left())
 
     async def upload(
-        self, upload: UploadCall[R, T], requests: Iterable[R] | AsyncIterable[R], *, batch: int, timeout: float | None
+        self,
+        upload: UploadCall[R, T],
+        requests: Iterable[R | Fields] | AsyncIterable[R | Fields],
+        *,
+        batch: int,
+        timeout: float | None,
     ) -> AsyncIterator[T]:
         """Send requests in batches and yield the items of the responses; `timeout` applies to each batch."""
         require_batch_size(batch)
         method = method_of_call(upload)
         limit = call_timeout(method, timeout, self._timeout)
-        async for sent in split_batches(requests, batch):
+        positions = itertools.count()
+        async for requested in split_batches(requests, batch):
+            sent = [build_upload_request(method, each, next(positions)) for each in requested]
             attempt = functools.partial(self._transport.send, method, sent)
             answer = await self._retrier.run(attempt, limit, repeatable=method.idempotent)
             for item in response_field(answer, upload.items):

@@ -6,13 +6,13 @@ import functools
 import math
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from google.protobuf.message import Message
 
 from cstp_grpc.client.folder_target import is_folder_target
 from cstp_grpc.client.retry import RetryTimer, is_transient_failure
-from cstp_grpc.contract.calls import PagedCall, UnaryCall, UploadCall, WatchCall
+from cstp_grpc.contract.calls import Fields, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.methods import RpcMethod, method_by_name, service_config
 from cstp_grpc.contract.proto_values import build_message
 from cstp_grpc.errors import CstpError, InvalidArgument, MethodNotFound, QueryFailed
@@ -46,6 +46,13 @@ def method_of_call(described: UnaryCall[Any] | PagedCall[Any] | WatchCall[Any] |
 def build_request(described: UnaryCall[Any] | PagedCall[Any] | WatchCall[Any]) -> Any:
     """Build the request of a described call. Raises InvalidArgument."""
     return build_message(method_of_call(described).request, described.values)
+
+
+def build_upload_request(method: RpcMethod, request: object, position: int) -> Message:
+    """Return a request of an upload, built from a mapping unless it is a message. Raises InvalidArgument."""
+    if isinstance(request, method.request):
+        return request
+    return build_message(method.request, cast(Fields, request), f"requests[{position}]")
 
 
 def response_field(answer: Message, field: str) -> Any:

@@ -17,6 +17,7 @@ from cstp_grpc.client.call_steps import (
     WatchCursor,
     advance_page,
     build_request,
+    build_upload_request,
     call_timeout,
     check_identity,
     is_retry_safe,
@@ -31,7 +32,7 @@ from cstp_grpc.client.folder_target import is_folder_target
 from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport, target_scheme
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
 from cstp_grpc.client.tls import require_tls
-from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
+from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.errors import CstpError
 from cstp_grpc.extras import require_extra
@@ -108,13 +109,13 @@ class TransportCallExecutor:
             self._retrier.sleep(pause, left())
 
     def upload(
-        self, upload: UploadCall[R, T], requests: Iterable[R], *, batch: int, timeout: float | None
+        self, upload: UploadCall[R, T], requests: Iterable[R | Fields], *, batch: int, timeout: float | None
     ) -> Iterator[T]:
         """Send requests in batches and yield the items of the responses; `timeout` applies to each batch."""
         require_batch_size(batch)
         method = method_of_call(upload)
         limit = call_timeout(method, timeout, self._timeout)
-        remaining = iter(cast(Iterable[Message], requests))
+        remaining = (build_upload_request(method, each, position) for position, each in enumerate(requests))
         # A list and no generator: a retry sends the same batch again.
         while sent := list(itertools.islice(remaining, batch)):
             attempt = functools.partial(self._transport.send, method, sent)

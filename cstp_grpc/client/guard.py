@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, o
 
 from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.cstp_client import CstpClient
-from cstp_grpc.contract.calls import Json, UnaryCall
+from cstp_grpc.contract.calls import Fields, Json, UnaryCall
 from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import PermissionDenied
@@ -115,7 +115,7 @@ class GuardOptions(TypedDict, total=False):
     """The project that contains `paths`."""
     paths: Sequence[str]
     """The files and folders that the action touches."""
-    agent: types_pb2.AgentInfo
+    agent: types_pb2.AgentInfo | Fields
     """The agent's claimed identity."""
     scope: str
     """Who evaluates the action: local or federated."""

@@ -28,6 +28,9 @@ R = TypeVar("R")
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 """A value that can be written as JSON."""
 
+Fields = Mapping[str, Any]
+"""The fields of a message by name, in the place of the message."""
+
 OnFailure = Callable[[CstpError, float], None]
 """Called with a failure and the seconds until the next attempt."""
 
@@ -96,7 +99,7 @@ class CallExecutor(Protocol):
         """Yield items as they arrive, for `timeout` seconds in total."""
 
     def upload(
-        self, upload: UploadCall[R, T], requests: Iterable[R], *, batch: int, timeout: float | None
+        self, upload: UploadCall[R, T], requests: Iterable[R | Fields], *, batch: int, timeout: float | None
     ) -> Iterator[T]:
         """Send requests in batches and yield the items of the responses; `timeout` applies to each batch."""
 
@@ -116,6 +119,11 @@ class AsyncCallExecutor(Protocol):
         """Yield items as they arrive, for `timeout` seconds in total."""
 
     def upload(
-        self, upload: UploadCall[R, T], requests: Iterable[R] | AsyncIterable[R], *, batch: int, timeout: float | None
+        self,
+        upload: UploadCall[R, T],
+        requests: Iterable[R | Fields] | AsyncIterable[R | Fields],
+        *,
+        batch: int,
+        timeout: float | None,
     ) -> AsyncIterator[T]:
         """Send requests in batches and yield the items of the responses; `timeout` applies to each batch."""

@@ -5,7 +5,9 @@ The words of enums, aware datetimes and JSON objects stand for enums, Timestamps
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import difflib
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
@@ -15,7 +17,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from cstp_grpc.contract.calls import Json
-from cstp_grpc.contract.json_scalars import ROUNDED_INTEGER_TEXT
+from cstp_grpc.contract.json_scalars import ROUNDED_INTEGER_TEXT, InvalidValue, scalar_codec
 from cstp_grpc.contract.json_values import find_rounded_integer
 from cstp_grpc.enums import ApprovalStatus, DecisionStatus, Outcome, PeerStatus, Severity, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument
@@ -164,65 +166,102 @@ def decision_filters(
     return build_message(types_pb2.DecisionFilters, values)
 
 
-def build_message(kind: type[MessageT], values: Mapping[str, Any]) -> MessageT:
+def build_message(kind: type[MessageT], values: Mapping[str, Any], path: str = "") -> MessageT:
     """Build a message from plain values by field name; None omits a field.
 
     Enums are words, timestamps aware datetimes, field masks names, JSON objects mappings; other messages are messages,
-    or mappings of their fields. Raises InvalidArgument and TypeError.
+    or mappings of their fields. `path` is the prefix of fields in errors. Raises InvalidArgument.
     """
     message = kind()
-    set_fields(message, values)
+    set_fields(message, values, path)
     return message
 
 
-def set_fields(message: Message, values: Mapping[str, Any]) -> None:
-    """Set the fields of a message."""
-    fields = cast(Descriptor, message.DESCRIPTOR).fields_by_name
+def set_fields(message: Message, values: Any, path: str) -> None:
+    """Set the fields of the message at a path. Raises InvalidArgument."""
+    descriptor = cast(Descriptor, message.DESCRIPTOR)
+    if not isinstance(values, Mapping):
+        raise InvalidArgument.field(path, f"must be a {descriptor.name} or a mapping of its fields")
+    fields = descriptor.fields_by_name
     for name, value in values.items():
+        where = f"{path}.{name}" if path else str(name)
+        field = fields.get(str(name))
+        if field is None:
+            close = difflib.get_close_matches(str(name), fields.keys(), 1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(fields)}"
+            raise InvalidArgument.field(where, f"is unknown; {hint}")
         if value is None:
             continue
-        field = fields[name]
         if field.is_repeated:
-            getattr(message, name).extend(
-                [enum_number(field.enum_type, item, name) if field.enum_type else item for item in value]
-            )
+            extend_field(message, field, value, where)
         elif field.message_type:
-            set_message_field(field, getattr(message, name), value)
+            set_message(getattr(message, name), value, where)
         else:
-            setattr(message, name, enum_number(field.enum_type, value, name) if field.enum_type else value)
+            set_scalar(functools.partial(setattr, message, name), field, value, where)
 
 
-def set_message_field(field: FieldDescriptor, message: Message, value: Any) -> None:
-    """Set a message field."""
+def extend_field(message: Message, field: FieldDescriptor, values: Any, path: str) -> None:
+    """Append values to a repeated field. Raises InvalidArgument."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise InvalidArgument.field(path, "must be a list")
+    container = getattr(message, field.name)
+    for position, value in enumerate(values):
+        if field.message_type:
+            set_message(container.add(), value, f"{path}[{position}]")
+        else:
+            set_scalar(container.append, field, value, f"{path}[{position}]")
+
+
+def set_scalar(store: Callable[[Any], None], field: FieldDescriptor, value: Any, path: str) -> None:
+    """Store a scalar or the number of an enum word. Raises InvalidArgument."""
+    if field.enum_type:
+        value = enum_number(field.enum_type, value, path)
+    try:
+        store(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument.field(path, describe_invalid_scalar(field, value)) from error
+
+
+def describe_invalid_scalar(field: FieldDescriptor, value: object) -> str:
+    """Return the reason why protobuf rejects a scalar."""
+    try:
+        scalar_codec(field).parse(value)
+    except InvalidValue as refusal:
+        return str(refusal)
+    return f"must not be a {type(value).__name__}"
+
+
+def set_message(message: Message, value: Any, path: str) -> None:
+    """Set a message. Raises InvalidArgument."""
     # An empty mapping makes the field present, as one that is not given does not.
     message.SetInParent()
-    if isinstance(value, Message):
+    if isinstance(value, Message) and value.DESCRIPTOR is message.DESCRIPTOR:
         message.CopyFrom(value)
     elif isinstance(message, timestamp_pb2.Timestamp):
-        set_timestamp(message, value, field.name)
+        set_timestamp(message, value, path)
     elif isinstance(message, field_mask_pb2.FieldMask):
-        message.paths.extend(value)
+        extend_field(message, message.DESCRIPTOR.fields_by_name["paths"], value, path)
     elif isinstance(message, struct_pb2.Struct):
-        set_json_object(message, value, field.name)
+        set_json_object(message, value, path)
     else:
-        set_fields(message, value)
+        set_fields(message, value, path)
 
 
-def enum_number(enum: EnumDescriptor, word: str, field: str) -> int:
+def enum_number(enum: EnumDescriptor, word: Any, field: str) -> int:
     """Return the number of an enum word of the contract. Raises InvalidArgument."""
     unspecified = enum.values_by_number[0].name
     prefix = unspecified.removesuffix("UNSPECIFIED")
-    found = enum.values_by_name.get(prefix + word.upper())
+    found = enum.values_by_name.get(prefix + str(word).upper())
     if found is None or found.number == 0:
         words = (name.removeprefix(prefix).lower() for name in enum.values_by_name if name != unspecified)
         raise InvalidArgument.field(field, f"{word!r} is not one of {', '.join(words)}")
     return found.number
 
 
-def set_timestamp(message: timestamp_pb2.Timestamp, moment: datetime, field: str) -> None:
-    """Set a Timestamp. Raises InvalidArgument if the datetime is naive."""
-    if moment.tzinfo is None:
-        raise InvalidArgument.field(field, "needs a time zone")
+def set_timestamp(message: timestamp_pb2.Timestamp, moment: Any, field: str) -> None:
+    """Set a Timestamp. Raises InvalidArgument unless it is a datetime with a time zone."""
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise InvalidArgument.field(field, "must be a datetime with a time zone")
     message.FromDatetime(moment)
 
 

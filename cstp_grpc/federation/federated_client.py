@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from google.protobuf.message import Message
 
 from cstp_grpc.client.call_steps import build_request, method_of_call, with_idempotency_key
-from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
+from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
 from cstp_grpc.enums import UNREACHABLE_GUARDRAIL, Severity
 from cstp_grpc.errors import InvalidArgument, MethodNotFound
 from cstp_grpc.extras import require_extra
@@ -127,7 +127,7 @@ class FederatedCallExecutor:
     def upload(
         self,
         upload: UploadCall[R, T],
-        requests: Iterable[R],  # noqa: ARG002
+        requests: Iterable[R | Fields],  # noqa: ARG002
         *,
         batch: int,  # noqa: ARG002
         timeout: float | None,  # noqa: ARG002

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cstp_grpc.contract.calls import UnaryCall, Json, PagedCall, UploadCall, WatchCall
+from cstp_grpc.contract.calls import Fields, UnaryCall, Json, PagedCall, UploadCall, WatchCall
 
 if TYPE_CHECKING:
     from cstp_grpc.gen.cstp.v1 import access_pb2, admin_pb2, approvals_pb2, audit_pb2, calibration_pb2, cstp_pb2, erasure_pb2, guardrails_pb2, intents_pb2, journal_pb2, pre_actions_pb2, session_context_pb2, types_pb2
@@ -196,7 +196,7 @@ def announce_intent(
     category: str | None = None,
     stakes: str | None = None,
     confidence: float | None = None,
-    agent: types_pb2.AgentInfo | None = None,
+    agent: types_pb2.AgentInfo | Fields | None = None,
     correlation_id: str | None = None,
     metadata: Mapping[str, Json] | None = None,
     project: str | None = None,
@@ -231,11 +231,11 @@ def announce_intent(
 def query_decisions(
     query: str,
     *,
-    filters: types_pb2.DecisionFilters | None = None,
+    filters: types_pb2.DecisionFilters | Fields | None = None,
     limit: int | None = None,
     min_score: float | None = None,
     include_reasons: bool = False,
-    agent: types_pb2.AgentInfo | None = None,
+    agent: types_pb2.AgentInfo | Fields | None = None,
     scope: str | None = None,
     agents: Sequence[str] = (),
     min_journal_revision: str | None = None,
@@ -265,7 +265,7 @@ def check_guardrails(
     confidence: float | None = None,
     context: Mapping[str, Json] | None = None,
     project: str | None = None,
-    agent: types_pb2.AgentInfo | None = None,
+    agent: types_pb2.AgentInfo | Fields | None = None,
     scope: str | None = None,
     agents: Sequence[str] = (),
 ) -> UnaryCall[cstp_pb2.CheckGuardrailsResponse]:
@@ -378,7 +378,7 @@ def list_intents(
 
 def get_calibration(
     *,
-    filters: types_pb2.DecisionFilters | None = None,
+    filters: types_pb2.DecisionFilters | Fields | None = None,
     all_agents: bool = False,
     group_by: Sequence[str] = (),
 ) -> UnaryCall[calibration_pb2.GetCalibrationResponse]:
@@ -395,7 +395,7 @@ def get_calibration(
 
 def get_patterns(
     *,
-    filters: types_pb2.DecisionFilters | None = None,
+    filters: types_pb2.DecisionFilters | Fields | None = None,
     all_agents: bool = False,
     limit: int = 0,
 ) -> UnaryCall[calibration_pb2.GetPatternsResponse]:
@@ -479,7 +479,7 @@ def batch_check_guardrails(
     confidence: float | None = None,
     context: Mapping[str, Json] | None = None,
     project: str | None = None,
-    agent: types_pb2.AgentInfo | None = None,
+    agent: types_pb2.AgentInfo | Fields | None = None,
 ) -> UnaryCall[guardrails_pb2.BatchCheckGuardrailsResponse]:
     """Describe batchCheckGuardrails of cstp.v1.GuardrailService."""
     return UnaryCall(
@@ -510,12 +510,12 @@ def record_decision(
     outcome: str | None = None,
     date: datetime | None = None,
     notes: str | None = None,
-    reasons: Sequence[journal_pb2.Reason] = (),
+    reasons: Sequence[journal_pb2.Reason | Fields] = (),
     tags: Sequence[str] = (),
     project: str | None = None,
     visibility: str | None = None,
     review_by: datetime | None = None,
-    links: journal_pb2.Links | None = None,
+    links: journal_pb2.Links | Fields | None = None,
 ) -> UnaryCall[journal_pb2.Decision]:
     """Describe recordDecision of cstp.v1.JournalService."""
     return UnaryCall(
@@ -552,7 +552,7 @@ def get_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
 def list_decisions(
     *,
     page_size: int = 0,
-    filters: types_pb2.DecisionFilters | None = None,
+    filters: types_pb2.DecisionFilters | Fields | None = None,
     review_due: bool = False,
 ) -> PagedCall[journal_pb2.Decision]:
     """Describe listDecisions of cstp.v1.JournalService."""
@@ -597,7 +597,7 @@ def update_decision(
     confidence: float | None = None,
     status: str | None = None,
     date: datetime | None = None,
-    reasons: Sequence[journal_pb2.Reason] = (),
+    reasons: Sequence[journal_pb2.Reason | Fields] = (),
     tags: Sequence[str] = (),
     project: str | None = None,
     review_by: datetime | None = None,
@@ -637,8 +637,8 @@ def delete_decision(id: str) -> UnaryCall[journal_pb2.DeleteDecisionResponse]:
 def link_decisions(
     id: str,
     *,
-    add: journal_pb2.Links | None = None,
-    remove: journal_pb2.Links | None = None,
+    add: journal_pb2.Links | Fields | None = None,
+    remove: journal_pb2.Links | Fields | None = None,
 ) -> UnaryCall[journal_pb2.Decision]:
     """Describe linkDecisions of cstp.v1.JournalService."""
     return UnaryCall("cstp.linkDecisions", {"id": id, "add": add, "remove": remove}, "decision")
@@ -656,7 +656,7 @@ def get_decision_graph(
 
 def find_duplicate_decisions(
     *,
-    filters: types_pb2.DecisionFilters | None = None,
+    filters: types_pb2.DecisionFilters | Fields | None = None,
     min_similarity: float | None = None,
     limit: int = 0,
 ) -> UnaryCall[journal_pb2.FindDuplicateDecisionsResponse]:
@@ -671,14 +671,17 @@ def find_duplicate_decisions(
     )
 
 
-def export_decisions(*, filters: types_pb2.DecisionFilters | None = None) -> WatchCall[journal_pb2.Decision]:
+def export_decisions(
+    *,
+    filters: types_pb2.DecisionFilters | Fields | None = None,
+) -> WatchCall[journal_pb2.Decision]:
     """Describe exportDecisions of cstp.v1.JournalService."""
     return WatchCall("cstp.exportDecisions", {"filters": filters}, "decision", "")
 
 
 def watch_decisions(
     *,
-    filters: types_pb2.DecisionFilters | None = None,
+    filters: types_pb2.DecisionFilters | Fields | None = None,
     after: str | None = None,
 ) -> WatchCall[journal_pb2.WatchDecisionsResponse]:
     """Describe watchDecisions of cstp.v1.JournalService."""
@@ -707,7 +710,7 @@ def pre_action(
     category: str | None = None,
     stakes: str | None = None,
     confidence: float | None = None,
-    agent: types_pb2.AgentInfo | None = None,
+    agent: types_pb2.AgentInfo | Fields | None = None,
     correlation_id: str | None = None,
     metadata: Mapping[str, Json] | None = None,
     project: str | None = None,
@@ -716,8 +719,8 @@ def pre_action(
     agents: Sequence[str] = (),
     min_journal_revision: str | None = None,
     visibility: str | None = None,
-    decision: journal_pb2.DecisionContent | None = None,
-    links: journal_pb2.Links | None = None,
+    decision: journal_pb2.DecisionContent | Fields | None = None,
+    links: journal_pb2.Links | Fields | None = None,
 ) -> UnaryCall[pre_actions_pb2.PreActionResponse]:
     """Describe preAction of cstp.v1.PreActionService."""
     return UnaryCall(
@@ -871,7 +874,7 @@ def review_learning(
     *,
     reviewer: str | None = None,
     reason: str = "",
-    edits: intent_layer_pb2.Edits | None = None,
+    edits: intent_layer_pb2.Edits | Fields | None = None,
     force: bool = False,
     dry_run: bool = False,
 ) -> UnaryCall[intent_layer_pb2.ReviewLearningResponse]:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cstp_grpc.contract.calls import CallExecutor, Json, OnFailure
+from cstp_grpc.contract.calls import CallExecutor, Fields, Json, OnFailure
 from cstp_grpc.gen import calls
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ class Cstp:
         category: str | None = None,
         stakes: str | None = None,
         confidence: float | None = None,
-        agent: types_pb2.AgentInfo | None = None,
+        agent: types_pb2.AgentInfo | Fields | None = None,
         correlation_id: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         project: str | None = None,
@@ -401,11 +401,11 @@ class Cstp:
         self,
         query: str,
         *,
-        filters: types_pb2.DecisionFilters | None = None,
+        filters: types_pb2.DecisionFilters | Fields | None = None,
         limit: int | None = None,
         min_score: float | None = None,
         include_reasons: bool = False,
-        agent: types_pb2.AgentInfo | None = None,
+        agent: types_pb2.AgentInfo | Fields | None = None,
         scope: str | None = None,
         agents: Sequence[str] = (),
         min_journal_revision: str | None = None,
@@ -454,7 +454,7 @@ class Cstp:
         confidence: float | None = None,
         context: Mapping[str, Json] | None = None,
         project: str | None = None,
-        agent: types_pb2.AgentInfo | None = None,
+        agent: types_pb2.AgentInfo | Fields | None = None,
         scope: str | None = None,
         agents: Sequence[str] = (),
         timeout: float | None = None,
@@ -632,7 +632,7 @@ class Cstp:
     def get_calibration(
         self,
         *,
-        filters: types_pb2.DecisionFilters | None = None,
+        filters: types_pb2.DecisionFilters | Fields | None = None,
         all_agents: bool = False,
         group_by: Sequence[str] = (),
         timeout: float | None = None,
@@ -656,7 +656,7 @@ class Cstp:
     def get_patterns(
         self,
         *,
-        filters: types_pb2.DecisionFilters | None = None,
+        filters: types_pb2.DecisionFilters | Fields | None = None,
         all_agents: bool = False,
         limit: int = 0,
         timeout: float | None = None,
@@ -827,7 +827,7 @@ class Cstp:
         confidence: float | None = None,
         context: Mapping[str, Json] | None = None,
         project: str | None = None,
-        agent: types_pb2.AgentInfo | None = None,
+        agent: types_pb2.AgentInfo | Fields | None = None,
         timeout: float | None = None,
     ) -> guardrails_pb2.BatchCheckGuardrailsResponse:
         """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
@@ -873,12 +873,12 @@ class Cstp:
         outcome: str | None = None,
         date: datetime | None = None,
         notes: str | None = None,
-        reasons: Sequence[journal_pb2.Reason] = (),
+        reasons: Sequence[journal_pb2.Reason | Fields] = (),
         tags: Sequence[str] = (),
         project: str | None = None,
         visibility: str | None = None,
         review_by: datetime | None = None,
-        links: journal_pb2.Links | None = None,
+        links: journal_pb2.Links | Fields | None = None,
         timeout: float | None = None,
     ) -> journal_pb2.Decision:
         """Records a decision of the caller's.
@@ -942,7 +942,7 @@ class Cstp:
         self,
         *,
         page_size: int = 0,
-        filters: types_pb2.DecisionFilters | None = None,
+        filters: types_pb2.DecisionFilters | Fields | None = None,
         review_due: bool = False,
         timeout: float | None = None,
     ) -> Iterator[journal_pb2.Decision]:
@@ -997,7 +997,7 @@ class Cstp:
         confidence: float | None = None,
         status: str | None = None,
         date: datetime | None = None,
-        reasons: Sequence[journal_pb2.Reason] = (),
+        reasons: Sequence[journal_pb2.Reason | Fields] = (),
         tags: Sequence[str] = (),
         project: str | None = None,
         review_by: datetime | None = None,
@@ -1067,8 +1067,8 @@ class Cstp:
         self,
         id: str,
         *,
-        add: journal_pb2.Links | None = None,
-        remove: journal_pb2.Links | None = None,
+        add: journal_pb2.Links | Fields | None = None,
+        remove: journal_pb2.Links | Fields | None = None,
         timeout: float | None = None,
     ) -> journal_pb2.Decision:
         """Adds and removes links from a decision of the caller's to others.
@@ -1112,7 +1112,7 @@ class Cstp:
     def find_duplicate_decisions(
         self,
         *,
-        filters: types_pb2.DecisionFilters | None = None,
+        filters: types_pb2.DecisionFilters | Fields | None = None,
         min_similarity: float | None = None,
         limit: int = 0,
         timeout: float | None = None,
@@ -1133,7 +1133,7 @@ class Cstp:
     def export_decisions(
         self,
         *,
-        filters: types_pb2.DecisionFilters | None = None,
+        filters: types_pb2.DecisionFilters | Fields | None = None,
         resume: bool = True,
         on_failure: OnFailure | None = None,
         timeout: float | None = None,
@@ -1157,7 +1157,7 @@ class Cstp:
     def watch_decisions(
         self,
         *,
-        filters: types_pb2.DecisionFilters | None = None,
+        filters: types_pb2.DecisionFilters | Fields | None = None,
         after: str | None = None,
         resume: bool = True,
         on_failure: OnFailure | None = None,
@@ -1208,7 +1208,7 @@ class Cstp:
 
     def import_decisions(
         self,
-        requests: Iterable[journal_pb2.ImportDecisionsRequest],
+        requests: Iterable[journal_pb2.ImportDecisionsRequest | Fields],
         *,
         batch: int = 100,
         timeout: float | None = None,
@@ -1236,7 +1236,7 @@ class Cstp:
         category: str | None = None,
         stakes: str | None = None,
         confidence: float | None = None,
-        agent: types_pb2.AgentInfo | None = None,
+        agent: types_pb2.AgentInfo | Fields | None = None,
         correlation_id: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         project: str | None = None,
@@ -1245,8 +1245,8 @@ class Cstp:
         agents: Sequence[str] = (),
         min_journal_revision: str | None = None,
         visibility: str | None = None,
-        decision: journal_pb2.DecisionContent | None = None,
-        links: journal_pb2.Links | None = None,
+        decision: journal_pb2.DecisionContent | Fields | None = None,
+        links: journal_pb2.Links | Fields | None = None,
         timeout: float | None = None,
     ) -> pre_actions_pb2.PreActionResponse:
         """Announces what the caller is about to do, as AnnounceIntent does, and records the decision to do it if the
@@ -1557,7 +1557,7 @@ class IntentLayer:
         *,
         reviewer: str | None = None,
         reason: str = "",
-        edits: intent_layer_pb2.Edits | None = None,
+        edits: intent_layer_pb2.Edits | Fields | None = None,
         force: bool = False,
         dry_run: bool = False,
         timeout: float | None = None,

@@ -271,6 +271,83 @@ def test_what_cannot_be_sent_is_refused_by_field(run: Run) -> None:
     run("localhost:1", call, Time())
 
 
+@both
+def test_mappings_stand_for_messages(run: Run) -> None:
+    async def call(client: Any) -> None:
+        await client.query_decisions("cache", filters={"outcome": ["failure"], "min_confidence": 0.5, "project": None})
+        await client.record_decision(
+            "Use X", reasons=[{"type": "analysis", "text": "measured"}], links={"supersedes": ["dec-0"]}
+        )
+        assert [each async for each in client.import_decisions([{"source": "a", "decision": {"title": "T"}}])] == []
+
+    answers = cstp_pb2.QueryDecisionsResponse(), journal_pb2.RecordDecisionResponse()
+    with scripted_server(*answers, journal_pb2.ImportDecisionsResponse()) as server:
+        use(run, server, call)
+    query, record, imported = server.requests
+    assert query.filters == types_pb2.DecisionFilters(outcome=[types_pb2.OUTCOME_FAILURE], min_confidence=0.5)
+    assert list(record.decision.reasons) == [journal_pb2.Reason(type="analysis", text="measured")]
+    assert record.links == journal_pb2.Links(supersedes=["dec-0"])
+    assert imported == [journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="T"))]
+
+
+@both
+@pytest.mark.parametrize(
+    ("method", "arguments", "refusal"),
+    [
+        ("query_decisions", {"filters": {"outcom": ["failure"]}}, "filters.outcom: is unknown; did you mean outcome?"),
+        (
+            "query_decisions",
+            {"filters": {"minConfidence": 1}},
+            "filters.minConfidence: is unknown; did you mean min_confid",
+        ),
+        ("query_decisions", {"filters": {"x": 1}}, "filters.x: is unknown; known are category, min_confidence,"),
+        ("query_decisions", {"filters": ["failure"]}, "filters: must be a DecisionFilters or a mapping of its fields"),
+        ("query_decisions", {"filters": {"tags": "auth"}}, "filters.tags: must be a list"),
+        ("query_decisions", {"filters": {"tags": ["a", 1]}}, "filters.tags[1]: must be a string"),
+        ("query_decisions", {"filters": {"outcome": [1]}}, "filters.outcome[0]: 1 is not one of success"),
+        (
+            "query_decisions",
+            {"filters": {"date_after": "2026"}},
+            "filters.date_after: must be a datetime with a time z",
+        ),
+        ("query_decisions", {"filters": journal_pb2.Links()}, "filters: must be a DecisionFilters or a mapping"),
+        ("query_decisions", {"limit": "5"}, "limit: must be a"),
+        ("query_decisions", {"limit": 2**40}, "limit: must be a"),
+        ("record_decision", {"confidence": "0.8"}, "decision.confidence: must be a numbe"),
+        (
+            "record_decision",
+            {"reasons": [{"typ": "analysis"}]},
+            "decision.reasons[0].typ: is unknown; did you mean type?",
+        ),
+        ("record_decision", {"reasons": {"type": "analysis"}}, "decision.reasons: must be a list"),
+        ("record_decision", {"visibility": 3}, "decision.visibility: 3 is not one of private, shared"),
+        ("record_decision", {"context": "lone \udcff"}, "decision.context: must be valid Unicode"),
+        ("link_decisions", {"add": {"related": ["dec-2"]}}, "add.related: is unknown; did you mean relates_to?"),
+        ("update_decision", {"reasons": [1]}, "changes.reasons[0]: must be a Reason or a mapping of its fields"),
+        ("announce_intent", {"metadata": [1]}, "metadata: is not a JSON object"),
+    ],
+)
+def test_an_invalid_value_is_refused_with_its_path(
+    run: Run, method: str, arguments: dict[str, Any], refusal: str
+) -> None:
+    async def call(client: Any) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            await getattr(client, method)("dec-1", **arguments)
+        assert str(refused.value).startswith(refusal)
+        assert refusal.startswith(f"{refused.value.violations[0].field}: ")
+
+    run("localhost:1", call, Time())
+
+
+@both
+def test_an_invalid_request_of_an_upload_is_refused_with_its_position(run: Run) -> None:
+    async def call(client: Any) -> None:
+        with pytest.raises(InvalidArgument, match=r"^requests\[1\].decision.titel: is unknown; did you mean title"):
+            [each async for each in client.import_decisions([{"source": "a"}, {"decision": {"titel": "T"}}])]
+
+    run("localhost:1", call, Time())
+
+
 @contextmanager
 def garbling_server() -> Iterator[str]:
     """Run a server whose answers are no messages."""

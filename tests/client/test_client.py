@@ -79,7 +79,7 @@ def test_what_cannot_be_sent_is_refused_by_field() -> None:
             client.check_guardrails("deploy", stakes="extreme")
         with pytest.raises(InvalidArgument, match="'unspecified' is not one of"):
             client.check_guardrails("deploy", stakes="unspecified")
-        with pytest.raises(InvalidArgument, match="date: needs a time zone"):
+        with pytest.raises(InvalidArgument, match="date: must be a datetime with a time zone"):
             client.record_decision("Use X", date=datetime(2026, 1, 1))
         with pytest.raises(InvalidArgument, match="context: is not a JSON object"):
             client.check_guardrails("deploy", context={"when": datetime(2026, 1, 1)})  # type: ignore[dict-item]
