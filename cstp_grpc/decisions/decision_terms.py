@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.unicode_text import normalize_text
 
-ANALYSIS_VERSION = 2
+ANALYSIS_VERSION = 3
 """The number of the rules in this module and of the weights in `decision_terms`; stored with what they produced."""
 
 FREQUENT_WORDS = """
@@ -247,10 +247,14 @@ LESSON = FieldWeight(1.5, 25, 0.5)
 CONTEXT = FieldWeight(1.0, 80, 0.6)
 """The context and the texts of reasons."""
 
-TITLE_HEAD = re.compile(r"\W*([^\W\d_]{1,12}[-_ #]?\d+(?:[-.]\d+)*)(?:\s*[:–—|\])]|\s+-\s|\.\s|\s*$)")
-"""A label and a number at the beginning of a title, and what separates them from the rest."""
+TITLE_HEAD = re.compile(
+    r"\W*((?:[A-Z]{1,12}[-_])*[^\W\d_]{1,12}[-_ #]?\d+(?:[-.]\d+)*)(?:\s*[:–—|\])]|\s+-\s|\.\s|\s*$)"
+)
+"""Labels and a number at the beginning of a title, and the separator after them. Labels before the last are in
+capitals: `api-gateway-v2: …` is about a gateway."""
 
-NUMBERED_NAME = re.compile(r"(?:([^\W\d_]+)[-_ .#]?)?0*(\d+)(?!\d|\.\d)")
+NUMBERED_NAME = re.compile(r"(?:((?:[^\W\d_]{1,12}[-_ .]){0,4}[^\W\d_]+)[-_ .#]?)?0*(\d+)(?!\d|\.\d)")
+"""The labels, such as `ORB-ADR-NET`, and the number that a file's name begins with."""
 RECORD_LABELS = ("adr", "decision", "record")
 """What people call a record whose file begins with a number."""
 
@@ -334,7 +338,7 @@ def names_in_source(source: str) -> Iterator[str]:
         return
     label, number = numbered.groups()
     stem = file.partition(".")[0]
-    labels = [label] if label else [*RECORD_LABELS, *folders[-1:], *([stem] if entry else [])]
+    labels = [" ".join(PART.findall(label))] if label else [*RECORD_LABELS, *folders[-1:], *([stem] if entry else [])]
     for written in labels:
         yield from (f"{term} {number}" for term in {written.casefold(), written.casefold().removesuffix("s")})
 
@@ -360,20 +364,44 @@ def is_numbered_identifier(text: str) -> bool:
     """Return True if a query is nothing but identifiers with numbers, such as `PEP 703`, and stop words."""
     terms = analyze_text(text)
     units = [term.text.split() for term in terms if term.is_unit]
-    words = {word for unit in units for part in unit for word in word_terms(part)}
-    return (
-        bool(units)
-        and all(any(part.isdigit() for part in unit) for unit in units)
-        and words.issuperset(term for term in terms if not term.is_unit)
-    )
+    # Neighbours in `ORB-ADR-7` have no number, the whole has one.
+    numbered = {part for unit in units if any(map(str.isdigit, unit)) for part in unit}
+    words = {word for part in numbered for word in word_terms(part)}
+    return bool(numbered) and words.issuperset(term for term in terms if not term.is_unit)
+
+
+def spelled_units(text: str) -> Iterator[str]:
+    """Yield the units of identifiers with several labels that are written as words, such as `ORB ADR NET 7`.
+
+    Any of the labels may be the first one: only a record with that name tells which it is.
+    """
+    folded = fold_accents(text)
+    labels: list[str] = []
+    end = 0
+    for match in JOINED_WORDS.finditer(folded):
+        if not LABEL_GAP.fullmatch(folded, end, match.start()):
+            labels = []
+        for part in split_parts(CONTRACTION.sub("", match[0])):
+            if part.isdigit():
+                yield from (" ".join((*labels[-count:], part)) for count in range(2, len(labels) + 1))
+            labels = [*labels[2 - MAX_UNIT_PARTS :], part] if is_label(part) else []
+        end = match.end()
 
 
 @lru_cache(maxsize=512)
 def query_terms(text: str) -> tuple[QueryTerm, ...]:
     """Return the terms of a query, each once, in the order of their hashes."""
-    found = [
-        QueryTerm(hash_term(term.text), count, term.is_unit) for term, count in Counter(analyze_text(text)).items()
-    ]
+    counts = Counter(analyze_text(text))
+    for unit in islice(spelled_units(text), MAX_QUERY_PAIRS):
+        counts.setdefault(Term(unit, is_unit=True), 1)
+    numbered = {term.text for term in counts if term.is_unit and any(map(str.isdigit, term.text.split()))}
+    found = []
+    for term, count in counts.items():
+        # `orb adr` of `ORB-ADR-7` identifies nothing.
+        is_pair = (
+            term.is_unit and term.text not in numbered and any(f" {term.text} " in f" {unit} " for unit in numbered)
+        )
+        found.append(QueryTerm(hash_term(term.text), count, term.is_unit and not is_pair, is_pair))
     pairs = Counter(islice(pair_words(text), MAX_QUERY_PAIRS))
     found += [QueryTerm(hash_term(pair), count, is_unit=False, is_pair=True) for pair, count in pairs.items()]
     return tuple(sorted(found, key=lambda term: (term.hash, term.is_unit, term.is_pair)))

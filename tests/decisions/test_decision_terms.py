@@ -66,6 +66,8 @@ def test_every_field_is_found() -> None:
         ("PEP 703", True),
         ("what was pep-0703?", True),
         ("INC-2041 and v3.7", True),
+        ("ORB-ADR-NET-0007", True),
+        ("docs/adr/0012", True),
         ("db/pool.py", False),
         ("blue-green", False),
         ("what became of PEP 703?", False),
@@ -109,6 +111,7 @@ def test_a_title_says_more_than_a_context_and_a_short_context_more_than_a_long_o
         ("ADR 12. Use a queue", "adr 12"),
         ("RFC 9110", "rfc 9110"),
         ("CVE-2024-3094: replace the library", "cve 2024 3094"),
+        ("ORB-ADR-NET-0007: Route by region", "orb adr net 7"),
     ],
 )
 def test_the_identifier_that_a_title_begins_with_names_the_decision(title: str, name: str) -> None:
@@ -121,6 +124,7 @@ def test_the_identifier_that_a_title_begins_with_names_the_decision(title: str, 
         ("Use what PEP 703 proposes", "pep 703"),
         ("Python 3 in production", "python 3"),
         ("Python 2.6 release schedule", "python 2"),
+        ("api-gateway-v2: restart", "api gateway v 2"),
     ],
 )
 def test_a_mention_elsewhere_names_nothing(title: str, unit: str) -> None:
@@ -135,11 +139,21 @@ def test_a_mention_elsewhere_names_nothing(title: str, unit: str) -> None:
         ("pep-0703", ["pep 703"]),
         ("rfcs/RFC-7.md", ["rfc 7"]),
         ("peps.jsonl#703", ["pep 703", "peps 703"]),
+        ("records/ORB-ADR-NET-0007-route-calls-of-far-callers-by-region.md", ["orb adr net 7"]),
+        ("records/orb_adr_net_7.md", ["orb adr net 7"]),
     ],
 )
 def test_the_number_of_a_source_names_the_decision(source: str, names: list[str]) -> None:
     terms = terms_of(source=source)
     assert [name for name in names if not named(name, terms)] == []
+
+
+@pytest.mark.parametrize(
+    "query", ["ORB-ADR-NET-0007", "orb-adr-net-7", "ORB ADR NET 7", "read orb_adr_net_0007 first", "see ORB-ADR NET #7"]
+)
+def test_spellings_of_an_identifier_of_several_parts_ask_for_one_unit(query: str) -> None:
+    wanted = [term for term in query_terms(query) if term.hash == hash_term("orb adr net 7")]
+    assert [(term.count, term.is_unit) for term in wanted] == [(1, True)]
 
 
 def test_an_id_names_its_decision() -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Match
+from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, ImportRecord, Links, Match, MatchReason
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.search import decision_search as search_module
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
@@ -88,6 +88,29 @@ def test_the_most_similar_come_first_and_the_dissimilar_not_at_all(kit: JournalK
     assert first.distance == pytest.approx(0.0, abs=1e-6)
     assert 0 < second.score < first.score <= 1
     assert titles(finder.find("queue the ledger", min_score=first.score)) == ["queue the ledger"]
+
+
+@pytest.mark.parametrize(
+    "query", ["ORB-ADR-NET-0003", "orb-adr-net-3", "ORB ADR NET 3", "what became of orb_adr_net_0003?"]
+)
+def test_a_record_is_found_by_the_parts_of_the_identifier_in_its_file_name(kit: JournalKit, query: str) -> None:
+    names = {
+        "NET-0001": "cache the token",
+        "NET-0003": "serve the ledger of each region through a queue",
+        "KEY-0003": "orb adr: serve every token",
+        "NET-0004": "orb adr: shard the queue",
+        "NET-0013": "net of all shards",
+    }
+    records = [
+        ImportRecord(f"records/ORB-ADR-{name}-{'-'.join(title.split())}.md", DecisionContent(title=title))
+        for name, title in names.items()
+    ]
+    kit.journal.import_batch(records, "alice", "req-1")
+
+    found = Finder(kit).find(query, caller="alice")
+    assert titles(found)[:1] == ["serve the ledger of each region through a queue"]
+    assert MatchReason.IDENTIFIER in found[0].matched_by
+    assert not any(MatchReason.IDENTIFIER in match.matched_by for match in found[1:])
 
 
 def test_others_private_decisions_are_not_found(kit: JournalKit) -> None:
