@@ -6,24 +6,31 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import httpx
-from a2a.client import A2AClientError, ClientConfig, ClientFactory
+from a2a.client import A2AClientError, Client, ClientConfig, ClientFactory
 from a2a.client.card_resolver import parse_agent_card
 from a2a.helpers import get_message_text, new_data_part, new_message
 from a2a.types.a2a_pb2 import (
     AgentCard,
     AgentInterface,
+    GetTaskRequest,
     Role,
     SendMessageConfiguration,
     SendMessageRequest,
-    StreamResponse,
     Task,
     TaskState,
 )
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, TransportProtocol
-from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError, MethodNotFoundError
+from a2a.utils.errors import (
+    A2AError,
+    InternalError,
+    InvalidAgentResponseError,
+    MethodNotFoundError,
+    TaskNotFoundError,
+)
 
 from cstp_grpc.client.grpc_transport import bearer_header
 from cstp_grpc.client.tls import tls_context
@@ -50,6 +57,11 @@ REJECTED_STATES: Final[Mapping[int, str]] = {
     TaskState.TASK_STATE_CANCELED: "canceled",
     TaskState.TASK_STATE_AUTH_REQUIRED: "authentication required",
 }
+UNDECIDED_STATES: Final = frozenset({TaskState.TASK_STATE_UNSPECIFIED, TaskState.TASK_STATE_SUBMITTED})
+"""States of a task that the agent has neither begun nor refused: a server may answer before its agent has seen it."""
+FIRST_LOOK_SECONDS: Final = 0.02
+LONGEST_LOOK_SECONDS: Final = 1.0
+"""Bounds of the pause between two looks at a submitted task, which doubles."""
 
 
 class A2aSendError(Exception):
@@ -61,7 +73,9 @@ class A2aPermanentError(A2aSendError):
 
 
 class A2aTransientError(A2aSendError):
-    """The agent may accept the message later."""
+    """The agent may accept the message later. `task_id` is the task that it made of the message and has not begun."""
+
+    task_id: str | None = None
 
 
 class A2aResponseTooLarge(httpx.TransportError):
@@ -105,16 +119,30 @@ class A2aClient:
         """Check that the agent's card names a supported interface. Raises A2aPermanentError and A2aTransientError."""
         self._run(self._read_card(), seconds)
 
-    def send(self, data: Mapping[str, Any], message_id: str, context_id: str | None, seconds: float) -> str | None:
-        """Send a message with one data part and return the id of the task that the agent created, or None.
+    def send(
+        self,
+        data: Mapping[str, Any],
+        message_id: str,
+        context_id: str | None,
+        seconds: float,
+        task_id: str | None = None,
+    ) -> str | None:
+        """Send a message with one data part; return the id of its task, or None, when the agent has begun or answered.
 
-        The agent has accepted the message, not finished with it; it recognises a repetition by `message_id`. Raises
-        A2aPermanentError and A2aTransientError.
+        The agent has accepted the message, not finished with it; it recognises a repetition by `message_id`. With the
+        `task_id` of an A2aTransientError only that task is looked at. Raises A2aPermanentError and A2aTransientError.
         """
         message = new_message([new_data_part(dict(data))], context_id=context_id, role=Role.ROLE_USER)
         message.message_id = message_id
         configuration = SendMessageConfiguration(return_immediately=True, history_length=0)
-        return self._run(self._send(SendMessageRequest(message=message, configuration=configuration)), seconds)
+        sent = SentMessage(SendMessageRequest(message=message, configuration=configuration), task_id)
+        try:
+            return self._run(self._send(sent), seconds)
+        except A2aTransientError as error:
+            error.task_id = sent.task_id
+            if sent.task_id and isinstance(error.__cause__, TimeoutError):
+                error.args = ("has neither begun nor refused the task in time",)
+            raise
 
     def close(self) -> None:
         """Cancel the calls in progress, which then raise A2aTransientError, and close the connections."""
@@ -166,17 +194,48 @@ class A2aClient:
         schemes = {"https", self._address.scheme}
         return url.host == self._address.host and url.scheme in schemes and not url.userinfo
 
-    async def _send(self, request: SendMessageRequest) -> str | None:
+    async def _send(self, sent: SentMessage) -> str | None:
         # No lock: two first calls at once both read the card, and the later result replaces an equal one.
         card = self._card or await self._read_card()
+        client = self._clients.create(card)
+        pause = FIRST_LOOK_SECONDS
         try:
-            # Read to the end, so that the SDK closes its response; without streaming there is one.
-            answers = [answer async for answer in self._clients.create(card).send_message(request)]
-            return accepted_task_id(answers[0])
+            task = await (look_at_task(client, sent) if sent.task_id else send_message(client, sent.request))
+            while task is not None and is_undecided(task):
+                sent.task_id = task.id
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_LOOK_SECONDS)
+                task = await look_at_task(client, sent)
+            return None if task is None else task.id
         except Exception:
             # The agent may have moved: the next call reads the card again.
             self._card = None
             raise
+
+
+@dataclass(slots=True)
+class SentMessage:
+    """A message, and the task that the agent made of it and has not begun."""
+
+    request: SendMessageRequest
+    task_id: str | None
+
+
+async def send_message(client: Client, request: SendMessageRequest) -> Task | None:
+    """Send a message and return its task, or None if the agent answered with a message."""
+    # Read to the end, so that the SDK closes its response; without streaming there is one.
+    answer, *_ = [each async for each in client.send_message(request)]
+    return answer.task if answer.HasField("task") else None
+
+
+async def look_at_task(client: Client, sent: SentMessage) -> Task:
+    """Return the task of a message. Raises A2aTransientError, and forgets the task, if the agent no longer has it."""
+    assert sent.task_id is not None
+    try:
+        return await client.get_task(GetTaskRequest(id=sent.task_id, history_length=0))
+    except TaskNotFoundError as error:
+        sent.task_id = None
+        raise A2aTransientError("no longer has the task") from error
 
 
 class A2aEventLoopThread:
@@ -290,19 +349,16 @@ def agent_card_url(url: str) -> httpx.URL:
     return address.copy_with(path=address.path.rstrip("/") + AGENT_CARD_WELL_KNOWN_PATH)
 
 
-def accepted_task_id(answer: StreamResponse) -> str | None:
-    """Return the id of the task in a response, or None if the agent answered with a message.
+def is_undecided(task: Task) -> bool:
+    """Return whether the agent has neither begun a task nor refused it.
 
-    Raises A2aPermanentError and A2aTransientError.
+    Raises A2aPermanentError if it has refused it, and A2aTransientError if the task is not one of A2A.
     """
-    if not answer.HasField("task"):
-        return None
-    task = answer.task
     if task.status.state in REJECTED_STATES:
         raise A2aPermanentError(append_reason(REJECTED_STATES[task.status.state], status_text(task)))
     if not task.id or len(task.id) > MAX_TASK_ID_CHARACTERS or not task.id.isprintable():
         raise A2aTransientError("an answer that is none of A2A")
-    return task.id
+    return task.status.state in UNDECIDED_STATES
 
 
 def status_text(task: Task) -> str:

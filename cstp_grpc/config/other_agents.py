@@ -237,7 +237,7 @@ class LiaisonSettings(SettingsSection):
     availability_seconds: float = Field(default=5.0, ge=0, le=3600)
     """How long it is remembered whether an agent is there."""
     delivery_seconds: float = Field(default=10.0, gt=0, le=60)
-    """How long a remote agent may take to accept a context."""
+    """How long a remote agent may take to accept a context; an A2A agent accepts it by beginning its task."""
     delivery_hours: float = Field(default=24.0, gt=0, le=8760)
     """How long a delivery is tried before it is given up."""
     unclaimed_seconds: float | None = Field(default=None, ge=1, le=2_592_000)

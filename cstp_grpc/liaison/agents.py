@@ -62,7 +62,14 @@ class DeliveryRejected(Exception):
 
 
 class DeliveryFailed(Exception):
-    """The delivery failed but may be retried; the message is fit for callers."""
+    """The delivery failed but may be retried; the message is fit for callers.
+
+    `task_id` is the task that the agent made of the share and has neither begun nor refused.
+    """
+
+    def __init__(self, message: str, task_id: str | None = None) -> None:
+        super().__init__(message)
+        self.task_id = task_id
 
 
 class LiaisonAgent(Protocol):
@@ -88,7 +95,10 @@ class RemoteLiaisonAgent(LiaisonAgent, Protocol):
     """A liaison agent to which contexts are delivered; other agents fetch them."""
 
     def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
-        """Deliver a share; repeating it has no effect. Raises DeliveryRejected and DeliveryFailed."""
+        """Deliver a share, or look at the task that the agent made of it; repeating it has no effect.
+
+        Raises DeliveryRejected and DeliveryFailed.
+        """
 
 
 def is_remote(agent: LiaisonAgent) -> TypeGuard[RemoteLiaisonAgent]:
@@ -332,7 +342,7 @@ class ShareOutbox:
         except DeliveryRejected as error:
             return failed_outcome(tried, str(error))
         except DeliveryFailed as error:
-            return self._retry_or_fail(tried, str(error))
+            return self._retry_or_fail(replace(tried, task_id=error.task_id), str(error))
         except Exception:
             logger.exception("the share %s could not be delivered", tried.id)
             return self._retry_or_fail(tried, "an unforeseen failure")

@@ -100,17 +100,17 @@ class A2aAgentClient:
             raise AgentUnreachable(str(error)) from error.__cause__
 
     def deliver(self, parcel: DeliveryRequest, seconds: float) -> DeliveryReceipt:
-        """Send a parcel as a message. Raises DeliveryRejected, DeliveryFailed."""
+        """Send a parcel as a message, until the agent begins with it. Raises DeliveryRejected, DeliveryFailed."""
         share = parcel.share
         context_id = share.conversation_id and tenant_scoped_id(share.tenant, share.conversation_id)
         try:
             task_id = self._peer.send(
-                parcel_json(parcel), tenant_scoped_id(share.tenant, share.id), context_id, seconds
+                parcel_json(parcel), tenant_scoped_id(share.tenant, share.id), context_id, seconds, share.task_id
             )
         except self._errors.A2aPermanentError as error:
             raise DeliveryRejected(str(error)) from error.__cause__
-        except self._errors.A2aSendError as error:
-            raise DeliveryFailed(str(error)) from error.__cause__
+        except self._errors.A2aTransientError as error:
+            raise DeliveryFailed(str(error), error.task_id) from error.__cause__
         return DeliveryReceipt(task_id)
 
     def close(self) -> None:

@@ -36,7 +36,9 @@ SECURE = "application/json"
 async def take(context: RequestContext, queue: EventQueue) -> None:
     """Make a task of the message, and go on working."""
     assert context.message
-    await queue.enqueue_event(new_task_from_user_message(context.message))
+    task = new_task_from_user_message(context.message)
+    task.status.state = TaskState.TASK_STATE_WORKING
+    await queue.enqueue_event(task)
 
 
 async def reply(context: RequestContext, queue: EventQueue) -> None:

@@ -24,6 +24,7 @@ from cstp_grpc.client.a2a_client import MAX_RESPONSE_BYTES, A2aClient, A2aPerman
 from cstp_grpc.errors import InvalidArgument
 from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, reply, running_agent, take
+from tests.client.official_a2a_server import leave_submitted, official_server
 from tests.error_classes import failing
 from tests.waiting import SECONDS, wait_until
 
@@ -31,6 +32,8 @@ TOKEN = "the-peers-token"
 DATA = {"intent_type": "route_to_liaison_agent", "shared_context": {"a": [1, None, "ü"], "b": {"c": True}}}
 SOON = 0.2
 """For what is known never to answer."""
+ENOUGH_TO_SUBMIT = 1.0
+"""For a task that is submitted, and never begun."""
 
 
 @contextmanager
@@ -163,6 +166,22 @@ def test_a_task_that_will_not_be_done_is_a_refusal(
 def test_a_task_that_is_worked_at_or_done_is_accepted(agent: Agent, peer: A2aClient, state: TaskState) -> None:
     agent.play = ending(state)
     assert send(peer)
+
+
+def test_a_submitted_task_is_looked_at_again_and_sent_again_only_if_it_was_lost() -> None:
+    with official_server(leave_submitted) as server, peer_of(server.url) as peer:
+        with pytest.raises(A2aTransientError, match="has neither begun nor refused the task in time") as first:
+            send(peer, ENOUGH_TO_SUBMIT)
+        task_id = first.value.task_id
+        assert task_id
+        assert task_id == server.received[0].task_id
+        server.begin()
+        assert send(peer, task_id=task_id) == task_id
+        server.lose(task_id)
+        with pytest.raises(A2aTransientError, match="no longer has the task") as second:
+            send(peer, task_id=task_id)
+        assert second.value.task_id is None
+        assert len(server.received) == 1
 
 
 def test_a_long_reason_is_cut(agent: Agent, peer: A2aClient) -> None:

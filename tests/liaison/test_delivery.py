@@ -131,6 +131,20 @@ def test_an_agent_that_does_not_answer_is_tried_again_ever_later(kit: Kit) -> No
     assert [event.type for event in kit.events()] == [EventType.CONTEXT_DELIVERED]
 
 
+def test_the_next_attempt_knows_the_task_that_has_not_begun(kit: Kit) -> None:
+    kit.share()
+    kit.agents["content"].answers = [DeliveryFailed("not begun", "task-7"), DeliveryFailed("no longer has the task")]
+    with kit.delivering() as deliverer:
+        for count, task_id in ((1, "task-7"), (2, None)):
+            kept = kit.wait_for_attempts(count)
+            assert (kept.delivery, kept.task_id) == (DeliveryState.PENDING, task_id)
+            assert kept.next_attempt_at
+            kit.clock.now = kept.next_attempt_at
+            deliverer.wake()
+        kit.wait_for(DeliveryState.DELIVERED)
+    assert [parcel.share.task_id for parcel in kit.agents["content"].parcels] == [None, "task-7", None]
+
+
 def test_a_retry_that_is_due_at_once_is_not_put_off_by_the_attempt_before(kit: Kit) -> None:
     kit.share()
     kit.agents["content"].answers = [DeliveryFailed("not reachable")]

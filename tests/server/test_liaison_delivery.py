@@ -26,9 +26,9 @@ PENDING, DELIVERED, FAILED = (
 
 
 @contextmanager
-def guide(folder: Path, **pillar: Any) -> Iterator[CstpClient]:
+def guide(folder: Path, delivery_seconds: float = 10.0, **pillar: Any) -> Iterator[CstpClient]:
     """Serve with a pillar of files, and yield a client that has a session open, called s-1."""
-    liaison = {"pillars": {"files": pillar}, "availability_seconds": 0}
+    liaison = {"pillars": {"files": pillar}, "availability_seconds": 0, "delivery_seconds": delivery_seconds}
     with (
         running(settings(folder, liaison=liaison)) as app,
         CstpClient(app.target, TOKENS["alice"], retries=RetryPolicy(attempts=1)) as client,
