@@ -20,7 +20,7 @@ from cstp_grpc.config import ConfigError, ServerSettings
 from cstp_grpc.config.trusted_networks import TrustedNetworks, parse_forwarded_node
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY, MAX_HOP_METADATA_CHARACTERS
 from cstp_grpc.contract.rpc_errors import REASON_CODES, REQUEST_ID_KEY
-from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest
+from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest, drop_tracebacks
 
 ACCESS_METHOD: Final = "cstp.getAccess"
 LARGE_REQUEST_BYTES: Final = 65_536
@@ -36,6 +36,7 @@ class AccessCheck:
 
     async def visible_failure(self, failure: CstpError, metadata: Metadata) -> CstpError:
         """Return the failure to answer with: the server's own if it refuses the caller altogether."""
+        drop_tracebacks(failure)
         # An error of the server itself: it has authenticated the caller already.
         if isinstance(failure.__cause__, grpc.aio.AioRpcError):
             return failure

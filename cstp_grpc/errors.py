@@ -65,6 +65,21 @@ class CstpError(Exception):
         return self.metadata.get(REQUEST_ID)
 
 
+def drop_tracebacks(error: BaseException) -> None:
+    """Remove the tracebacks of an error that was answered, and of its causes and contexts.
+
+    Their frames hold the request, and often the error too, which keeps both until a full garbage collection.
+    """
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        found = pending.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            found.__traceback__ = None
+            pending += (found.__cause__, found.__context__)
+
+
 class ConfigError(Exception):
     """The settings are invalid; the message names each key and its problem. Never sent to callers."""
 

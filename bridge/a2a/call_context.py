@@ -28,7 +28,7 @@ from bridge.http_request import LARGE_REQUEST_BYTES, AccessCheck
 from bridge.upstream import Metadata
 from cstp_grpc.contract.json_scalars import printable_key
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import CstpError, JsonParseError, PermissionDenied
+from cstp_grpc.errors import CstpError, JsonParseError, PermissionDenied, drop_tracebacks
 
 if TYPE_CHECKING:
     from bridge.a2a.services import A2aServices
@@ -151,11 +151,12 @@ class A2aHttpCall:
 
     async def visible_error(self, error: Exception, what: str) -> A2AError:
         """Return the error to answer with; `what` names the requested operation in the log."""
-        if isinstance(error, CstpError):
-            return await self._visible_failure(error)
-        if not isinstance(error, A2AError):
+        if not isinstance(error, CstpError | A2AError):
             logger.error("%s %s failed in the bridge", self.request_id, what, exc_info=error)
             error = unexpected_error()
+        drop_tracebacks(error)
+        if isinstance(error, CstpError):
+            return await self._visible_failure(error)
         return await self.services.access.visible_error(error, self.metadata)
 
     async def _visible_failure(self, failure: CstpError) -> A2AError:
@@ -204,6 +205,7 @@ class A2aAccessCheck:
 
     async def visible_error(self, error: A2AError, metadata: Metadata) -> A2AError:
         """Return the error to answer with: the server's own if it refuses the caller altogether."""
+        drop_tracebacks(error)
         # An error of the server itself: it has authenticated the caller already.
         if isinstance(error, UpstreamError):
             return error

@@ -39,14 +39,14 @@ from bridge.a2a.call_context import (
 from bridge.a2a.errors import UpstreamError, describe_error, grpc_error, invalid_params, unexpected_error
 from bridge.a2a.request_handler import A2aRequestHandler, MessageOperationTable, build_operations
 from bridge.a2a.services import A2aServices
-from bridge.call_observation import UNKNOWN_METHOD, Surface
+from bridge.call_observation import UNKNOWN_METHOD, CallOutcome, Surface
 from bridge.upstream import Metadata
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import Settings, join_host_port
 from cstp_grpc.contract.call_origin import FORWARDED_FOR_METADATA_KEY
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import CannotListen, DeadlineExceeded, MethodNotFound
+from cstp_grpc.errors import CannotListen, DeadlineExceeded, MethodNotFound, drop_tracebacks
 from cstp_grpc.grpc_listener import connection_options
 
 logger = logging.getLogger(__name__)
@@ -309,18 +309,26 @@ class A2aGrpcService(grpc.GenericRpcHandler):
 
         async def unary(_: AsyncIterator[bytes], context: Context) -> Message:
             call = self._open_call(rpc.name, context)
-            async with self._abort_on_error(call):
-                message = await self._read_request(call, request)
-                answer: Message = await (await self._load()).answers[rpc.name](message, call.call_context)
-            return answer
+            with self._services.observer.observe_call(Surface.A2A_GRPC, call.rpc) as outcome:
+                try:
+                    answering = (await self._load()).answers[rpc.name]
+                    # Not a local: gRPC keeps this frame with the exception of an abort until a garbage collection.
+                    answer: Message = await answering(await self._read_request(call, request), call.call_context)
+                except Exception as error:  # noqa: BLE001 - every error becomes a status
+                    await self._abort(call, outcome, error)
+                return answer
 
         async def stream(_: AsyncIterator[bytes], context: Context) -> AsyncIterator[Message]:
             call = self._open_call(rpc.name, context)
-            async with self._abort_on_error(call):
-                message = await self._read_request(call, request)
-                async with aclosing((await self._load()).streams[rpc.name](message, call.call_context)) as answers:
-                    async for answer in answers:
-                        yield answer
+            with self._services.observer.observe_call(Surface.A2A_GRPC, call.rpc) as outcome:
+                try:
+                    streaming = (await self._load()).streams[rpc.name]
+                    answered = streaming(await self._read_request(call, request), call.call_context)
+                    async with aclosing(answered) as answers:
+                        async for answer in answers:
+                            yield answer
+                except Exception as error:  # noqa: BLE001 - every error becomes a status
+                    await self._abort(call, outcome, error)
 
         if rpc.server_streaming:
             return grpc.stream_stream_rpc_method_handler(stream, response_serializer=response.SerializeToString)
@@ -329,9 +337,13 @@ class A2aGrpcService(grpc.GenericRpcHandler):
     async def _refuse(self, _: AsyncIterator[bytes], context: Context) -> bytes:
         """Abort a call of an unknown rpc, after checking the caller as for any other error."""
         call = self._open_call(UNKNOWN_METHOD, context)
-        async with self._abort_on_error(call):
-            await self._services.access.fetch_access(call.metadata)
-            raise UpstreamError(MethodNotFound(f"{self._binding.service.full_name} has no such method"))
+        unknown = UpstreamError(MethodNotFound(f"{self._binding.service.full_name} has no such method"))
+        with self._services.observer.observe_call(Surface.A2A_GRPC, call.rpc) as outcome:
+            try:
+                await self._services.access.fetch_access(call.metadata)
+            except Exception as error:  # noqa: BLE001 - every error becomes a status
+                await self._abort(call, outcome, error)
+            await self._abort(call, outcome, unknown)
 
     def _open_call(self, rpc: str, context: Context) -> A2aGrpcCall:
         """Return the call with its metadata and A2A context."""
@@ -395,23 +407,21 @@ class A2aGrpcService(grpc.GenericRpcHandler):
             self._operations = await self._binding.load(self._services.handler)
         return self._operations
 
-    @asynccontextmanager
-    async def _abort_on_error(self, call: A2aGrpcCall) -> AsyncIterator[None]:
-        """Abort the call with the raised error; an unexpected one shows the caller only the request id."""
-        with self._services.observer.observe_call(Surface.A2A_GRPC, call.rpc) as outcome:
+    async def _abort(self, call: A2aGrpcCall, outcome: CallOutcome, error: Exception) -> NoReturn:
+        """Abort the call with an error; an unexpected one shows the caller only the request id."""
+        # No context manager: its `__aexit__` would hold the traceback, and thereby the request, like any local.
+        failure: A2AError | None = None
+        if isinstance(error, A2AError):
             try:
-                try:
-                    yield
-                except A2AError as error:
-                    failure = await self._services.access.visible_error(error, call.metadata)
-                else:
-                    return
-            # Also what the check of the caller raised above; CancelledError is none of these and passes.
-            except Exception:
-                logger.exception("%s %s failed in the bridge", call.request_id, call.rpc)
-                failure = unexpected_error()
-            outcome.failure = describe_error(failure)
-            await call.abort(failure, self._binding.text(failure))
+                failure = await self._services.access.visible_error(error, call.metadata)
+            except Exception as other:  # noqa: BLE001 - logged below
+                error = other
+        if failure is None:
+            logger.error("%s %s failed in the bridge", call.request_id, call.rpc, exc_info=error)
+            failure = unexpected_error()
+        drop_tracebacks(error)
+        outcome.failure = describe_error(failure)
+        await call.abort(failure, self._binding.text(failure))
 
 
 def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import AuthenticationRequired, DeadlineExceeded, InvalidArgument
+from cstp_grpc.errors import AuthenticationRequired, DeadlineExceeded, InvalidArgument, drop_tracebacks
 from cstp_grpc.server.execution import SHORT_METHODS, CallPools
 from cstp_grpc.server.interceptors.admission import (
     AdmissionStep,
@@ -32,7 +32,7 @@ from cstp_grpc.server.interceptors.admission import (
     choose_request_id,
     find_repeated_keys,
 )
-from cstp_grpc.server.interceptors.error_status import ErrorReporter
+from cstp_grpc.server.interceptors.error_status import ErrorReporter, RichStatus
 from cstp_grpc.server.request_validation import RequestValidator
 
 if TYPE_CHECKING:
@@ -148,8 +148,10 @@ class CallHandlers(grpc.GenericRpcHandler):
             try:
                 if self._policy.shared_limits is not None:
                     await self._policy.shared_limits.admit(call)
-                request = self._receive_each(call) if method.client_streaming else await self._receive(call)
-                response = await answering(request, context)
+                # Not a local: gRPC keeps this frame with the exception of an abort until a garbage collection.
+                response = await answering(
+                    self._receive_each(call) if method.client_streaming else await self._receive(call), context
+                )
                 serialized = serialize_message(response)
             finally:
                 self._policy.in_progress.leave(agent, method.name)
@@ -157,9 +159,7 @@ class CallHandlers(grpc.GenericRpcHandler):
             self._end_cancelled(call, error)
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a status
-            status = self._policy.errors.status_for(call, error)
-            for observer in self._observers:
-                observer.end(call, status.code.name, error, None)
+            status = self._end_failed(call, error)
         else:
             for observer in self._observers:
                 observer.end(call, OK, None, response)
@@ -198,14 +198,20 @@ class CallHandlers(grpc.GenericRpcHandler):
             self._end_cancelled(call, error)
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a status
-            status = self._policy.errors.status_for(call, error)
-            for observer in self._observers:
-                observer.end(call, status.code.name, error, None)
+            status = self._end_failed(call, error)
         else:
             for observer in self._observers:
                 observer.end(call, OK, None, None)
             return
         await context.abort_with_status(status)
+
+    def _end_failed(self, call: InboundCall, error: Exception) -> RichStatus:
+        """Return the status of an error, report it, and free the frames that the error holds."""
+        status = self._policy.errors.status_for(call, error)
+        for observer in self._observers:
+            observer.end(call, status.code.name, error, None)
+        drop_tracebacks(error)
+        return status
 
     def _end_cancelled(self, call: InboundCall, error: asyncio.CancelledError) -> None:
         """Log and report that the caller cancelled a call."""

@@ -200,7 +200,11 @@ class CallPool:
         # by the loop and by worker threads; `add` and `discard` are atomic.
         self._begun.add(future)
         future.add_done_callback(self._begun.discard)
-        return await asyncio.wrap_future(future)
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            # The future holds an exception whose traceback holds this frame: a cycle that would keep the arguments.
+            del future
 
     async def take_turn(self) -> None:
         """Wait for a turn on the event loop, which lasts until the caller awaits something."""

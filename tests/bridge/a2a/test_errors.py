@@ -7,6 +7,8 @@ from google.rpc import code_pb2
 
 from bridge.a2a.errors import UpstreamError, grpc_error, jsonrpc_error, rest_error
 from cstp_grpc.contract.rpc_errors import REASON_CODES, error_for_reason
+from tests.bridge.a2a.bindings import Binding
+from tests.garbage import count_remains, no_collection
 
 
 @pytest.mark.parametrize("reason", REASON_CODES)
@@ -18,3 +20,14 @@ def test_every_reason_has_its_code_and_status_on_each_transport(reason: str) -> 
     answered, body = rest_error(refused, "r-1")
     assert (answered, body["error"]["status"]) == (codes.a2a_http_status, codes.grpc_code)
     assert body["error"]["details"][0]["reason"] == reason
+
+
+def test_a_refused_call_is_freed_without_a_garbage_collection(binding: Binding) -> None:
+    wanted = "missing" * 1000
+    assert binding.get(wanted).refusal
+    with no_collection():
+        before = count_remains()
+        for _ in range(10):
+            assert binding.get(wanted).refusal
+        # The last call may not have ended in the server yet.
+        assert count_remains() - before < 5
