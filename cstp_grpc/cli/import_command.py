@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +20,14 @@ from cstp_grpc.caller import ANONYMOUS, DEVELOPER
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
 from cstp_grpc.cli.decision_output import enum_word
 from cstp_grpc.cli.output import Output, progress_bar, to_printable
-from cstp_grpc.cli.server_choice import AgentCallDefaults, Endpoint, LoadedConfiguration, ServerChoice, choose_server
+from cstp_grpc.cli.server_choice import Endpoint, LoadedConfiguration, ServerChoice, choose_server
 from cstp_grpc.config import Settings
 from cstp_grpc.config.environment import DEVELOPER_TOKEN_FILE
 from cstp_grpc.contract import json_codec
 from cstp_grpc.decisions.messages import import_request
 from cstp_grpc.decisions.model import DecisionContent
 from cstp_grpc.enums import Permission, Visibility
+from cstp_grpc.errors import CstpError, DeadlineExceeded, InternalError, Unavailable
 from cstp_grpc.extras import require_extra
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 from cstp_grpc.importing import (
@@ -41,6 +44,8 @@ from cstp_grpc.storage.locks import AlreadyRunning, DataDirLock
 
 if TYPE_CHECKING:
     import protovalidate
+
+    from cstp_grpc.client.cstp_client import CstpClient
 else:
     # Of an extra, which `--help` does without.
     protovalidate = LazyModule("protovalidate")
@@ -75,25 +80,33 @@ READ_ACTION = "read"
 """What a dry run does with a record."""
 DELETED_ACTION = "deleted before"
 """What is said of a record whose decision was deleted, and which was not imported."""
-ACTIONS = (READ_ACTION, "imported", "updated", "unchanged", DELETED_ACTION)
-OPTIONAL_ACTIONS = (READ_ACTION, DELETED_ACTION)
+PRESENT_ACTION = "already in this journal"
+"""What is said of an exported decision that the journal has."""
+ACTIONS = (READ_ACTION, "imported", "updated", "unchanged", DELETED_ACTION, PRESENT_ACTION)
+OPTIONAL_ACTIONS = (READ_ACTION, DELETED_ACTION, PRESENT_ACTION)
 """The actions that a summary names only if they happened."""
 ACTION_STYLES = {
     "imported": "green",
     "updated": "yellow",
     "unchanged": "dim",
     DELETED_ACTION: "dim",
+    PRESENT_ACTION: "dim",
     READ_ACTION: "green",
 }
 
 
 @dataclass
 class ImportReport:
-    """The records read, the records skipped, and the server's results, each in order."""
+    """The records read, the records skipped, and the server's results, each in order.
+
+    `present` are the records of decisions that the journal has; `unanswered` counts the records sent without a result.
+    """
 
     parsed: list[ParsedRecord] = field(default_factory=list)
     skipped: list[SkippedRecord] = field(default_factory=list)
     results: list[journal_pb2.ImportResult] = field(default_factory=list)
+    present: list[ParsedRecord] = field(default_factory=list)
+    unanswered: int = 0
     dry_run: bool = False
 
     @property
@@ -105,6 +118,7 @@ class ImportReport:
         """Yield each record with the action taken."""
         if self.dry_run:
             yield from ((parsed, READ_ACTION) for parsed in self.parsed)
+        yield from ((parsed, PRESENT_ACTION) for parsed in self.present)
         # After a failure there are fewer results than records; they come in the order of the requests.
         for parsed, result in zip(self.parsed, self.results, strict=False):
             action = enum_word(journal_pb2.ImportAction, result.action)
@@ -116,6 +130,8 @@ class ImportReport:
         return {
             **answer,
             "dryRun": self.dry_run,
+            "unanswered": self.unanswered,
+            "alreadyInJournal": [parsed.record.source for parsed in self.present],
             "records": [
                 {
                     "source": parsed.record.source,
@@ -153,7 +169,7 @@ class ImportReport:
 
     def _dates(self) -> dict[Path, Counter[str]]:
         found: dict[Path, Counter[str]] = defaultdict(Counter)
-        for parsed in self.parsed:
+        for parsed in (*self.parsed, *self.present):
             found[parsed.path][parsed.date_from.value] += 1
         return found
 
@@ -169,9 +185,13 @@ class ImportReport:
         counts = [f"{total[action]} {action}" for action in ACTIONS if total[action] or action not in OPTIONAL_ACTIONS]
         errors = sum(skipped.error for skipped in self.skipped)
         counts.append(f"{len(self.skipped)} skipped" + (f", {errors} of them for an error" if errors else ""))
-        # What is stored is found by its source and not embedded again.
         if not self.dry_run and (left := len(self.parsed) - len(self.results)):
-            return Text(f"{', '.join(counts)}, {left} not sent. The same command goes on with them.", style="bold")
+            if self.unanswered:
+                counts.append(f"{self.unanswered} sent without an answer, which may be stored")
+            if unsent := left - self.unanswered:
+                counts.append(f"{unsent} not sent")
+            # What is stored is found by its source and not embedded again.
+            return Text(f"{', '.join(counts)}. The same command goes on with them.", style="bold")
         return Text(f"{', '.join(counts)}.", style="bold")
 
 
@@ -197,10 +217,14 @@ def skipped_line(item: SkippedRecord) -> Text:
 
 ImportRequest = journal_pb2.ImportDecisionsRequest
 
-SENT_TOGETHER = 32
-"""Records of a request, all of which are stored when it is answered. Chosen: about a second of embedding, so that the
-progress is seen, and that an interruption loses no more.
+MAX_TOGETHER = 32
+MAX_BYTES_TOGETHER = 64 * 1024
+"""Records of a request, all of which are stored when it is answered, and their bytes if they are several. Chosen: about
+a second of embedding, so that the progress is seen, and that an interruption loses no more.
 """
+
+EXPORTED_ID = re.compile(r"#(dec-[0-9a-f]{20})\Z")
+"""The end of the source of an exported decision: the id that a journal gave it."""
 
 
 @click.command(name="import")
@@ -315,10 +339,56 @@ def send_records(
 ) -> None:
     """Import the records and add the results to the report. Raises CstpError."""
     endpoint = current_state().endpoint = choose_import_server(choice)
-    with endpoint.connect(timeout) as client, progress_bar(out, "Importing", len(requests)) as advance:
-        for result in client.import_decisions(requests, batch=SENT_TOGETHER):
-            report.results.append(result)
-            advance(1)
+    # A server that is gone does not answer pings, so that a slow one can be waited for.
+    with endpoint.connect(math.inf if timeout is None else timeout) as client:
+        requests = leave_out_present(client, report, requests)
+        with progress_bar(out, "Importing", len(requests)) as advance:
+            for group in split_by_size(requests):
+                report.unanswered = len(group)
+                try:
+                    report.results += client.import_decisions(group, batch=len(group))
+                except CstpError as error:
+                    if not isinstance(error, (Unavailable, DeadlineExceeded, InternalError)):
+                        report.unanswered = 0
+                    raise
+                report.unanswered = 0
+                advance(len(group))
+
+
+def leave_out_present(client: CstpClient, report: ImportReport, requests: list[ImportRequest]) -> list[ImportRequest]:
+    """Return the requests without exported decisions that the journal has, and move these in the report.
+
+    Raises CstpError.
+    """
+    exported = {match[1] for request in requests if (match := EXPORTED_ID.search(request.source))}
+    if not exported:
+        return requests
+    with closing(client.export_decisions()) as decisions:
+        present = {f"#{decision.id}" for decision in decisions if decision.id in exported}
+    kept, left = [], []
+    for parsed, request in zip(report.parsed, requests, strict=True):
+        if request.source[request.source.rfind("#") :] in present:
+            report.present.append(parsed)
+        else:
+            kept.append(parsed)
+            left.append(request)
+    report.parsed = kept
+    return left
+
+
+def split_by_size(requests: Iterable[ImportRequest]) -> Iterator[list[ImportRequest]]:
+    """Yield the requests in groups that are sent together."""
+    group: list[ImportRequest] = []
+    size = 0
+    for request in requests:
+        added = request.ByteSize()
+        if group and (len(group) == MAX_TOGETHER or size + added > MAX_BYTES_TOGETHER):
+            yield group
+            group, size = [], 0
+        group.append(request)
+        size += added
+    if group:
+        yield group
 
 
 def choose_import_server(choice: ServerChoice) -> Endpoint:
@@ -331,9 +401,7 @@ def choose_import_server(choice: ServerChoice) -> Endpoint:
     # Tried and released: a server that starts in between keeps the folder from being opened, which is said.
     if not is_served(settings.data_dir):
         here = ServerChoice(local=True, identity=choose_importer(settings, choice.identity))
-        # Whoever stops waiting ends this process, and with it what it was about to store.
-        patient = AgentCallDefaults(timeout_seconds=math.inf)
-        return replace(choose_server(here, environment, configuration), defaults=patient)
+        return choose_server(here, environment, configuration)
     endpoint = choose_server(replace(choice, identity=None), environment, configuration)
     return endpoint if choice.identity is None else with_token_of(endpoint, choice.identity, settings)
 

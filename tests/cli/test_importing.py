@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 import yaml
 
-from cstp_grpc.cli.command_decorators import CommandState
-from cstp_grpc.cli.import_command import choose_import_server, import_command
-from cstp_grpc.cli.server_choice import ServerChoice
 from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
 from tests.cli.conftest import Invoke, Server
-from tests.decisions.embedding.endpoints import embedding_server
+from tests.decisions.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.harness import TOKENS, running, settings
+from tests.waiting import wait_until
 
 ADR = """\
 # {number}. {title}
@@ -149,12 +146,6 @@ def listed(app: App, invoke: Invoke, agent: str) -> list[tuple[str, str]]:
     return [(decision["title"], decision["agent"]) for decision in json.loads(result.stdout)["decisions"]]
 
 
-def test_without_a_server_there_is_no_deadline() -> None:
-    with click.Context(import_command, obj=CommandState()):
-        endpoint = choose_import_server(ServerChoice())
-    assert (endpoint.is_folder, endpoint.defaults.timeout_seconds) == (True, math.inf)
-
-
 def test_without_a_server_the_store_is_used_itself(invoke: Invoke, adrs: Path, home: Path) -> None:
     result = invoke("import", adrs, env=STANDALONE)
     assert result.exit_code == 0, result.output
@@ -238,3 +229,80 @@ def test_an_interrupted_import_goes_on_where_it_stopped(invoke: Invoke, home: Pa
         resumed = invoke("import", "records.jsonl", env=env)
         assert "38 imported, 0 updated, 32 unchanged, 0 skipped." in resumed.stdout
         assert [text for request in endpoint.requests for text in request["input"]] == titles[32:]
+
+
+@pytest.fixture
+def embedding_endpoint() -> Iterator[EmbeddingServer]:
+    with embedding_server() as endpoint:
+        yield endpoint
+
+
+def embedding_settings(endpoint: EmbeddingServer) -> dict[str, object]:
+    return {"provider": "openai", "url": endpoint.url, "model": "small", "dimensions": 1024}
+
+
+def write_decisions(path: Path, count: int, context: str = "") -> None:
+    lines = [{"id": f"n{number}", "title": f"Decision {number}", "date": "2026-01-01"} for number in range(count)]
+    path.write_text("\n".join(json.dumps({**line, "context": context or None}) for line in lines))
+
+
+def test_long_records_are_sent_in_smaller_requests(
+    invoke: Invoke, home: Path, embedding_endpoint: EmbeddingServer
+) -> None:
+    write_decisions(home / "records.jsonl", 8, "The queue was full. " * 2500)
+    embed = embedding_endpoint.reply
+    embedding_endpoint.reply = lambda texts: (400, {}) if any("Decision 3" in text for text in texts) else embed(texts)
+    with running(settings(home / "data", embedding=embedding_settings(embedding_endpoint))) as app:
+        result = Server(app, invoke)("import", "records.jsonl")
+    assert result.exit_code == 1
+    assert "3 imported, 0 updated, 0 unchanged, 0 skipped, 5 not sent." in result.stdout
+
+
+def test_what_was_sent_without_an_answer_is_not_called_unsent(
+    invoke: Invoke, home: Path, embedding_endpoint: EmbeddingServer
+) -> None:
+    write_decisions(home / "records.jsonl", 40)
+    with running(settings(home / "data", embedding=embedding_settings(embedding_endpoint))) as app:
+        server = Server(app, invoke)
+        embedding_endpoint.may_answer.clear()
+        result = server("import", "records.jsonl", "--timeout", "0.5")
+        assert result.exit_code == 1
+        assert "0 imported" in result.stdout
+        assert "32 sent without an answer, which may be stored, 8 not sent." in result.stdout
+        unanswered = server("import", "records.jsonl", "--timeout", "0.5", "--json")
+        assert json.loads(unanswered.stdout)["unanswered"] == 32
+        embedding_endpoint.may_answer.set()
+        wait_until(lambda: len(server.json("list")["decisions"]) > 0, "what was sent is stored")
+        assert "8 imported, 0 updated, 32 unchanged, 0 skipped." in server.ok("import", "records.jsonl")
+
+
+def test_the_usual_timeout_of_calls_does_not_end_an_import(server: Server, home: Path) -> None:
+    write_decisions(home / "records.jsonl", 40, "The queue was full. " * 500)
+    agents = [{"name": "slow", "url": server.url, "token": TOKENS["alice"]}]
+    (home / "agents.yaml").write_text(yaml.safe_dump({"agents": agents, "defaults": {"timeout_seconds": 0.001}}))
+    slow = ("--agent", "slow", "--agents-file", "agents.yaml")
+    assert server.invoke("list", *slow).exit_code == 1
+    result = server.invoke("import", "records.jsonl", *slow)
+    assert "40 imported" in result.stdout, result.output
+    assert server.invoke("import", "records.jsonl", *slow, "--timeout", "0.001").exit_code == 1
+
+
+def test_an_export_is_not_imported_into_the_journal_that_it_is_of(server: Server, home: Path) -> None:
+    write_decisions(home / "records.jsonl", 3)
+    server.ok("import", "records.jsonl")
+    server.ok("export", "--output", "export.jsonl")
+    shown = server.ok("import", "export.jsonl")
+    assert "0 imported, 0 updated, 0 unchanged, 3 already in this journal, 0 skipped." in shown
+    assert len(server.json("import", "export.jsonl")["alreadyInJournal"]) == 3
+    assert len(server.json("list")["decisions"]) == 3
+
+
+def test_what_was_deleted_is_imported_from_an_export(server: Server, home: Path) -> None:
+    write_decisions(home / "records.jsonl", 2)
+    server.ok("import", "records.jsonl")
+    server.ok("export", "--output", "export.jsonl")
+    deleted = server.json("list")["decisions"][0]
+    server.ok("delete", deleted["id"], "--yes")
+    shown = server.ok("import", "export.jsonl")
+    assert "1 imported, 0 updated, 0 unchanged, 1 already in this journal, 0 skipped." in shown
+    assert "1 unchanged, 1 already in this journal" in server.ok("import", "export.jsonl")
