@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `make test COVER=yes` measures the branches that the tests enter, which takes twice as long, and fails if they are too few.
 COVER ?=
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients test-mcp test-frameworks test-deploy run-tests check check-types check-others generate docs format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-deploy run-tests check check-types check-others generate docs format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -50,9 +50,12 @@ test: $(VENV)/.installed-dev ## Check and test everything; COVER=yes measures br
 run-tests: check-others $(VENV)/.compiled
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),--cov --cov-report=term:skip-covered)
 
-test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and properties on all examples.
-	$(BIN)/python -m pytest -m slow --timeout 900
-	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full --timeout 900
+# Those of deploy/ run with `make test-deploy`, which has the tools that they need.
+test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and large inputs.
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore tests/deploy --timeout 900
+
+test-properties: $(VENV)/.installed-dev ## Properties on all of their examples.
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile full --timeout 900
 
 test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and Rust, as far as there are tools; LANGUAGES names those that must be.
 	$(BIN)/python -m tests.clients $(LANGUAGES)

@@ -1,4 +1,4 @@
-"""How many examples properties are tried on: some of them in `make test`, all of them in `make test-slow`."""
+"""How many examples properties are tried on: some of them in `make test`, all of them in `make test-properties`."""
 
 from __future__ import annotations
 
