@@ -796,8 +796,9 @@ class AsyncCstp:
             project: The project that the action is about, for guardrails that are about some projects only. It need not
                 be one that the server is configured with.
             acting_agent: The agent that acts, for guardrails that are for some agents only; the caller when absent.
-            permissions: What that agent may do; what the caller may do when neither is given. One of query, check,
-                announce, record, review, admin, any, converse, route, erase, approve.
+            permissions: The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if
+                neither is given] One of query, check, announce, record, review, admin, any, converse, route, erase,
+                approve.
             at: The instant at which it acts; now when absent.
             guardrail_ids: Only these guardrails; all when empty.
             page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.

@@ -468,7 +468,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.ExplainGuardrailsRequest.guardrail_ids': 'Only these guardrails; all when empty.',
     'cstp.v1.ExplainGuardrailsRequest.page_size': 'How many at the most; 50 when absent or 0, and more than 1000 count as 1000.',
     'cstp.v1.ExplainGuardrailsRequest.page_token': 'The nextPageToken of the page before; the rules must still be the same.',
-    'cstp.v1.ExplainGuardrailsRequest.permissions': 'What that agent may do; what the caller may do when neither is given.',
+    'cstp.v1.ExplainGuardrailsRequest.permissions': 'The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if neither is given]',
     'cstp.v1.ExplainGuardrailsResponse': 'A page of explanations.',
     'cstp.v1.ExplainGuardrailsResponse.guardrails': 'In the order in which violations are reported.',
     'cstp.v1.ExplainGuardrailsResponse.next_page_token': 'The token of the next page; empty on the last one.',

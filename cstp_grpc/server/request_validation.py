@@ -38,6 +38,8 @@ MAX_VIOLATIONS: Final = 20
 CLEARER_MESSAGES: Final = {
     # An absent enumeration has the number 0, which is the one that is excluded.
     "must not be in list [0]": "must be given",
+    # PERMISSION_ANY is what some methods require, and no token has it.
+    "must not be in list [0, 7]": "must be a permission that a token can have",
     "must be at least 1 characters": "must not be empty",
 }
 """What is said instead of messages of protovalidate that speak of numbers where something is missing."""

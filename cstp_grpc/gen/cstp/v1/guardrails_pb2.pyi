@@ -591,7 +591,7 @@ class ExplainGuardrailsRequest(_message.Message):
 
     @_builtins.property
     def permissions(self) -> _containers.RepeatedScalarFieldContainer[_options_pb2.Permission.ValueType]:
-        """What that agent may do; what the caller may do when neither is given."""
+        """The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if neither is given]"""
 
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:

@@ -1062,7 +1062,7 @@ type ExplainGuardrailsRequest struct {
 	Action *Action `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
 	// The agent that acts, for guardrails that are for some agents only; the caller when absent.
 	ActingAgent *string `protobuf:"bytes,2,opt,name=acting_agent,json=actingAgent,proto3,oneof" json:"acting_agent,omitempty"`
-	// What that agent may do; what the caller may do when neither is given.
+	// The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if neither is given]
 	Permissions []Permission `protobuf:"varint,3,rep,packed,name=permissions,proto3,enum=cstp.v1.Permission" json:"permissions,omitempty"`
 	// The instant at which it acts; now when absent.
 	At *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
