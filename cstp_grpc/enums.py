@@ -33,6 +33,14 @@ class Stakes(StrEnum):
     CRITICAL = "critical"
 
 
+class Shell(StrEnum):
+    """The language of a command text."""
+
+    BASH = "bash"
+    """POSIX shells, bash and zsh."""
+    POWERSHELL = "powershell"
+
+
 class Outcome(StrEnum):
     """How a decision turned out."""
 

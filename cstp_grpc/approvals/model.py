@@ -72,6 +72,7 @@ def digest_of_action(action: Action, on_behalf_of: str | None) -> str:
         "paths": list(action.code.paths) or None,
         "announcedContext": action.announced_context or None,
         "context": dict(action.context) or None,
+        "invocation": action.invocation.to_json() or None,
     }
     try:
         return hash_canonical_json({name: value for name, value in statement.items() if value is not None})

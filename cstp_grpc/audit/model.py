@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from cstp_grpc.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.enums import PeerStatus, Stakes
 
 if TYPE_CHECKING:
@@ -194,3 +195,4 @@ class JudgedAction:
     paths: tuple[str, ...] = ()
     permissions: frozenset[str] = frozenset()
     approval_required: bool = False
+    invocation: Invocation = NO_INVOCATION

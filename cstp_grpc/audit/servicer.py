@@ -12,6 +12,7 @@ from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.contract import proto_values
 from cstp_grpc.enums import Permission
 from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, cstp_pb2, options_pb2
+from cstp_grpc.guardrails.messages import invocation_fields
 from cstp_grpc.storage.pagination import PageRequest
 
 PERMISSION = proto_values.EnumMapping(options_pb2.Permission, Permission)
@@ -96,6 +97,7 @@ def judged_action_message(entry: AuditEntry) -> audit_pb2.JudgedAction:
             confidence=judged.confidence,
             context=proto_values.dict_to_struct(judged.context),
             project=judged.project,
+            **invocation_fields(judged.invocation),
         )
     )
     message.permissions.extend(PERMISSION.number(Permission(each)) for each in sorted(judged.permissions))

@@ -30,6 +30,7 @@ from cstp_grpc.audit.sql_tables import (
     audit_entries,
     audit_guardrails,
 )
+from cstp_grpc.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.enums import JudgedContent, PeerStatus, Stakes
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
@@ -303,6 +304,8 @@ def encode_judged_action(action: JudgedAction) -> bytes | None:
         document["permissions"] = sorted(action.permissions)
     if action.approval_required:
         document["approvalRequired"] = True
+    if action.invocation is not NO_INVOCATION:
+        document["invocation"] = action.invocation.to_json()
     try:
         # ASCII, with escapes for everything else, halves of surrogate pairs included.
         encoded = ENCODER.encode(document).encode()
@@ -324,6 +327,7 @@ def decode_judged_action(encoded: bytes) -> JudgedAction:
         paths=tuple(document.get("paths", ())),
         permissions=frozenset(document.get("permissions", ())),
         approval_required=document.get("approvalRequired", False),
+        invocation=Invocation.from_json(document.get("invocation", {})),
     )
 
 

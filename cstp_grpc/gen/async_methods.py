@@ -454,6 +454,11 @@ class AsyncCstp:
         confidence: float | None = None,
         context: Mapping[str, Json] | None = None,
         project: str | None = None,
+        command: str | None = None,
+        shell: str | None = None,
+        directory: str | None = None,
+        reads: Sequence[str] = (),
+        writes: Sequence[str] = (),
         agent: types_pb2.AgentInfo | Fields | None = None,
         scope: str | None = None,
         agents: Sequence[str] = (),
@@ -474,6 +479,13 @@ class AsyncCstp:
                 most 24 levels deep.
             project: The project that the action is about, for guardrails that are about some projects only. It need not
                 be one that the server is configured with.
+            command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
+                structure.
+            shell: The language of the command. [default: bash] One of bash, powershell.
+            directory: The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as
+                the project.
+            reads: The files that a tool is about to read, absolute or relative to the directory; at most 100.
+            writes: The files that a tool is about to write, likewise.
             agent: Who the agent says it is.
             scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
                 federated.
@@ -488,6 +500,11 @@ class AsyncCstp:
             confidence=confidence,
             context=context,
             project=project,
+            command=command,
+            shell=shell,
+            directory=directory,
+            reads=reads,
+            writes=writes,
             agent=agent,
             scope=scope,
             agents=agents,
@@ -772,6 +789,11 @@ class AsyncCstp:
         confidence: float | None = None,
         context: Mapping[str, Json] | None = None,
         project: str | None = None,
+        command: str | None = None,
+        shell: str | None = None,
+        directory: str | None = None,
+        reads: Sequence[str] = (),
+        writes: Sequence[str] = (),
         acting_agent: str | None = None,
         permissions: Sequence[str] = (),
         at: datetime | None = None,
@@ -795,6 +817,13 @@ class AsyncCstp:
                 most 24 levels deep.
             project: The project that the action is about, for guardrails that are about some projects only. It need not
                 be one that the server is configured with.
+            command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
+                structure.
+            shell: The language of the command. [default: bash] One of bash, powershell.
+            directory: The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as
+                the project.
+            reads: The files that a tool is about to read, absolute or relative to the directory; at most 100.
+            writes: The files that a tool is about to write, likewise.
             acting_agent: The agent that acts, for guardrails that are for some agents only; the caller when absent.
             permissions: The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if
                 neither is given] One of query, check, announce, record, review, admin, any, converse, route, erase,
@@ -811,6 +840,11 @@ class AsyncCstp:
             confidence=confidence,
             context=context,
             project=project,
+            command=command,
+            shell=shell,
+            directory=directory,
+            reads=reads,
+            writes=writes,
             acting_agent=acting_agent,
             permissions=permissions,
             at=at,
@@ -828,6 +862,11 @@ class AsyncCstp:
         confidence: float | None = None,
         context: Mapping[str, Json] | None = None,
         project: str | None = None,
+        command: str | None = None,
+        shell: str | None = None,
+        directory: str | None = None,
+        reads: Sequence[str] = (),
+        writes: Sequence[str] = (),
         agent: types_pb2.AgentInfo | Fields | None = None,
         timeout: float | None = None,
     ) -> guardrails_pb2.BatchCheckGuardrailsResponse:
@@ -847,6 +886,13 @@ class AsyncCstp:
                 most 24 levels deep.
             project: The project that the action is about, for guardrails that are about some projects only. It need not
                 be one that the server is configured with.
+            command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
+                structure.
+            shell: The language of the command. [default: bash] One of bash, powershell.
+            directory: The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as
+                the project.
+            reads: The files that a tool is about to read, absolute or relative to the directory; at most 100.
+            writes: The files that a tool is about to write, likewise.
             agent: Who the agent says it is.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
@@ -857,6 +903,11 @@ class AsyncCstp:
             confidence=confidence,
             context=context,
             project=project,
+            command=command,
+            shell=shell,
+            directory=directory,
+            reads=reads,
+            writes=writes,
             agent=agent,
         )
         return await self._caller.make(call, timeout=timeout)

@@ -27,20 +27,22 @@ from cstp_grpc.guardrails.cel_cost import (
     read_syntax_tree,
 )
 from cstp_grpc.guardrails.cel_variables import (
+    COMMANDS_VARIABLE,
     INTENTS_VARIABLE,
     MENTIONS_VARIABLE,
     NOW_VARIABLE,
     PARAMETER_PREFIX,
     RuleExpression,
-    RuleExpressionError,
     parse_window_seconds,
     presence_variable,
     scan_expression,
     starts_operand,
     tokenize_expression,
 )
+from cstp_grpc.guardrails.command_variable import COMMAND_TYPE, DESCRIPTORS
 from cstp_grpc.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.guardrails.inputs import InputType
+from cstp_grpc.guardrails.rule_errors import RuleExpressionError
 
 MAX_EXPRESSION_CHARACTERS = 10_000
 """Maximum length of an expression. Chosen: ten fill the engine's limit of 100 000 characters for one compilation."""
@@ -54,8 +56,9 @@ ACTION_TYPES = {
     "action.stakes": cel.Type.INT,
     "action.confidence": cel.Type.DOUBLE,
     "action.project": cel.Type.STRING,
+    "action.command": cel.Type.STRING,
 }
-OPTIONAL_FIELDS = frozenset({"action.category", "action.confidence", "action.project"})
+OPTIONAL_FIELDS = frozenset({"action.category", "action.confidence", "action.project", "action.command"})
 AGENT_TYPES = {"agent.id": cel.Type.STRING, "agent.permissions": cel.Type.List(cel.Type.STRING)}
 CODE_NAMES = frozenset(
     {
@@ -264,11 +267,13 @@ class CelEnvironment:
         for name, kind in inputs.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
         variables[INTENTS_VARIABLE] = RELATED_AGES
+        variables[COMMANDS_VARIABLE] = cel.Type.List(cel.Type(COMMAND_TYPE))
         variables |= dict.fromkeys(HISTORY_SCOPES, HISTORY_ANSWERS)
         variables |= {PARAMETER_PREFIX + name: INPUT_TYPES[each.type] for name, each in parameters.items()}
         for name in self._inputs | OPTIONAL_FIELDS:
             variables[presence_variable(name)] = cel.Type.BOOL
         self._env = cel.NewEnv(
+            descriptor_pool=DESCRIPTORS,
             config=base_environment_config(),
             variables=variables,
             extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
@@ -347,7 +352,7 @@ class CelEnvironment:
             raise RuleExpressionError(f"reads {literal}, which has no value; {hint}") from None
 
     def _check_name(self, name: str) -> None:
-        if name in (INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE) or name in HISTORY_SCOPES:
+        if name in (INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE, COMMANDS_VARIABLE) or name in HISTORY_SCOPES:
             return
         root, _, last = name.partition(".")
         names = {

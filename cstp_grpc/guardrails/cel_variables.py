@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from cstp_grpc.guardrails.command_methods import COMMAND_METHODS, check_method_arguments, write_method
 from cstp_grpc.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, parse_history_seconds
+from cstp_grpc.guardrails.rule_errors import RuleExpressionError
 from cstp_grpc.unicode_text import normalize_text
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ MENTIONS_VARIABLE = "action.mentions"
 """The variable of the words of the action, which expressions read as `action.mentions(["drop table"])` only."""
 INTENTS_VARIABLE = "intents"
 """The variable of the related intents, which expressions read as `intents.related("1h")` only."""
+COMMANDS_VARIABLE = "commands"
+"""The variable of the commands that the action runs."""
 HISTORY_ROOT = "history"
 """The word with which expressions ask about the past, as `history.failures(category, "24h")` only."""
 VARIABLE_GROUPS = frozenset({"code.boundaries"})
@@ -59,10 +63,6 @@ MAX_WINDOW_SECONDS = 24 * 3600
 """The longest time for which related intents are looked up. Chosen: what was announced yesterday is done or dropped."""
 
 
-class RuleExpressionError(Exception):
-    """An expression is invalid; the message completes `RULE …`."""
-
-
 @dataclass(frozen=True, slots=True)
 class RuleExpression:
     """An expression: its `source`, its `text` for the engine, and the variables it reads.
@@ -81,6 +81,8 @@ class RuleExpression:
     history: frozenset[HistoryQuery] = frozenset()
     rewritten: str = ""
     replaced: tuple[ReplacedPart, ...] = ()
+    phrases: frozenset[str] = frozenset()
+    """The phrases by which it names commands, such as `git push`."""
     tree: CelNode | None = field(default=None, compare=False, repr=False)
     """Its syntax tree, once it was compiled; None before."""
 
@@ -101,6 +103,7 @@ class RuleExpression:
             self.history,
             rewritten,
             tuple(moved),
+            self.phrases,
         )
 
 
@@ -140,6 +143,19 @@ class ExpressionScan:
     presences: set[str] = field(default_factory=set)
     history: set[HistoryQuery] = field(default_factory=set)
     replaced: list[ReplacedPart] = field(default_factory=list)
+    phrases: set[str] = field(default_factory=set)
+
+    def take_method(self, position: int) -> int:
+        """Take a method of a command, and return the position of its last token. Raises RuleExpressionError."""
+        method = self.tokens[position]
+        texts, end = read_text_arguments(self.tokens, position)
+        check_method_arguments(method.text, texts)
+        if method.text == "runs":
+            self.phrases.update(texts)
+        part = write_method(method.text, texts)
+        # A field of its type, which is shorter than any call.
+        self.replaced.append(ReplacedPart(part, "remote", method.start, self.tokens[end].start + 1))
+        return end
 
     def take_operand(self, position: int) -> int:
         """Take an operand that begins with a name, and return the position of its last token that is done with.
@@ -157,6 +173,8 @@ class ExpressionScan:
             self._take_variable(position)
         elif token.text == NOW_VARIABLE:
             self.values.add(NOW_VARIABLE)
+        elif token.text == COMMANDS_VARIABLE:
+            self.values.add(COMMANDS_VARIABLE)
         elif token.text == INTENTS_VARIABLE:
             check_intents_call(tokens[position + 1 : position + 6])
             self.values.add(INTENTS_VARIABLE)
@@ -194,6 +212,8 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
     while position < len(tokens):
         if tokens[position].kind == "name" and starts_operand(tokens, position):
             position = scan.take_operand(position)
+        elif tokens[position].text in COMMAND_METHODS and is_method_call(tokens, position):
+            position = scan.take_method(position)
         position += 1
     return RuleExpression(
         source,
@@ -204,7 +224,34 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
         frozenset(scan.history),
         "".join(scan.text),
         tuple(scan.replaced),
+        frozenset(scan.phrases),
     )
+
+
+def is_method_call(tokens: Sequence[CelToken], position: int) -> bool:
+    """Return whether a name is a method that is called: `.name(`."""
+    around = [token.text for token in tokens[max(0, position - 1) : position + 2 : 2]]
+    return around == [".", "("]
+
+
+def read_text_arguments(tokens: Sequence[CelToken], position: int) -> tuple[list[str], int]:
+    """Return the plain texts between the parentheses behind a name, and the position of the closing one.
+
+    Raises RuleExpressionError.
+    """
+    texts: list[str] = []
+    place = position + 2
+    while place < len(tokens) and tokens[place].text != ")":
+        token = tokens[place]
+        # Without prefixes and escapes, so that what is compared is what is written.
+        if token.kind != "string" or token.text[0] not in "\"'" or "\\" in token.text or token.text[:3] in QUOTES:
+            break
+        texts.append(token.text[1:-1])
+        place += 2 if tokens[place + 1 : place + 2] and tokens[place + 1].text == "," else 1
+    if place >= len(tokens) or tokens[place].text != ")":
+        name = tokens[position].text
+        raise RuleExpressionError(f'{name}() takes texts in plain quotes, such as c.{name}("a", "b")')
+    return texts, place
 
 
 MAX_PHRASES = 200

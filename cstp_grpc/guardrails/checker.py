@@ -71,6 +71,7 @@ def judged_audit_fields(action: Action, verdict: Verdict | None) -> dict[str, An
         announced_context=action.announced_context,
         paths=action.code.paths,
         permissions=action.permissions,
+        invocation=action.invocation,
         # Also where a person has decided by now: rules say that an approval is needed, and not whether there is one.
         approval_required=verdict.approval is not None or (not verdict.allowed and verdict.approval_required),
     )

@@ -30,12 +30,14 @@ from cstp_grpc.guardrails.cel_engine import (
     CelProgram,
 )
 from cstp_grpc.guardrails.cel_variables import (
+    COMMANDS_VARIABLE,
     INTENTS_VARIABLE,
     MENTIONS_VARIABLE,
     NOW_VARIABLE,
     normalize_words,
     presence_variable,
 )
+from cstp_grpc.guardrails.command_variable import commands_reader
 from cstp_grpc.guardrails.history import HISTORY_SCOPES, HistoryQuery, HistoryScope
 from cstp_grpc.guardrails.inputs import (
     CONVERTERS,
@@ -209,6 +211,7 @@ ACTION_READERS: Mapping[str, ReadVariable] = {
     "action.project": lambda action: None if action.project is None else to_string(action.project),
     "agent.id": lambda action: to_string(action.agent),
     "agent.permissions": lambda action: sorted(action.permissions),
+    "action.command": lambda action: None if action.command is None else to_string(action.command),
     NOW_VARIABLE: read_now,
 }
 
@@ -265,6 +268,7 @@ LARGE_READERS: Mapping[str, ReadVariable] = {
     **CODE_READERS,
     INTENTS_VARIABLE: read_related_ages,
     MENTIONS_VARIABLE: read_words,
+    COMMANDS_VARIABLE: commands_reader(()),
 }
 """The readers of what may be as large as a context, and counts as such."""
 FACT_READERS: Mapping[str, ReadVariable] = {**ACTION_READERS, **LARGE_READERS, **HISTORY_READERS}
@@ -431,7 +435,12 @@ def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDecla
     read = sorted({name for expression in expressions for name in expression.values})
     tested = sorted({name for expression in expressions for name in expression.presences})
     history = sorted({query for expression in expressions for query in expression.history})
-    readers = {**FACT_READERS, **group_history_readers(history)} if history else FACT_READERS
+    phrases = {phrase for expression in expressions for phrase in expression.phrases}
+    readers = {
+        **FACT_READERS,
+        **group_history_readers(history),
+        COMMANDS_VARIABLE: commands_reader(phrases),
+    }
     return EvaluationPlan(
         batches=batches,
         readers=[(name, readers[name]) for name in read if name in readers],

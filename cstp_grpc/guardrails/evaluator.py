@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from cstp_grpc.enums import Enforcement, Reaction, Severity
 from cstp_grpc.guardrails.cel_cost import measure_size, measure_sizes
 from cstp_grpc.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError
-from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression, RuleExpressionError
+from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression
 from cstp_grpc.guardrails.evaluation_plan import (
     CODE_READERS,
     CONTEXT_PREFIX,
@@ -49,6 +49,7 @@ from cstp_grpc.guardrails.rule_compilation import (
     group_guardrails,
     input_names_of,
 )
+from cstp_grpc.guardrails.rule_errors import RuleExpressionError
 
 
 @dataclass(frozen=True, slots=True)

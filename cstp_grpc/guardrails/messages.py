@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cstp_grpc.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.proto_values import EnumMapping
-from cstp_grpc.enums import Enforcement, InputOrigin, Permission, RuleOutcome, Stakes
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, options_pb2, types_pb2
+from cstp_grpc.enums import Enforcement, InputOrigin, Permission, RuleOutcome, Shell, Stakes
+from cstp_grpc.gen.cstp.v1 import commands_pb2, cstp_pb2, guardrails_pb2, options_pb2, types_pb2
 from cstp_grpc.guardrails.inputs import IgnoredInput
 from cstp_grpc.guardrails.model import Action, CheckResult, Verdict, VerdictApproval, Violation
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ENFORCEMENT = EnumMapping(guardrails_pb2.Enforcement, Enforcement)
 PERMISSION = EnumMapping(options_pb2.Permission, Permission)
 RULE_OUTCOME = EnumMapping(guardrails_pb2.RuleOutcome, RuleOutcome)
+SHELL = EnumMapping(commands_pb2.Shell, Shell)
 INPUT_ORIGIN = EnumMapping(guardrails_pb2.InputOrigin, InputOrigin)
 
 
@@ -43,7 +45,35 @@ def parse_action(message: cstp_pb2.Action, caller: Caller) -> Action:
         project=proto_values.optional_field(message, "project"),
         agent=caller.agent,
         permissions=caller.permissions,
+        invocation=parse_invocation_fields(message),
     )
+
+
+def parse_invocation_fields(message: cstp_pb2.Action) -> Invocation:
+    """Parse the command of an action and the files that its tool accesses."""
+    # Most actions have none.
+    if not (message.command or message.reads or message.writes):
+        return NO_INVOCATION
+    return Invocation(
+        command=message.command,
+        shell=SHELL.word(message.shell) or Shell.BASH,
+        directory=message.directory,
+        reads=tuple(message.reads),
+        writes=tuple(message.writes),
+    )
+
+
+def invocation_fields(invocation: Invocation) -> dict[str, Any]:
+    """Return the fields of an action that state its command and files; none without them."""
+    if invocation is NO_INVOCATION:
+        return {}
+    return {
+        "command": invocation.command or None,
+        "shell": SHELL.number(invocation.shell) if invocation.command else None,
+        "directory": invocation.directory or None,
+        "reads": invocation.reads,
+        "writes": invocation.writes,
+    }
 
 
 def violation_message(item: Violation) -> types_pb2.Violation:

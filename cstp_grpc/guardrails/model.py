@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from cstp_grpc.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.enums import ApprovalStatus, Enforcement, Severity, Stakes
 from cstp_grpc.guardrails.cel_variables import RuleExpression
 from cstp_grpc.guardrails.history import UNREAD_HISTORY, HistoryFacts, HistorySubject
@@ -91,6 +92,13 @@ class Action:
     announced_context: str = ""
     """The further text of an announcement."""
     history: HistoryFacts = UNREAD_HISTORY
+    invocation: Invocation = NO_INVOCATION
+    """The command that is about to run, or the files that a tool accesses."""
+
+    @property
+    def command(self) -> str | None:
+        """The text of the command, or None."""
+        return self.invocation.command or None
 
     @property
     def history_subject(self) -> HistorySubject:

@@ -23,7 +23,6 @@ from cstp_grpc.guardrails.cel_engine import (
 )
 from cstp_grpc.guardrails.cel_variables import (
     RuleExpression,
-    RuleExpressionError,
     tokenize_expression,
 )
 from cstp_grpc.guardrails.evaluation_plan import (
@@ -40,6 +39,7 @@ from cstp_grpc.guardrails.model import (
     TextTemplate,
     Violation,
 )
+from cstp_grpc.guardrails.rule_errors import RuleExpressionError
 
 OPENING = "${"
 ESCAPED_OPENING = "$${"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from cstp_grpc.enums import Enforcement, Outcome, Permission, Severity, Stakes
+from cstp_grpc.enums import Enforcement, Outcome, Permission, Severity, Shell, Stakes
 from cstp_grpc.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS
 from cstp_grpc.guardrails.cel_variables import RESERVED_NAMES
 from cstp_grpc.guardrails.inputs import InputType
@@ -231,8 +231,14 @@ PAST_OUTCOME: Final = MapFormat(
     },
 )
 TEST_ACTION: Final = MapFormat(
-    {"description": KeyFormat("The action in words.", TEXT)},
+    {},
     {
+        "description": KeyFormat("The action in words; the command or the files if it is missing.", TEXT),
+        "command": KeyFormat("The command that is about to run.", TEXT),
+        "shell": KeyFormat("The language of the command. [default: bash]", word_of(Shell)),
+        "directory": KeyFormat("The absolute folder in which it runs.", TEXT),
+        "reads": KeyFormat("The files that a tool reads.", TEXTS),
+        "writes": KeyFormat("The files that a tool writes.", TEXTS),
         "category": KeyFormat("The kind of decision.", TEXT),
         "stakes": KeyFormat("What is at risk; medium when absent.", word_of(Stakes)),
         "confidence": KeyFormat("How sure the agent is.", {"type": "number", "minimum": 0, "maximum": 1}),

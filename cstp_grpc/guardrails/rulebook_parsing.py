@@ -13,7 +13,6 @@ from cstp_grpc.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnviro
 from cstp_grpc.guardrails.cel_variables import (
     RESERVED_NAMES,
     RuleExpression,
-    RuleExpressionError,
 )
 from cstp_grpc.guardrails.inputs import (
     CONVERTERS,
@@ -32,6 +31,7 @@ from cstp_grpc.guardrails.model import (
     TextTemplate,
 )
 from cstp_grpc.guardrails.rule_compilation import parse_template
+from cstp_grpc.guardrails.rule_errors import RuleExpressionError
 from cstp_grpc.guardrails.rulebook_extension import read_parameters
 from cstp_grpc.guardrails.rulebook_format import (
     API_VERSION,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 
-from cstp_grpc.enums import Outcome, Permission, Severity, Stakes
+from cstp_grpc.commands.model import MAX_COMMAND_CHARACTERS, Invocation
+from cstp_grpc.enums import Outcome, Permission, Severity, Shell, Stakes
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.cel_variables import parse_window_seconds
 from cstp_grpc.guardrails.history import HistorySubject, PastOutcome, StatedHistory, parse_history_seconds
@@ -132,8 +133,14 @@ class TestActionReader:
         subject = HistorySubject(
             fields.optional_text("agent") or "", fields.optional_text("category"), fields.optional_text("project")
         )
+        invocation = self._invocation(fields)
+        files = " ".join([*invocation.reads, *invocation.writes])
+        description = fields.optional_text("description") or invocation.command or files
+        if not description:
+            fields.report_problem("`description` is missing")
         return Action(
-            description=fields.text("description"),
+            description=description,
+            invocation=invocation,
             category=subject.category,
             stakes=fields.enum_word("stakes", Stakes, Stakes.MEDIUM),
             confidence=confidence,
@@ -146,6 +153,15 @@ class TestActionReader:
             now=read_instant(fields, "now"),
             announced_context=fields.optional_text("announced_context", MAX_ANNOUNCED_CONTEXT) or "",
             history=StatedHistory(subject, self._outcomes(fields, subject)),
+        )
+
+    def _invocation(self, fields: YamlFields) -> Invocation:
+        return Invocation(
+            command=fields.optional_text("command", MAX_COMMAND_CHARACTERS) or "",
+            shell=fields.enum_word("shell", Shell, Shell.BASH),
+            directory=fields.optional_text("directory") or "",
+            reads=read_texts(fields, "reads"),
+            writes=read_texts(fields, "writes"),
         )
 
     def _code(self, fields: YamlFields) -> CodeFacts:

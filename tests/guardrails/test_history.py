@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.enums import Outcome
-from cstp_grpc.guardrails.cel_variables import RuleExpressionError, scan_expression
+from cstp_grpc.guardrails.cel_variables import scan_expression
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.history import (
     MAX_HISTORY_DAYS,
@@ -23,6 +23,7 @@ from cstp_grpc.guardrails.history import (
     UnreadHistory,
 )
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, RuleSet, Verdict
+from cstp_grpc.guardrails.rule_errors import RuleExpressionError
 from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set, parse_rulebook
 from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests
 from tests.guardrails.rulebooks import content, rule, rule_set, write

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from cstp_grpc.enums import Stakes
 from cstp_grpc.guardrails.cel_cost import MAX_STEPS, measure_size
 from cstp_grpc.guardrails.cel_engine import CelEnvironment, CelProgram
-from cstp_grpc.guardrails.cel_variables import RuleExpressionError
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.inputs import InputType
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Violation
+from cstp_grpc.guardrails.rule_errors import RuleExpressionError
 from tests.example_counts import examples
 from tests.guardrails.rulebooks import rule, rule_set
 

@@ -5,6 +5,7 @@ The protocol itself: look before you act."""
 
 from collections import abc as _abc
 from cstp_grpc.gen.cstp.v1 import code_pb2 as _code_pb2
+from cstp_grpc.gen.cstp.v1 import commands_pb2 as _commands_pb2
 from cstp_grpc.gen.cstp.v1 import intents_pb2 as _intents_pb2
 from cstp_grpc.gen.cstp.v1 import types_pb2 as _types_pb2
 from google.protobuf import descriptor as _descriptor
@@ -1127,6 +1128,11 @@ class Action(_message.Message):
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     CONTEXT_FIELD_NUMBER: _builtins.int
     PROJECT_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    SHELL_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
+    WRITES_FIELD_NUMBER: _builtins.int
     description: _builtins.str
     """In words; 1 to 8000 characters, not blank."""
     category: _builtins.str
@@ -1139,11 +1145,25 @@ class Action(_message.Message):
     """The project that the action is about, for guardrails that are about some projects only. It need not be one that the
     server is configured with.
     """
+    command: _builtins.str
+    """The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its structure."""
+    shell: _commands_pb2.Shell.ValueType
+    """The language of the command. [default: bash]"""
+    directory: _builtins.str
+    """The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as the project."""
     @_builtins.property
     def context(self) -> _struct_pb2.Struct:
         """The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At most 24 levels
         deep.
         """
+
+    @_builtins.property
+    def reads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files that a tool is about to read, absolute or relative to the directory; at most 100."""
+
+    @_builtins.property
+    def writes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files that a tool is about to write, likewise."""
 
     def __init__(
         self,
@@ -1154,21 +1174,34 @@ class Action(_message.Message):
         confidence: _builtins.float | None = ...,
         context: _struct_pb2.Struct | None = ...,
         project: _builtins.str | None = ...,
+        command: _builtins.str | None = ...,
+        shell: _commands_pb2.Shell.ValueType = ...,
+        directory: _builtins.str | None = ...,
+        reads: _abc.Iterable[_builtins.str] | None = ...,
+        writes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_project", b"_project", "category", b"category", "confidence", b"confidence", "context", b"context", "project", b"project"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_command", b"_command", "_confidence", b"_confidence", "_directory", b"_directory", "_project", b"_project", "category", b"category", "command", b"command", "confidence", b"confidence", "context", b"context", "directory", b"directory", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_project", b"_project", "category", b"category", "confidence", b"confidence", "context", b"context", "description", b"description", "project", b"project", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_command", b"_command", "_confidence", b"_confidence", "_directory", b"_directory", "_project", b"_project", "category", b"category", "command", b"command", "confidence", b"confidence", "context", b"context", "description", b"description", "directory", b"directory", "project", b"project", "reads", b"reads", "shell", b"shell", "stakes", b"stakes", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__command: _TypeAlias = _typing.Literal["command"]  # noqa: Y015
+    _WhichOneofArgType__command: _TypeAlias = _typing.Literal["_command", b"_command"]  # noqa: Y015
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
+    _WhichOneofReturnType__directory: _TypeAlias = _typing.Literal["directory"]  # noqa: Y015
+    _WhichOneofArgType__directory: _TypeAlias = _typing.Literal["_directory", b"_directory"]  # noqa: Y015
     _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
     _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__command) -> _WhichOneofReturnType__command | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__directory) -> _WhichOneofReturnType__directory | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
 

@@ -1,0 +1,1 @@
+"""Parse shell text into simple commands with their effects, so that rules read structure instead of words."""

@@ -1,0 +1,429 @@
+"""Read one simple command: look through its wrappers, and collect its effects and what it hands on."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from cstp_grpc.commands import script_calls, sql_text
+from cstp_grpc.commands.effects import (
+    Scene,
+    collect_file_effects,
+    find_patterns,
+    find_roots,
+    is_narrow_find,
+)
+from cstp_grpc.commands.model import MAX_COMMANDS, MAX_WORD_CHARACTERS, UNKNOWN, Command, Effects, Place, Unresolved
+from cstp_grpc.commands.options import is_dry_run, program_name, split_arguments
+from cstp_grpc.commands.places import resolve_path
+from cstp_grpc.commands.shell_words import USUAL_PROGRAMS, Flow
+from cstp_grpc.commands.special_programs import SOURCE_REASONS, SPECIAL
+from cstp_grpc.commands.wrappers import SHELLS, unwrap_once, value_of
+
+if TYPE_CHECKING:
+    from cstp_grpc.commands.shell_text import ShellReader
+
+MAX_RUNS: Final = 1000
+"""Maximum number of commands that are looked at; loops and functions multiply them."""
+MAX_LISTED_WORDS: Final = 60
+"""Maximum number of operands that are kept for rules; effects are collected from all of them."""
+SCRIPT_OPTIONS: Final = {
+    "python": ("-c",), "pypy": ("-c",), "node": ("-e", "-p", "--eval", "--print", "-pe"), "nodejs": ("-e", "-p"),
+    "deno": ("eval",), "bun": ("-e", "--eval"), "ruby": ("-e",), "perl": ("-e", "-E", "-ne", "-pe", "-i -e"),
+    "php": ("-r",),
+    "osascript": ("-e",), "mongosh": ("--eval",), "mongo": ("--eval",), "lua": ("-e",), "Rscript": ("-e",),
+    "groovy": ("-e",),
+    "rails": ("runner", "r"), "ipython": ("-c",), "tclsh": ("-c",), "elixir": ("-e",),
+}  # fmt: skip
+"""Interpreters, and the options that a program text follows."""
+DOWNLOADERS: Final = frozenset(
+    "curl wget fetch aria2c http https lynx w3m iwr invoke-webrequest irm invoke-restmethod".split()
+)
+SHELL_HOOKS: Final = re.compile(
+    r"(?:^|\s)(?:init|completions?|shellenv|hook|env|activate|shell\.\w+|path|-s|docker-env|agent|prompt)(?:\s|$)"
+)
+"""Sub-commands that print settings for a shell, which are evaluated by custom."""
+SETTING_PROGRAMS: Final = frozenset(
+    "ssh-agent dircolors register-python-argcomplete lesspipe keychain thefuck resize".split()
+)
+PASSING: Final = frozenset(
+    "cat tee head tail grep sed awk sort uniq cut tr jq base64 xxd gzip zip tar openssl gpg od hexdump rev nl"
+    " fold".split()
+)
+"""Filters: what they print comes from their input."""
+
+
+class CommandReader:
+    """Collects commands; `directory` is where the next one runs, empty if unknown."""
+
+    def __init__(self, shell: ShellReader, project: str, directory: str) -> None:
+        self.shell = shell
+        self._project = project
+        self.directory = directory or project
+        self.found: list[Command] = []
+        self._runs = 0
+        self.is_privileged = False
+        self.is_remote = False
+
+    @property
+    def scene(self) -> Scene:
+        """Where the next command runs."""
+        return Scene(self.directory, "" if self.is_remote else self._project)
+
+    def note(self, reason: Unresolved, text: str = "") -> None:
+        """Note that something cannot be resolved."""
+        self.add(Command("", text=text), Effects(unresolved={reason}))
+
+    def add(self, command: Command, effects: Effects) -> None:
+        """Add a command with its effects."""
+        if len(self.found) >= MAX_COMMANDS:
+            if Unresolved.TOO_LARGE not in self.found[-1].unresolved:
+                self.found[-1] = replace(self.found[-1], unresolved=self.found[-1].unresolved | {Unresolved.TOO_LARGE})
+            return
+        is_harmless = command.is_dry_run
+        self.found.append(
+            replace(
+                command,
+                text=command.text[:MAX_WORD_CHARACTERS],
+                directory=self.directory,
+                deletes=frozenset() if is_harmless else frozenset(effects.deletes),
+                writes=frozenset() if is_harmless else frozenset(effects.writes),
+                reads=frozenset(effects.reads),
+                is_recursive=effects.is_recursive,
+                sql=frozenset(effects.sql),
+                unresolved=frozenset(effects.unresolved),
+                sends_out=effects.sends_out and not is_harmless,
+                is_privileged=self.is_privileged,
+                is_remote=self.is_remote,
+            )
+        )
+
+    def run(self, words: Sequence[str], assignments: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow:
+        """Read a command in words, and return what it prints."""
+        self._runs += 1
+        if self._runs > MAX_RUNS:
+            if self._runs == MAX_RUNS + 1:
+                self.note(Unresolved.TOO_LARGE)
+            return Flow()
+        words = [word for word in words if word] if words and not words[0] else list(words)
+        if not words:
+            if effects != Effects():
+                self.add(Command(""), effects)
+            return Flow()
+        if words[0].startswith(UNKNOWN) and (usual := USUAL_PROGRAMS.get(words[0][1:])):
+            words[0] = usual
+        program = program_name(words[0])
+        if not program or UNKNOWN in program:
+            effects.unresolved.add(Unresolved.VARIABLE_PROGRAM)
+            self.add(Command("", text=" ".join(words), arguments=tuple(words[1:])), effects)
+            return Flow(source="piped")
+        if (called := self.shell.call_function(words, stdin)) is not None:
+            return called
+        if (special := SPECIAL.get(program)) and (done := special(self, words, stdin, effects)) is not None:
+            return done
+        if program in SHELLS:
+            return self._run_shell(words, stdin, effects)
+        if (inner := self._unwrap(words, stdin, effects)) is not None:
+            return inner
+        return self._run_program(program, words, assignments, stdin, effects)
+
+    def _unwrap(self, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow | None:
+        """Read the command inside a wrapper; None if the program is no wrapper."""
+        unwrapped = unwrap_once(words)
+        if unwrapped is None:
+            return None
+        privileged, remote, directory = self.is_privileged, self.is_remote, self.directory
+        self.is_privileged |= unwrapped.wrapper.is_privileged
+        if unwrapped.wrapper.is_remote:
+            self.is_remote, self.directory = True, ""
+        try:
+            if unwrapped.text is not None:
+                if effects != Effects():
+                    self.add(Command(program_name(words[0]), text=" ".join(words)), effects)
+                return self.shell.read(unwrapped.text, stdin)
+            inner = list(unwrapped.words)
+            if program_name(words[0]) == "xargs":
+                inner = self._fill_xargs(words, inner, stdin)
+                stdin = None
+            return self.run(inner, unwrapped.assignments, stdin, effects)
+        finally:
+            self.is_privileged, self.is_remote, self.directory = privileged, remote, directory
+
+    def _fill_xargs(self, words: Sequence[str], inner: list[str], stdin: Flow | None) -> list[str]:
+        """Return the command of `xargs` with the words that it reads."""
+        given = [UNKNOWN]
+        if stdin is not None and stdin.paths:
+            given = stdin.paths
+        elif stdin is not None and stdin.literal is not None:
+            given = stdin.literal.split() or [UNKNOWN]
+        placeholder = value_of(words, "-I", "--replace") or next(
+            (word[2:] for word in words if re.match(r"-I.", word)), None
+        )
+        if placeholder and any(placeholder in word for word in inner):
+            return [
+                filled
+                for word in inner
+                for filled in ([word.replace(placeholder, each) for each in given] if placeholder in word else [word])
+            ]
+        return [*inner, *given]
+
+    def _run_shell(self, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow:
+        """Read what a shell runs: a text, a script, or its input."""
+        text = value_of(words, "-c")
+        if text is not None:
+            if UNKNOWN in text.strip()[:1] and (reason := self.substituted_reason()):
+                effects.unresolved.add(reason)
+                self.add(Command(program_name(words[0]), text=" ".join(words)), effects)
+                return Flow(source="piped")
+            if effects != Effects():
+                self.add(Command(program_name(words[0]), text=" ".join(words)), effects)
+            return self.shell.read(text, stdin)
+        operands = [word for word in words[1:] if not word.startswith(("-", "+"))]
+        if "-s" in words or not operands:
+            if any(word in ("--version", "--help", "-n") for word in words):
+                return Flow(literal="")
+            return self._feed_interpreter(words, stdin, effects, self.shell.read)
+        if operands[0] == UNKNOWN and (reason := self.substituted_reason()):
+            effects.unresolved.add(reason)
+        return self._run_program(program_name(words[0]), words, (), stdin, effects)
+
+    def _feed_interpreter(
+        self,
+        words: Sequence[str],
+        stdin: Flow | None,
+        effects: Effects,
+        read: Callable[[str, Flow | None], Flow] | None,
+    ) -> Flow:
+        """Read the input of an interpreter, or note why that cannot be done."""
+        if stdin is not None and stdin.literal is not None and read is not None:
+            if effects != Effects():
+                self.add(Command(program_name(words[0]), text=" ".join(words)), effects)
+            return read(stdin.literal, None)
+        if stdin is None:
+            effects.unresolved.add(Unresolved.INTERACTIVE)
+        elif stdin.source != "file":
+            effects.unresolved.add(SOURCE_REASONS.get(stdin.source, Unresolved.PIPED))
+        self.add(Command(program_name(words[0]), text=" ".join(words), arguments=tuple(words[1:])), effects)
+        return Flow(source="piped")
+
+    def substituted_reason(self) -> Unresolved | None:
+        """Return why the output of the substitutions of this command is unknown; None if it is known."""
+        flows = [flow for flow in self.shell.words.flows if flow.literal is None]
+        sources = [flow.source for flow in flows]
+        for source in ("downloaded", "decoded"):
+            if source in sources:
+                return SOURCE_REASONS[source]
+        return Unresolved.EVALUATED
+
+    def _run_program(
+        self, program: str, words: Sequence[str], assignments: Sequence[str], stdin: Flow | None, effects: Effects
+    ) -> Flow:
+        """Collect the effects of a program that is no wrapper."""
+        arguments = list(words[1:])
+        split = split_arguments(program, arguments)
+        is_dry = is_dry_run(program, split.flags, split.operands)
+        directory = self.directory
+        if program == "git" and (folder := value_of(words, "-C")):
+            self.directory = resolve_path(folder, directory)
+        collected = collect_file_effects(program, arguments, split, self.scene)
+        merge_effects(effects, collected)
+        self._read_embedded(program, words, split.operands, stdin, effects)
+        substituted = self.shell.words.flows
+        if effects.sends_out and ((stdin and stdin.is_secret) or any(flow.is_secret for flow in substituted)):
+            effects.reads.add(Place.SECRET)
+        self.add(
+            Command(
+                program,
+                text=" ".join(words),
+                arguments=cut_words(arguments),
+                flags=cut_words(split.flags),
+                operands=cut_words(split.operands),
+                names=tuple((program, *found) for found in split.names),
+                environment=cut_words(assignments),
+                is_dry_run=is_dry,
+            ),
+            effects,
+        )
+        self.directory = directory
+        return self._output(program, words, split.operands, stdin, effects)
+
+    def _read_embedded(
+        self, program: str, words: Sequence[str], operands: Sequence[str], stdin: Flow | None, effects: Effects
+    ) -> None:
+        """Collect the effects of SQL and of one-line programs that a command is given."""
+        given = stdin.literal if stdin is not None else None
+        if (dialect := sql_text.DIALECTS.get(program)) is not None:
+            for text in sql_text.find_sql_texts(program, words[1:], operands, given):
+                effects.sql |= sql_text.read_operations(text, dialect)
+        elif (options := SCRIPT_OPTIONS.get(program)) is not None:
+            self._read_scripts(program, words, operands, stdin, effects, options)
+        elif program in ("awk", "gawk", "mawk"):
+            for text in re.findall(r"""system\(\s*"((?:[^"\\]|\\.)*)""", " ".join(words)):
+                self.shell.read(text)
+        elif program == "find" or program == "fd" or program == "gfind":
+            self._run_found(words)
+        elif program == "git":
+            self._read_git(words)
+
+    def _read_scripts(
+        self,
+        program: str,
+        words: Sequence[str],
+        operands: Sequence[str],
+        stdin: Flow | None,
+        effects: Effects,
+        options: Sequence[str],
+    ) -> None:
+        code = value_of(words, *options)
+        if code is None and program == "perl" and (found := [w for w in words[1:] if re.match(r"-\w*e$", w)]):
+            code = words[words.index(found[0]) + 1] if words.index(found[0]) + 1 < len(words) else None
+        if code is None and (not operands or operands[0] == "-") and "-m" not in words:
+            if stdin is None or stdin.source == "file":
+                return
+            if stdin.literal is None:
+                effects.unresolved.add(SOURCE_REASONS.get(stdin.source, Unresolved.PIPED))
+                return
+            code = stdin.literal
+        if code is None:
+            return
+        if code.strip(UNKNOWN) == "" and (reason := self.substituted_reason()):
+            effects.unresolved.add(reason)
+        read = script_calls.read_python if program in ("python", "pypy", "ipython") else script_calls.read_calls
+        self._apply_script(read(code), effects)
+        if program == "osascript":
+            for text in re.findall(r"do shell script \"((?:[^\"\\]|\\.)*)", code):
+                self.shell.read(text)
+
+    def _apply_script(self, script: script_calls.ScriptEffects, effects: Effects) -> None:
+        """Add what a one-line program does."""
+        scene = self.scene
+        effects.deletes |= scene.kinds_of(script.deletes) | scene.kinds_of(script.trees)
+        effects.is_recursive |= bool(script.trees)
+        effects.writes |= scene.kinds_of(script.writes)
+        effects.reads |= scene.kinds_of(script.reads)
+        effects.sends_out |= script.sends_out
+        effects.unresolved |= script.unresolved
+        for text in script.sql_texts:
+            effects.sql |= sql_text.read_operations(text, "")
+        for text in script.shell_texts:
+            if text.strip(UNKNOWN):
+                self.shell.read(text)
+            else:
+                effects.unresolved.add(Unresolved.EVALUATED)
+        for words in script.argument_lists:
+            self.run(words, (), None, Effects())
+
+    def _run_found(self, words: Sequence[str]) -> None:
+        """Read the command that `find -exec` runs for each file."""
+        for position, word in enumerate(words):
+            if word not in ("-exec", "-execdir", "-ok", "-okdir", "-x", "--exec", "-X", "--exec-batch"):
+                continue
+            rest = list(words[position + 1 :])
+            end = next((place for place, each in enumerate(rest) if each in (";", "+", "\\;")), len(rest))
+            self.run(self._fill_found(words, rest[:end]), (), None, Effects())
+
+    def _fill_found(self, words: Sequence[str], inner: Sequence[str]) -> list[str]:
+        """Return a command with the paths that `find` finds in the place of `{}`."""
+        if not any("{}" in word for word in inner) and program_name(words[0]) != "fd":
+            return list(inner)
+        paths = list_found(words)
+        filled = [
+            each
+            for word in inner
+            for each in ([word.replace("{}", path) for path in paths] if "{}" in word else [word])
+        ]
+        return filled if any("{}" in word for word in inner) else [*filled, *paths]
+
+    def _read_git(self, words: Sequence[str]) -> None:
+        """Read the commands that Git runs."""
+        for sub_command, option in (("foreach", ""), ("rebase", "-x"), ("rebase", "--exec"), ("bisect", "run")):
+            if sub_command not in words:
+                continue
+            if option.startswith("-"):
+                text = value_of(words, option)
+            else:
+                rest = [word for word in words[words.index(sub_command) + 1 :] if not word.startswith("--")]
+                rest = rest[1:] if option and rest[:1] == [option] else rest if not option else []
+                text = " ".join(rest)
+            if text:
+                self.shell.read(text)
+
+    def _output(
+        self, program: str, words: Sequence[str], operands: Sequence[str], stdin: Flow | None, effects: Effects
+    ) -> Flow:
+        """Return what a program prints."""
+        is_secret = Place.SECRET in effects.reads or (program in PASSING and stdin is not None and stdin.is_secret)
+        if program in ("echo", "printf"):
+            text = " ".join(word for word in words[1:] if not re.fullmatch(r"-[neE]+", word))
+            is_known = UNKNOWN not in text
+            text = text.replace("\\n", "\n") if program == "printf" else text
+            return Flow(text if is_known else None, "" if is_known else "piped", is_secret)
+        if program == "cat" and not operands and stdin is not None:
+            return replace(stdin, is_secret=is_secret)
+        if program == "mktemp":
+            return Flow("/tmp/x")
+        if program in ("pwd",):
+            return Flow(self.directory or ".")
+        if program in ("which", "command", "type", "whereis") and operands:
+            return Flow(f"/usr/bin/{operands[-1]}")
+        if program in ("find", "gfind"):
+            return Flow(None, "piped", is_secret, list_found(words))
+        if program == "git" and operands[:1] in (("ls-files",), ("rev-parse",)):
+            return Flow(
+                "." if "rev-parse" in operands and "--show-toplevel" in words else None,
+                "piped",
+                paths=[f"./{UNKNOWN}"],
+            )
+        if program in DOWNLOADERS:
+            to_file = (
+                any(re.match(r"-[a-zA-Z]*[oO]$|--output$|--output-document", word) for word in words)
+                and "-" not in words
+            )
+            return Flow(None, "" if to_file and "wget" not in program else "downloaded", is_secret)
+        if is_decoder(program, words):
+            return Flow(None, "decoded", is_secret)
+        if program in SETTING_PROGRAMS or SHELL_HOOKS.search(" ".join(words[1:4])):
+            return Flow(None, "settings", is_secret)
+        if stdin is not None and program in PASSING and stdin.source in ("downloaded", "decoded"):
+            return Flow(None, stdin.source, is_secret)
+        return Flow(None, "piped", is_secret)
+
+
+def list_found(words: Sequence[str]) -> list[str]:
+    """Return the paths that `find` finds: where it starts, with its name patterns."""
+    roots, patterns = find_roots(words[1:]), find_patterns(words[1:])
+    if "-empty" in words:
+        return ["./empty/build"]
+    if not patterns or is_narrow_find(words[1:]) is None:
+        return roots
+    return [posixpath.join(root, pattern) for root in roots for pattern in patterns]
+
+
+def is_decoder(program: str, words: Sequence[str]) -> bool:
+    """Return whether a program decodes, decrypts or unpacks text."""
+    if program in ("base64", "base32", "gbase64"):
+        return any(word in ("-d", "-D", "--decode", "-di") for word in words)
+    if program in ("openssl", "gpg", "age"):
+        return any(word in ("-d", "--decrypt", "-decrypt") for word in words)
+    return program in ("xxd", "uudecode", "zcat", "gunzip", "bzcat", "xzcat", "uncompress", "rev", "tr", "rot13") and (
+        program not in ("xxd",) or "-r" in words or any(re.match(r"-\w*r", word) for word in words)
+    )
+
+
+def merge_effects(effects: Effects, more: Effects) -> None:
+    """Add effects to others."""
+    effects.deletes |= more.deletes
+    effects.writes |= more.writes
+    effects.reads |= more.reads
+    effects.sql |= more.sql
+    effects.unresolved |= more.unresolved
+    effects.is_recursive |= more.is_recursive
+    effects.sends_out |= more.sends_out
+
+
+def cut_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return words for rules: not too many, none too long."""
+    return tuple(word[:MAX_WORD_CHARACTERS] for word in words[:MAX_LISTED_WORDS])
