@@ -22,7 +22,7 @@ from a2a.utils.errors import (
 from aiohttp import web
 
 from bridge import http_request
-from bridge.a2a.errors import UpstreamError, unexpected_error
+from bridge.a2a.errors import UpstreamError, jsonrpc_error, unexpected_error
 from bridge.call_errors import DETAIL, error_codes
 from bridge.http_request import LARGE_REQUEST_BYTES, AccessCheck
 from bridge.upstream import Metadata
@@ -128,6 +128,11 @@ class A2aHttpCall:
             request.query.getall(VERSION_HEADER, [])
         )
         return cls(request, services, request_id, http_request.request_metadata(request, request_id), version)
+
+    def error_json(self, error: A2AError) -> dict[str, Any]:
+        """Return the `error` member of a JSON-RPC response in the version of the caller."""
+        sent = self.version.strip()
+        return jsonrpc_error(error, self.request_id, v0_3=not sent or sent.startswith(V0_3))
 
     @property
     def response_headers(self) -> Mapping[str, str]:

@@ -78,12 +78,14 @@ def unexpected_error() -> A2AError:
     return InternalError(UNEXPECTED_FAILURE)
 
 
-def jsonrpc_error(error: A2AError, request_id: str) -> dict[str, Any]:
-    """Return the `error` member of a JSON-RPC response."""
+def jsonrpc_error(error: A2AError, request_id: str, *, v0_3: bool) -> dict[str, Any]:
+    """Return the `error` member of a JSON-RPC response, for a caller of A2A 1.0 or 0.3."""
+    details = [to_any_json(detail) for detail in error_details(error, request_id)]
     return {
         "code": jsonrpc_code(error),
         "message": error.message,
-        "data": [to_any_json(detail) for detail in error_details(error, request_id)],
+        # Clients of 0.3, such as a2a-go, decode an object only; 1.0 requires an array.
+        "data": {"details": details} if v0_3 else details,
     }
 
 

@@ -28,7 +28,7 @@ from bridge.a2a.call_context import (
     require_version,
     unreadable_body_error,
 )
-from bridge.a2a.errors import UpstreamError, describe_error, jsonrpc_error, jsonrpc_failure
+from bridge.a2a.errors import UpstreamError, describe_error, jsonrpc_failure
 from bridge.a2a.request_handler import OperationTable, build_json_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
@@ -153,9 +153,7 @@ class A2aJsonRpcEndpoint:
 
         async def error_text(error: Exception) -> str:
             visible = await http_call.visible_error(error, call.method)
-            return jsonrpc.encode_utf8(
-                jsonrpc.encode_error(call_id, jsonrpc_error(visible, http_call.request_id))
-            ).decode()
+            return jsonrpc.encode_utf8(jsonrpc.encode_error(call_id, http_call.error_json(visible))).decode()
 
         def event_text(event: object) -> str:
             return jsonrpc.encode_utf8(jsonrpc.encode_result(call_id, event)).decode()
@@ -192,7 +190,7 @@ async def failed_outcome(call_id: str | None, error: Exception, http_call: A2aHt
     failure, counted = jsonrpc_failure(visible), describe_error(visible)
     if call_id is None:
         return JsonRpcOutcome(None, failure, counted=counted)
-    encoded = jsonrpc.encode_error(call_id, jsonrpc_error(visible, http_call.request_id))
+    encoded = jsonrpc.encode_error(call_id, http_call.error_json(visible))
     return JsonRpcOutcome(encoded, failure, counted=counted)
 
 
@@ -201,7 +199,7 @@ async def body_error_response(
 ) -> web.Response:
     """Respond to a body that cannot be read; `failure` sets the HTTP status for known callers."""
     visible = await http_call.visible_error(error, "a body")
-    content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", jsonrpc_error(visible, http_call.request_id)))
+    content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", http_call.error_json(visible)))
     # The server's refusal of the caller takes the place of what is wrong with the body.
     shown = visible.failure if isinstance(visible, UpstreamError) else failure
     response = jsonrpc.json_response(content, http_call.request_id, shown, http_call.response_headers)

@@ -278,9 +278,13 @@ class JsonRpc(HttpBinding):
         assert (content["jsonrpc"], content["id"]) == ("2.0", 1)
         if "error" in content:
             error = content["error"]
-            return Refusal.read(error["code"], error["message"], error["data"])
+            return Refusal.read(error["code"], error["message"], self.details_in(error["data"]))
         found: Json = content["result"]
         return found
+
+    def details_in(self, data: Any) -> Any:
+        """Return the details in the `data` of an error."""
+        return data
 
 
 class OldJsonRpc(JsonRpc):
@@ -288,6 +292,10 @@ class OldJsonRpc(JsonRpc):
 
     version = "0.3"
     named_version = None
+
+    def details_in(self, data: Any) -> Any:
+        return data["details"]
+
     METHODS: ClassVar[dict[str, str]] = {
         "SendMessage": "message/send",
         "SendStreamingMessage": "message/stream",

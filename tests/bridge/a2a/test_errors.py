@@ -15,7 +15,7 @@ from tests.garbage import count_remains, no_collection
 def test_every_reason_has_its_code_and_status_on_each_transport(reason: str) -> None:
     refused = UpstreamError(error_for_reason(reason, "In plain words"))
     codes = REASON_CODES[reason]
-    assert jsonrpc_error(refused, "r-1")["code"] == codes.a2a_code
+    assert jsonrpc_error(refused, "r-1", v0_3=False)["code"] == codes.a2a_code
     assert grpc_error(refused, "r-1").code == code_pb2.Code.Value(codes.grpc_code)
     answered, body = rest_error(refused, "r-1")
     assert (answered, body["error"]["status"]) == (codes.a2a_http_status, codes.grpc_code)

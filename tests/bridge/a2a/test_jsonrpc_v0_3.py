@@ -91,7 +91,18 @@ def test_the_old_header_activates_the_extension(raw: Raw) -> None:
 )
 def test_errors_have_the_codes_of_a2a(raw: Raw, method: str, params: Any, code: int, reason: str) -> None:
     error = refused(raw, method, params)
-    assert (error["code"], info_of(error["data"])) == (code, (A2A_DOMAIN, reason))
+    assert (error["code"], info_of(error["data"]["details"])) == (code, (A2A_DOMAIN, reason))
+
+
+@pytest.mark.parametrize("version", [None, "0.3", "0.3.0", "1.0", "2.0"])
+@pytest.mark.parametrize("body", [call("tasks/nope", {}), [call("tasks/nope", {})], "{", call("tasks/resubscribe", {})])
+def test_the_data_of_errors_is_an_object_in_0_3_and_an_array_in_1_0(raw: Raw, version: str | None, body: Any) -> None:
+    answer = raw.post(body.encode() if isinstance(body, str) else body, version=version)
+    streams = answer.headers.get_content_type() != JSON
+    found = events_of(answer)[0] if streams else answer.json
+    data = (found[0] if isinstance(found, list) else found)["error"]["data"]
+    details = data["details"] if version in {None, "0.3", "0.3.0"} else data
+    assert info_of(details)[0] == A2A_DOMAIN
 
 
 @pytest.mark.parametrize(
@@ -147,8 +158,8 @@ def test_strangers_who_ask_for_a_stream_are_refused_by_http(raw: Raw) -> None:
 )
 def test_wrong_params_are_named(raw: Raw, method: str, params: Any, fields: list[str]) -> None:
     error = refused(raw, method, params)
-    assert (error["code"], info_of(error["data"])) == (-32602, (A2A_DOMAIN, "INVALID_PARAMS"))
-    assert fields_of(error["data"]) == fields
+    assert (error["code"], info_of(error["data"]["details"])) == (-32602, (A2A_DOMAIN, "INVALID_PARAMS"))
+    assert fields_of(error["data"]["details"]) == fields
 
 
 @pytest.mark.parametrize(
@@ -166,7 +177,7 @@ def test_wrong_params_are_named(raw: Raw, method: str, params: Any, fields: list
 def test_wrong_params_about_tasks_are_named(raw: Raw, method: str, params: Any, fields: list[str]) -> None:
     error = refused(raw, method, params)
     assert error["code"] == -32602
-    assert fields_of(error["data"]) == fields
+    assert fields_of(error["data"]["details"]) == fields
 
 
 @pytest.mark.parametrize(
@@ -186,7 +197,7 @@ def test_values_that_no_message_can_hold_are_refused_by_name(raw: Raw, value: st
     body = json.dumps(call("message/send", {"message": {**MESSAGE, "metadata": {"x": "here"}}}))
     error = raw.post(body.replace('"here"', value), version=None).json["error"]
     assert error["code"] == -32602
-    (found,) = fields_of(error["data"])
+    (found,) = fields_of(error["data"]["details"])
     assert found.startswith("message.metadata.x")
 
 
@@ -204,9 +215,9 @@ def test_data_may_be_as_deep_as_in_1_0(raw: Raw, depth: int) -> None:
 @pytest.mark.parametrize("name", ["parts", "extensions", "referenceTaskIds"])
 def test_lists_have_their_bound(raw: Raw, name: str) -> None:
     error = refused(raw, "message/send", {"message": {**MESSAGE, name: [7] * 1001}})
-    assert fields_of(error["data"]) == [f"message.{name}"]
+    assert fields_of(error["data"]["details"]) == [f"message.{name}"]
     error = refused(raw, "message/send", {"message": {**MESSAGE, name: [7] * 1000}})
-    assert len(fields_of(error["data"])) == 100
+    assert len(fields_of(error["data"]["details"])) == 100
     data = {"kind": "data", "data": {"of any": [0] * 5000}}
     assert "result" in asked(raw, "message/send", parts({"kind": "text", "text": "x"}, data))
 
@@ -216,6 +227,6 @@ def test_parts_must_say_what_they_are(raw: Raw) -> None:
     params["message"]["parts"].append({"type": "text", "text": "today"})
     error = raw.call("message/send", params, version="0.3")["error"]
     assert error["code"] == -32602
-    assert error["data"][1]["fieldViolations"] == [
+    assert error["data"]["details"][1]["fieldViolations"] == [
         {"field": "message.parts[1].kind", "description": "must be 'text', 'file' or 'data'"}
     ]
