@@ -22,6 +22,7 @@ from cstp_grpc.client.cstp_client import CstpClient
 from cstp_grpc.gen.cstp.v1 import audit_pb2
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.audit.kit import KEY, NOON, TRUSTED, add_checkpoint, make_entry, tampering, verify
 from tests.audit.test_evidence import evidence
@@ -123,6 +124,25 @@ def test_a_chain_goes_on_behind_what_was_removed(
         retention(database, writer, trail, entries=DAY).remove()
     report = verify(database, exported)
     assert (report.findings, report.removed) == ([], 14)
+
+
+def test_a_chain_goes_on_behind_removed_entries_although_none_is_left(
+    database: Database, writer: GroupCommitWriter, trail: SqlAuditTrail
+) -> None:
+    add_checkpoint(database, writer)
+    store = SqlAuditRetention(database)
+
+    def fail(unit_of_work: UnitOfWork) -> None:
+        raise LookupError
+
+    assert writer.run(lambda unit_of_work: store.add_segments(unit_of_work, KEY, LATER, LATER), alone=True) == 9
+    writer.run(lambda unit_of_work: store.delete_batch(unit_of_work, LATER))
+    # After it, the writer reads where its chain ends.
+    with pytest.raises(LookupError):
+        writer.run(fail)
+    trail.record(make_entry(20))
+    report = verify(database)
+    assert (report.findings, report.removed, report.entries) == ([], 9, 1)
 
 
 def test_a_removal_that_was_cut_off_verifies_and_is_finished(

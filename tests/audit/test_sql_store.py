@@ -190,6 +190,14 @@ def test_several_entries_are_written_together(trail: SqlAuditTrail) -> None:
     assert sorted(stored, key=lambda entry: entry.request_id) == entries
 
 
+def test_every_content_has_a_salt_of_its_own(database: Database, trail: SqlAuditTrail) -> None:
+    """Otherwise equal contents would have equal hashes, which outlive them."""
+    trail.submit(*[CHECK] * 600).result()
+    with database.read_snapshot() as unit_of_work:
+        salts = unit_of_work.execute(text("SELECT content_salt FROM audit_entries")).scalars().all()
+    assert len({bytes(salt) for salt in salts}) == 600
+
+
 @pytest.mark.contract("SqlAuditTrail.append")
 def test_an_entry_shares_the_fate_of_its_transaction(trail: SqlAuditTrail, writer: GroupCommitWriter) -> None:
     def job(unit_of_work: UnitOfWork) -> None:

@@ -463,6 +463,17 @@ def test_rules_that_are_too_much_together_are_errors_and_light_ones_are_as_they_
     assert all("with the other guardrails it may take more than 100000000 steps" in each.message for each in others)
 
 
+@pytest.mark.parametrize("field", ["description", "category"])
+def test_the_texts_of_an_action_count_as_its_context_does(field: str) -> None:
+    rules = rule_set([rule("r", f'action.{field}.replace("a", action.{field}) == ""')])
+    text = "a" * 6_000
+    action = Action(text) if field == "description" else Action("do it", category=text)
+
+    (violation,) = GuardrailEvaluator(rules).evaluate(action).violations
+
+    assert violation.code == EVALUATION_ERROR
+
+
 def test_a_text_whose_expression_takes_too_long_is_written_without_its_value() -> None:
     message = "${context.items.map(item, item + item).size()} items"
     evaluator = GuardrailEvaluator(rule_set([rule("r", "true", message=message)], LARGE))

@@ -281,7 +281,7 @@ def test_a_word_of_the_intent_that_only_failures_mention_is_said() -> None:
     similar = [
         deployment(1, Outcome.FAILURE, title="Deploy on Friday"),
         deployment(2, Outcome.FAILURE),
-        deployment(3, Outcome.FAILURE, agent="bob"),
+        deployment(3, Outcome.FAILURE, agent="bob", context="On friday, which only bob may know"),
         deployment(4, Outcome.SUCCESS),
         deployment(5, Outcome.SUCCESS),
     ]

@@ -80,6 +80,19 @@ def needing_approval(agent: str) -> MergedVerdict:
     return MergedVerdict({agent: build_verdict([violation], [], evaluated=2)})
 
 
+def test_the_gravest_severity_of_a_guardrail_is_kept_and_listed_first() -> None:
+    mild, medium, grave = (
+        Violation("rule", "A rule", message, severity)
+        for message, severity in (("c", Severity.WARN), ("b", Severity.APPROVE), ("a", Severity.BLOCK))
+    )
+    for least, greatest in ((mild, medium), (medium, grave), (mild, grave)):
+        answers = [MergedVerdict({"ann": build_verdict([each], [])}) for each in (greatest, least)]
+        assert list(merge_verdicts(*answers).violations.values()) == [greatest]
+    by_agent = {"ann": mild, "ben": medium, "cleo": grave}
+    merged = MergedVerdict({agent: build_verdict([each], []) for agent, each in by_agent.items()})
+    assert list(merged.violations.values()) == [grave, medium, mild]
+
+
 @pytest.mark.parametrize(
     ("own", "peer", "required", "outcome"),
     [
