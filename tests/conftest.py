@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -30,6 +32,9 @@ from tests.temporary_files import use_temporary_parent
 
 register_profiles()
 use_temporary_parent()
+# Far from UTC, whatever the machine has: an instant that is read or written as local time then differs.
+os.environ["TZ"] = "XXX-5:45"
+time.tzset()
 # A shell starts what runs in the background without it, and tests interrupt processes that inherit what this one does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
