@@ -232,6 +232,7 @@ EXPORTED_ID = re.compile(r"#(dec-[0-9a-f]{20})\Z")
 @click.option("--map", "mapping_file", type=FILE, help="How fields of foreign YAML and JSON Lines are named.")
 @click.option("--share", is_flag=True, help="Let every agent find the decisions.")
 @click.option("--project", help="The project of decisions that name none.")
+@click.option("--as-records", is_flag=True, help="Import every Markdown page, whatever its sections.")
 @click.option("--restore-deleted", is_flag=True, help="Import also what you deleted after an import before.")
 @click.option("--dry-run", is_flag=True, help="Read and check only; send nothing.")
 @click.option("--verbose", is_flag=True, help="Tell too what was guessed or left out.")
@@ -244,6 +245,7 @@ def import_command(
     mapping_file: Path | None,
     share: bool,
     project: str | None,
+    as_records: bool,
     restore_deleted: bool,
     dry_run: bool,
     verbose: bool,
@@ -252,10 +254,10 @@ def import_command(
 ) -> None:
     """Import the decision records in the files and folders at PATHS.
 
-    It reads architecture decision records in Markdown, and decisions in YAML and JSON Lines. Importing again changes
-    only what has changed, nothing that was deleted, and goes on with what was interrupted. Without --agent the
-    decisions go to this machine's server, or straight into its store where none runs. Exit code 1 means that something
-    was skipped for an error.
+    It reads decision records, post-mortems and design documents in Markdown, and decisions in YAML and JSON Lines.
+    Importing again changes only what has changed, nothing that was deleted, and goes on with what was interrupted.
+    Without --agent the decisions go to this machine's server, or straight into its store where none runs. Exit code 1
+    means that something was skipped for an error.
 
     \b
     Examples:
@@ -265,7 +267,7 @@ def import_command(
     """
     require_extra("import")
     mapping = open_mapping(mapping_file)
-    report, requests = read_import_requests(out, paths, mapping, share=share, project=project)
+    report, requests = read_import_requests(out, paths, mapping, share=share, project=project, as_records=as_records)
     report.dry_run = dry_run
     for request in requests:
         request.restore_deleted = restore_deleted
@@ -291,14 +293,20 @@ def open_mapping(path: Path | None) -> FieldMapping | None:
 
 
 def read_import_requests(
-    out: Output, paths: Sequence[Path], mapping: FieldMapping | None, *, share: bool, project: str | None
+    out: Output,
+    paths: Sequence[Path],
+    mapping: FieldMapping | None,
+    *,
+    share: bool,
+    project: str | None,
+    as_records: bool,
 ) -> tuple[ImportReport, list[ImportRequest]]:
     """Return the report on the files, and the requests for the valid records."""
     report, requests = ImportReport(), []
     # Here and not only at the server: one invalid record would make the server refuse its whole batch.
     validator = protovalidate.Validator()
     with progress_bar(out, "Reading", len(find_record_files(paths))) as advance:
-        for found in read_records(paths, mapping=mapping, on_file=lambda _: advance(1)):
+        for found in read_records(paths, mapping=mapping, as_records=as_records, on_file=lambda _: advance(1)):
             if isinstance(found, SkippedRecord):
                 report.skipped.append(found)
                 continue

@@ -1,14 +1,15 @@
-"""Architecture decision records in Markdown: Nygard's format, MADR and their many variations."""
+"""Records in Markdown: decision records (Nygard's format, MADR and variations), post-mortems and design documents."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from cstp_grpc.decisions.model import DecisionContent, ImportRecord, Reason, SourceLinks
+from cstp_grpc.decisions.model import DecisionContent, ImportRecord, SourceLinks
+from cstp_grpc.enums import Outcome
 from cstp_grpc.importing.adr_conventions import (
     ADR_WORDS,
     LONGEST_LINE,
@@ -22,14 +23,12 @@ from cstp_grpc.importing.adr_conventions import (
     date_in_name,
     is_generic_title,
     is_placeholder,
-    is_record,
     is_record_name,
     is_template_name,
     number_in_name,
     parse_relations,
     parse_status,
     parse_title,
-    section_kind,
     should_exist,
     title_from_name,
 )
@@ -40,11 +39,11 @@ from cstp_grpc.importing.markdown_sections import (
     MarkdownReader,
     MarkdownSection,
     parse_front_matter,
+    turn_columns,
 )
 from cstp_grpc.importing.model import (
     MAX_LENGTHS,
     MAX_LINKS,
-    MAX_REASONS,
     DateOrigin,
     NotADecisionRecord,
     ParsedRecord,
@@ -63,30 +62,27 @@ from cstp_grpc.importing.record_files import (
     read_text,
     real_path,
 )
+from cstp_grpc.importing.record_forms import RecordForm, RecordSigns, recognize_form
+from cstp_grpc.importing.record_sections import kind_of_section, read_notes, read_reasons, section_groups
 from cstp_grpc.yaml_with_lines import PlainValue
 
 MAX_BYTES = 1024 * 1024
 """Maximum bytes of a Markdown record: 1 MiB. Chosen: five times the longest context that the contract allows."""
-DEFAULT_CATEGORY = "architecture"
 STATED_FIELDS = ("stakes", "confidence", "outcome", "visibility")
 """Fields of a decision that only a front matter may state."""
-NOTES_LENGTH = 1000
-"""Characters of notes after which no paragraph is added. Chosen: answers quote notes; the context has everything."""
 FRONT_FIELDS = ADR_WORDS["front_matter"]
 LINE_KEYS = ADR_WORDS["line_keys"]
 KNOWN_KEYS = frozenset(key for keys in LINE_KEYS.values() for key in keys)
 # Emphasis may stand around the key, as in `**Status**: accepted`, and Obsidian writes `status:: accepted`.
 KEYED_LINE = re.compile(r"\W*(?P<key>[A-Za-z][A-Za-z /-]{1,40}?)\W*?::?\s*(?P<value>.*)", re.DOTALL)
-UNFILLED = re.compile(
-    r"\W*(?:tbc|tbd|todo|to do|to be (?:confirmed|decided|done|determined)|n/?a|none|unknown)?\W*", re.IGNORECASE
-)
 
 
 class AdrReader:
-    """Reads Markdown decision records; remembers which files are records."""
+    """Reads Markdown records; remembers which files are records. With `as_records` all that say anything are."""
 
-    def __init__(self, sources: SourceNames, dates: FileDates) -> None:
+    def __init__(self, sources: SourceNames, dates: FileDates, *, as_records: bool = False) -> None:
         self._sources = sources
+        self._as_records = as_records
         self._dates = dates
         self._markdown = MarkdownReader()
         self._resolver = LinkResolver(sources, self._is_record)
@@ -98,7 +94,7 @@ class AdrReader:
         real = real_path(path)
         source = self._sources.source_of(real)
         self._known[real] = False
-        adr = AdrDocument(read_text(real, MAX_BYTES), real, self._markdown)
+        adr = self._parse(real)
         self._known[real] = True
         remarks = adr.remarks
         links = self._resolve_links(real, adr.relations, remarks)
@@ -108,11 +104,14 @@ class AdrReader:
         record = ImportRecord(source, replace(content, date=date.date), links)
         return ParsedRecord(record, path, None, date.origin, tuple(dict.fromkeys(remarks)))
 
+    def _parse(self, path: Path) -> AdrDocument:
+        return AdrDocument(read_text(path, MAX_BYTES), path, self._markdown, as_record=self._as_records)
+
     def _is_record(self, path: Path) -> bool:
         """Return whether a file, by its path without symbolic links, is a decision record."""
         if path not in self._known:
             try:
-                AdrDocument(read_text(path, MAX_BYTES), path, self._markdown)
+                self._parse(path)
                 self._known[path] = True
             except RecordError:
                 self._known[path] = False
@@ -145,13 +144,14 @@ class AdrReader:
 def _status_meaning(adr: AdrDocument, links: SourceLinks, remarks: list[str]) -> StatusMeaning:
     """Return the meaning of the status for the decision, and add to the remarks what is not literally written."""
     status = adr.status
+    meaning = (status.meaning if status else None) or StatusMeaning.DECIDED
     if status is None:
-        remarks.append("no status: taken as decided")
+        meaning = StatusMeaning.PROPOSED if adr.form is RecordForm.DESIGN else meaning
+        remarks.append(f"no status: taken as {meaning.status}")
     elif status.meaning is None and status.chosen:
         remarks.append(f"the status {status.text!r} is unknown: taken as decided")
     elif status.meaning is None:
         remarks.append(f"the status {status.text!r} still lists the choices of a template: taken as decided")
-    meaning = (status.meaning if status else None) or StatusMeaning.DECIDED
     if links.superseded_by and meaning is not StatusMeaning.SUPERSEDED:
         remarks.append("taken as superseded, since a link says by what")
         return StatusMeaning.SUPERSEDED
@@ -176,20 +176,27 @@ def _read_content(adr: AdrDocument, meaning: StatusMeaning, remarks: list[str]) 
     reader = FieldReader(values)
     content = reader.read_content()
     remarks += reader.remarks
+    outcome = content.outcome or meaning.outcome
+    if adr.form is RecordForm.INCIDENT and outcome is None and meaning is StatusMeaning.DECIDED:
+        outcome = Outcome.FAILURE
+        remarks.append(f"outcome {outcome}: it is a post-mortem")
     return replace(
         content,
-        category=content.category or DEFAULT_CATEGORY,
+        category=content.category or adr.form.value,
         status=meaning.status,
-        outcome=content.outcome or meaning.outcome,
+        outcome=outcome,
         reasons=adr.reasons,
     )
 
 
 class AdrDocument:
-    """The parts of a Markdown decision record; `remarks` lists what was guessed or left out."""
+    """The parts of a Markdown record; `remarks` lists what was guessed or left out."""
 
-    def __init__(self, text: str, path: Path, markdown: MarkdownReader) -> None:
-        """Take the text of a file apart; `path` is absolute. Raises NotADecisionRecord and RecordError."""
+    def __init__(self, text: str, path: Path, markdown: MarkdownReader, *, as_record: bool = False) -> None:
+        """Take the text of a file apart; `path` is absolute. With `as_record` the file may have any form.
+
+        Raises NotADecisionRecord and RecordError.
+        """
         if is_template_name(path):
             raise NotADecisionRecord("it is a template, by its name")
         if is_blank(text):
@@ -204,12 +211,12 @@ class AdrDocument:
         self._status_lines = self._lines_of(SectionKind.STATUS)
         # The order of what follows counts: whether it is a record depends on its status, and its title on the number in
         # its name.
-        described = [line for section in self._preamble for line in section.lines()]
+        described = _describing_lines(self._sections, self._preamble)
         self._keyed = _keyed_lines([*described, *self._status_lines])
         self.status = parse_status(self._all_status_lines())
-        self._check_is_record()
+        self.form = self._recognize_form(as_record=as_record)
         self.number = number_in_name(path)
-        title = self._read_title()
+        title = self._read_title(as_record=as_record)
         self.title = title.text
         self.number = self.number or title.written
         self.date = self._read_date()
@@ -219,24 +226,32 @@ class AdrDocument:
         ]
         summary = "\n".join(self.front.texts(*FRONT_FIELDS["summary"])) or None
         self.context = _read_context(lines[self.front.end :], self._sections, self._preamble, self._people(), summary)
-        self.notes = _read_notes(self._sections)
-        self.reasons = _read_reasons(self._sections)
+        self.notes = read_notes(self._sections, self.form)
+        self.reasons = read_reasons(self._sections, self.form)
         self.relations = self._read_relations()
         tags = [text for name in FRONT_FIELDS["tags"] for text in self.front.texts(name)] + self._line_values("tags")
         self.tags = [tag for text in tags for tag in _split_tags(text)]
         self.category = self._stated_text("category")
         self.project = self._stated_text("project")
 
-    def _check_is_record(self) -> None:
-        kinds = {kind for section in self._sections if (kind := _kind_of(section))}
+    def _recognize_form(self, *, as_record: bool) -> RecordForm:
+        kinds = {kind for section in self._sections if (kind := kind_of_section(section))}
         if self.status and (self.status.meaning or not self.status.chosen):
             kinds.add(SectionKind.STATUS)
         if any(line.key in LINE_KEYS["date"] for line in self._keyed):
             kinds.add(SectionKind.DATE)
-        if not is_record(self._path, kinds):
+        title = heading.text if (heading := self._first_heading()) else ""
+        has_author = bool(self._line_values("author") or self.front.texts("author", "authors"))
+        if form := recognize_form(RecordSigns(self._path, title, kinds, has_author)):
+            return form
+        if not as_record:
             raise NotADecisionRecord("it is no decision record: it has neither a status nor the sections of one")
+        return RecordForm.OTHER
 
-    def _read_title(self) -> AdrTitle:
+    def _first_heading(self) -> MarkdownLine | None:
+        return next((section.heading for section in self._sections if section.heading), None)
+
+    def _read_title(self, *, as_record: bool) -> AdrTitle:
         heading = self._preamble[-1].heading
         generic = heading is None or is_generic_title(heading.text)
         written = self.front.text("title") if generic or heading is None else heading.text
@@ -245,7 +260,8 @@ class AdrDocument:
         title = parse_title(written, self.number)
         unfilled = self.status is not None and not self.status.chosen and "template" in title.text.lower()
         if unfilled or is_placeholder(title.text):
-            if not is_record_name(self._path):
+            in_use = self.status is not None and self.status.meaning is not None
+            if not (is_record_name(self._path) or in_use or as_record):
                 raise NotADecisionRecord(f"it is a template, by its title {quote_start(title.text)}")
             return self._title_from_name()
         if self.number and title.written and title.written.number != self.number.number:
@@ -256,11 +272,19 @@ class AdrDocument:
 
     def _title_from_name(self) -> AdrTitle:
         self.remarks.append("the title is taken from the file name")
-        return parse_title(title_from_name(self._path), self.number)
+        title = parse_title(title_from_name(self._path), self.number)
+        heading = self._first_heading()
+        # `ADR-0012` alone is no title, but it says the number.
+        written = parse_title(heading.text, None).written if heading and is_generic_title(heading.text) else None
+        return replace(title, written=title.written or written)
 
     def _all_status_lines(self) -> list[MarkdownLine]:
         front = [line for text in self.front.texts(*FRONT_FIELDS["status"]) for line in self._inline_lines(text)]
-        keyed = [line.line for line in self._keyed if line.key in LINE_KEYS["status"]]
+        keyed = [
+            line.line if line.line.links else MarkdownLine(line.value)
+            for line in self._keyed
+            if line.key in LINE_KEYS["status"]
+        ]
         # Below a status there may be lines with a key of their own, such as its date, which state no status.
         others = [line for line in self._status_lines if not any(each.key for each in _keyed_lines([line]))]
         return [*front, *keyed, *others]
@@ -271,14 +295,15 @@ class AdrDocument:
     def _lines_of(self, wanted: SectionKind) -> list[MarkdownLine]:
         """Return the lines of the sections of a kind, with headings such as `Status: accepted` and `Superseded by`."""
         lines: list[MarkdownLine] = []
-        for group in _section_groups(self._sections, wanted):
+        for group in section_groups(self._sections, wanted):
             heading = group[0].heading
             lines += [heading] if heading and (":" in heading.text or wanted is SectionKind.LINKS) else []
             lines += [line for section in group for line in section.lines()]
         return lines
 
     def _read_date(self) -> RecordDate | None:
-        dated = [*self._line_values("date"), *(line.text for line in self._lines_of(SectionKind.DATE))]
+        updated = self._line_values("updated") if self.form is RecordForm.DESIGN else []
+        dated = [*self._line_values("date"), *updated, *(line.text for line in self._lines_of(SectionKind.DATE))]
         stated = [*([self.status.text] if self.status else []), *(line.text for line in self._status_lines)]
         for origin, texts in (
             (DateOrigin.FRONT_MATTER, self.front.texts(*FRONT_FIELDS["date"])),
@@ -349,16 +374,12 @@ class KeyedLine:
 def _keyed_lines(lines: Sequence[MarkdownLine]) -> list[KeyedLine]:
     """Return the lines that have a known key."""
     found = []
-    for line in lines:
-        match = KEYED_LINE.fullmatch(line.text) if len(line.text) <= LONGEST_LINE else None
+    for line in turn_columns(lines, KNOWN_KEYS):
+        match = KEYED_LINE.fullmatch(line.text.replace("(s)", "s", 1)) if len(line.text) <= LONGEST_LINE else None
         key = " ".join(match["key"].lower().split()) if match else ""
         if match and (key in KNOWN_KEYS or VERB.fullmatch(key)):
             found.append(KeyedLine(key if key in KNOWN_KEYS else "", match["value"], line))
     return found
-
-
-def _kind_of(section: MarkdownSection) -> SectionKind | None:
-    return section_kind(section.heading.text) if section.heading else None
 
 
 def _find_preamble(sections: Sequence[MarkdownSection]) -> Sequence[MarkdownSection]:
@@ -366,7 +387,7 @@ def _find_preamble(sections: Sequence[MarkdownSection]) -> Sequence[MarkdownSect
 
     The title is the first heading of the first level before the usual sections of records, otherwise the first of any.
     """
-    leading = list(takewhile(lambda section: not _kind_of(section), sections))
+    leading = list(takewhile(lambda section: not kind_of_section(section), sections))
     titles = [
         number
         for number, section in enumerate(leading)
@@ -376,18 +397,11 @@ def _find_preamble(sections: Sequence[MarkdownSection]) -> Sequence[MarkdownSect
     return sections[: best + 1]
 
 
-def _section_groups(sections: Sequence[MarkdownSection], wanted: SectionKind) -> Iterator[list[MarkdownSection]]:
-    """Yield each section of a kind together with those beneath it that are of no kind themselves."""
-    group: list[MarkdownSection] = []
-    for section in sections:
-        if group and section.level > group[0].level and not _kind_of(section):
-            group.append(section)
-            continue
-        if group:
-            yield group
-        group = [section] if _kind_of(section) is wanted else []
-    if group:
-        yield group
+def _describing_lines(sections: Sequence[MarkdownSection], preamble: Sequence[MarkdownSection]) -> list[MarkdownLine]:
+    """Return the lines of the preamble, and the rows of tables before the usual sections."""
+    leading = takewhile(lambda section: not kind_of_section(section), sections[len(preamble) :])
+    rows = [line for section in leading for line in section.lines() if line.cells]
+    return [*(line for section in preamble for line in section.lines()), *rows]
 
 
 def _read_context(
@@ -404,7 +418,7 @@ def _read_context(
     """
     title = preamble[-1]
     describing = (SectionKind.STATUS, SectionKind.DATE, SectionKind.LINKS)
-    last = [(section.start, section.end) for section in sections if _kind_of(section) in describing]
+    last = [(section.start, section.end) for section in sections if kind_of_section(section) in describing]
     last += [(block.start, block.end) for section in preamble for block in section.blocks if _describes_record(block)]
     moved = {number for start, end in last for number in range(start, end)}
     moved.update(range(title.start, title.body))
@@ -423,39 +437,3 @@ def _split_tags(text: str) -> list[str]:
 
 def _describes_record(block: MarkdownBlock) -> bool:
     return block.kind == "html_block" or any(_keyed_lines(lines[:1]) for lines in block.paragraphs[:1])
-
-
-def _read_notes(sections: Sequence[MarkdownSection]) -> str | None:
-    """Return the first paragraphs of the consequences as plain text, or None if there are none."""
-    groups = _section_groups(sections, SectionKind.CONSEQUENCES)
-    taken: list[str] = []
-    for paragraph in (paragraph for group in groups for paragraph in _filled_paragraphs(group)):
-        if taken and sum(map(len, taken)) + len(paragraph) > NOTES_LENGTH:
-            break
-        taken.append(paragraph)
-    return truncate_text("\n".join(taken), MAX_LENGTHS["notes"]) or None
-
-
-def _read_reasons(sections: Sequence[MarkdownSection]) -> tuple[Reason, ...]:
-    """Return the decision drivers and the considered options, if they are listed or have headings of their own."""
-    found = []
-    for name, kind in (("driver", SectionKind.DRIVERS), ("option", SectionKind.OPTIONS)):
-        for group in _section_groups(sections, kind):
-            # Only the list of the section itself: lists under its headings are about one option each.
-            listed = [text.removeprefix("- ") for text in _filled_paragraphs(group[:1]) if text.startswith("- ")]
-            level = min((section.level for section in group[1:]), default=0)
-            headings = [section.heading.text for section in group[1:] if section.heading and section.level == level]
-            texts = listed or [collapse_spaces(heading) for heading in headings]
-            found += [Reason(name, truncate_text(text, MAX_LENGTHS["reasons.text"])) for text in texts]
-    return tuple(found[:MAX_REASONS])
-
-
-def _filled_paragraphs(sections: Sequence[MarkdownSection]) -> Iterator[str]:
-    """Yield the paragraphs that say something, those that begin an item of a list with a dash before them."""
-    for section in sections:
-        for block in section.blocks:
-            for lines in block.paragraphs:
-                text = collapse_spaces(" ".join(line.text for line in lines))
-                text = f"- {text}" if text and lines[0].item else text
-                if text and not UNFILLED.fullmatch(text):
-                    yield text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, StrEnum
@@ -42,6 +42,15 @@ class SectionKind(Enum):
     DRIVERS = "drivers"
     OPTIONS = "options"
     LINKS = "links"
+    SUMMARY = "summary"
+    CAUSES = "causes"
+    LESSONS = "lessons"
+    ACTIONS = "actions"
+    TIMELINE = "timeline"
+    DESIGN = "design"
+    RATIONALE = "rationale"
+    PLAN = "plan"
+    DRAWBACKS = "drawbacks"
 
 
 KINDS_BY_HEADING = {heading: SectionKind(kind) for kind, names in ADR_WORDS["sections"].items() for heading in names}
@@ -61,7 +70,7 @@ def section_kind(heading: str) -> SectionKind | None:
 
 def _without_edges(heading: str) -> str:
     """Return a heading without the numbers, emoji and punctuation around it."""
-    return EDGES.sub("", heading.lower().replace("(optional)", ""))
+    return EDGES.sub("", heading.lower().replace("(optional)", "").replace("(s)", "s"))
 
 
 SERIES = r"(?P<series>adr|madr|rfc|edr|ddr|tdr|decision)"
@@ -77,7 +86,6 @@ PLACEHOLDER = re.compile(
     re.IGNORECASE,
 )
 PREFIX = re.compile(r"(?:adr\s*:|(?:architectur(?:e|al) )?decision record\s*[:–—-])\s*(?=\S)", re.IGNORECASE)
-RECORD_FOLDER = re.compile(r"adrs?|(?:architectur(?:e|al)[-_ ])?decisions?(?:[-_ ](?:records?|log))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +168,9 @@ def is_placeholder(title: str) -> bool:
 
 
 def is_generic_title(title: str) -> bool:
-    """Return whether a title only says that this is a decision record."""
-    return title.strip(" :.#").lower() in ADR_WORDS["generic_titles"]
+    """Return whether a title only says that this is a record, as a template's does."""
+    words = re.findall(r"[^\W\d_]+", title.lower())
+    return " ".join(word for word in words if word not in ADR_WORDS["title_fillers"]) in ADR_WORDS["generic_titles"]
 
 
 def is_template_name(path: Path) -> bool:
@@ -173,21 +182,6 @@ def is_template_name(path: Path) -> bool:
 def is_record_name(path: Path) -> bool:
     """Return whether the name of a file, or of its folder for an index, has a number or a date as records have."""
     return number_in_name(path) is not None or date_in_name(path) is not None
-
-
-def is_record(path: Path, kinds: Set[SectionKind]) -> bool:
-    """Return whether a file is a decision record, by its name and the kinds of its sections."""
-    sections = kinds - {SectionKind.DATE, SectionKind.LINKS}
-    # A status or a decision section hardly occurs in other documents; context and consequences count together only.
-    characteristic = bool(sections & {SectionKind.STATUS, SectionKind.DECISION})
-    named = is_record_name(path)
-    if path.stem.lower().replace("-", "_") in (*ADR_WORDS["index_files"], *ADR_WORDS["other_files"]):
-        described = bool(sections & {SectionKind.STATUS, SectionKind.CONTEXT})
-        return SectionKind.DECISION in sections and (named or described)
-    if named:
-        dated = SectionKind.DATE in kinds and number_in_name(path) is not None
-        return characteristic or dated or len(sections) > 1 or RECORD_FOLDER.fullmatch(path.parent.name) is not None
-    return (characteristic and len(sections) > 1) or sections >= {SectionKind.CONTEXT, SectionKind.CONSEQUENCES}
 
 
 def _to_number(match: re.Match[str]) -> AdrNumber:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from markdown_it import MarkdownIt
@@ -85,11 +85,12 @@ class MarkdownLink:
 
 @dataclass(frozen=True, slots=True)
 class MarkdownLine:
-    """A line without markup; `item` says that it begins an item of a list."""
+    """A line without markup; `item` says that it begins an item of a list, and `cells` are those of a table's row."""
 
     text: str
     links: tuple[MarkdownLink, ...] = ()
     item: bool = False
+    cells: tuple[MarkdownLine, ...] = ()
 
     def truncate(self, length: int) -> MarkdownLine:
         """Return the beginning of the line, with the links that end in it."""
@@ -156,13 +157,29 @@ class MarkdownReader:
         return sections
 
 
+def turn_columns(lines: Sequence[MarkdownLine], keys: Container[str]) -> Iterator[MarkdownLine]:
+    """Yield lines; of a table with several known keys in its first row, a line such as `status: Accepted` a cell."""
+    heads: tuple[MarkdownLine, ...] = ()
+    begun = False
+    for line in lines:
+        if line.cells and not begun:
+            known = [cell.text.strip().lower() in keys for cell in line.cells]
+            heads = line.cells if sum(known) > 1 else ()
+        begun = bool(line.cells)
+        if not heads or not begun:
+            yield line
+        elif line.cells is not heads:
+            yield from (_join_lines(pair, ": ") for pair in zip(heads, line.cells, strict=False))
+
+
 def _read_paragraphs(block: SyntaxTreeNode) -> Iterator[tuple[MarkdownLine, ...]]:
     starts_item = False
     for node in block.walk():
         if node.type == "list_item":
             starts_item = True
         elif node.type == "tr":
-            yield (_join_lines([_join_lines(_inline_lines(cell.children[0]), " ") for cell in node.children], ": "),)
+            cells = [_join_lines(_inline_lines(cell.children[0]), " ") for cell in node.children]
+            yield (replace(_join_lines(cells, ": "), cells=tuple(cells)),)
         elif node.type == "inline" and node.parent and node.parent.type not in ("th", "td"):
             first, *others = _inline_lines(node)
             yield replace(first, item=starts_item), *others

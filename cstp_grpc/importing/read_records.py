@@ -249,14 +249,16 @@ def read_records(
     paths: Sequence[Path],
     *,
     mapping: FieldMapping | None = None,
+    as_records: bool = False,
     on_file: Callable[[Path], None] | None = None,
 ) -> Iterator[ReadResult]:
     """Yield the results of files and folders, in the order of `find_record_files`.
 
     A Markdown file gives one result, a YAML or JSON Lines file one for each entry. A file or entry that cannot be read
-    never stops the others. The `mapping` applies to YAML and JSON Lines. `on_file` is called after each file.
+    never stops the others. The `mapping` applies to YAML and JSON Lines; `as_records` takes Markdown of any
+    form. `on_file` is called after each file.
     """
-    reader = _FileReader(mapping)
+    reader = _FileReader(mapping, as_records=as_records)
     for file in find_input_files(paths):
         yield from reader.read(file)
         if on_file:
@@ -266,11 +268,11 @@ def read_records(
 class _FileReader:
     """Reads each file by its extension; the readers share their caches of work trees, histories and records."""
 
-    def __init__(self, mapping: FieldMapping | None) -> None:
+    def __init__(self, mapping: FieldMapping | None, *, as_records: bool) -> None:
         self._mapping = mapping
         self._sources = SourceNames()
         self._dates = FileDates(self._sources)
-        self._adrs = AdrReader(self._sources, self._dates)
+        self._adrs = AdrReader(self._sources, self._dates, as_records=as_records)
 
     def read(self, file: InputFile) -> Iterator[ReadResult]:
         path, suffix = file.path, file.path.suffix.lower()

@@ -135,6 +135,14 @@ def test_the_report_as_json_has_every_record(server: Server, adrs: Path) -> None
     assert skipped["error"] is False
 
 
+def test_every_page_is_imported_on_demand(server: Server, home: Path) -> None:
+    (home / "rota.md").write_text("# Ways of working\n\nWe pair on Mondays.\n")
+    assert "0 imported, 0 updated, 0 unchanged, 1 skipped." in server.ok("import", "rota.md")
+    assert "1 imported" in server.ok("import", "rota.md", "--as-records")
+    (decision,) = server.json("list")["decisions"]
+    assert (decision["title"], decision.get("category")) == ("Ways of working", None)
+
+
 def test_what_was_guessed_is_told_on_demand(server: Server, home: Path) -> None:
     (home / "0001-use-it.md").write_text(ADR.format(number=1, title="Use it", status="Perhaps"))
     assert "--verbose shows them" in server.ok("import", "0001-use-it.md")
