@@ -71,8 +71,8 @@ class PeerPolicy:
     def select_peers(self, subject: CallSubject, names: Sequence[str], *, judging: bool) -> list[Peer]:
         """Return the peers that a call asks: those it names, else those responsible for its category.
 
-        With `judging`, the required peers responsible for the category are always included. Raises InvalidArgument for
-        an unknown name.
+        A search without a category asks all peers. With `judging`, the required peers responsible for the category are
+        always included. Raises InvalidArgument for an unknown name.
         """
         reject_unknown_agents(names, {peer.name for peer in self.peers})
         return [peer for peer in self.peers if is_selected(peer, subject, names, judging=judging)]
@@ -84,7 +84,7 @@ class PeerPolicy:
         votes.
         """
         votes = self.quorum(subject) is not None
-        return frozenset(peer.name for peer in asked if peer.required and (not votes or must_judge(peer, subject)))
+        return frozenset(peer.name for peer in asked if peer.required and (not votes or may_concern(peer, subject)))
 
     def quorum(self, subject: CallSubject) -> int | None:
         """Return how many required peers must allow an action, or None if each has a veto."""
@@ -94,16 +94,16 @@ class PeerPolicy:
 def is_selected(peer: Peer, subject: CallSubject, names: Sequence[str], *, judging: bool) -> bool:
     """Whether a call asks a peer."""
     # First, so that naming other agents does not leave out a peer whose permission is needed.
-    if judging and peer.required and must_judge(peer, subject):
+    if judging and peer.required and may_concern(peer, subject):
         return True
-    return peer.name in names if names else peer.speaks_for(subject.category or "")
+    if names:
+        return peer.name in names
+    # A search without a category is about all of them. An action is not: advisory peers see only those of their own.
+    return peer.speaks_for(subject.category or "") if judging else may_concern(peer, subject)
 
 
-def must_judge(peer: Peer, subject: CallSubject) -> bool:
-    """Whether a required peer must evaluate a subject.
-
-    Omitting the category does not bypass peers that are limited to some categories.
-    """
+def may_concern(peer: Peer, subject: CallSubject) -> bool:
+    """Whether a subject may be one of a peer's categories; omitting the category does not bypass the peer."""
     return subject.category is None or peer.speaks_for(subject.category)
 
 

@@ -425,8 +425,8 @@ class AsyncCstp:
             agent: Who the agent says it is.
             scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
                 federated.
-            agents: The peers to ask where the scope is federated; when empty, all that speak for the category. At most
-                32.
+            agents: The peers to ask where the scope is federated; when empty, all that speak for the category, or all
+                of them if none is filtered by. At most 32.
             min_journal_revision: The journalRevision of an answer of this agent: the search finds what the journal had
                 then, or later, whichever of several servers answers. 1 to 100 characters; when absent, what other
                 servers wrote may be missed for a moment. Peers do not get it.

@@ -961,7 +961,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.PushFormat.PUSH_FORMAT_UNSPECIFIED': 'Nothing was stated.',
     'cstp.v1.QueryDecisionsRequest': 'A search in the decision memory.',
     'cstp.v1.QueryDecisionsRequest.agent': 'Who the agent says it is.',
-    'cstp.v1.QueryDecisionsRequest.agents': 'The peers to ask where the scope is federated; when empty, all that speak for the category. At most 32.',
+    'cstp.v1.QueryDecisionsRequest.agents': 'The peers to ask where the scope is federated; when empty, all that speak for the category, or all of them if none is filtered by. At most 32.',
     'cstp.v1.QueryDecisionsRequest.filters': 'Conditions that answers must meet.',
     'cstp.v1.QueryDecisionsRequest.include_reasons': "Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer.",
     'cstp.v1.QueryDecisionsRequest.limit': "How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it.",

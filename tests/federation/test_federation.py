@@ -67,7 +67,22 @@ def test_not_naming_a_category_is_no_way_around_a_required_peer(tmp_path: Path) 
             caller.close()
     assert brief(silent_on_it) == (False, ["b/no-production"], [])
     assert brief(other) == (True, [], [])
-    assert statuses(queried) == {}
+    assert statuses(queried) == {"b": "answered"}
+
+
+def test_a_search_without_a_category_asks_peers_that_have_categories(house: House) -> None:
+    peers = {
+        category: statuses(
+            result_of(house.a, "cstp.queryDecisions", {"query": "a queue", **given("federated"), **more})
+        )
+        for category, more in {
+            None: {},
+            "deployment": {"filters": {"category": "deployment"}},
+            "staffing": {"filters": {"category": "staffing"}},
+        }.items()
+    }
+    both = {"b": "answered", "c": "answered"}
+    assert peers == {None: both, "deployment": both, "staffing": {"b": "answered"}}
 
 
 def test_naming_agents_asks_them_and_who_must_be_asked(house: House) -> None:

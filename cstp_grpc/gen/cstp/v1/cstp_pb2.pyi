@@ -830,7 +830,9 @@ class QueryDecisionsRequest(_message.Message):
 
     @_builtins.property
     def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The peers to ask where the scope is federated; when empty, all that speak for the category. At most 32."""
+        """The peers to ask where the scope is federated; when empty, all that speak for the category, or all of them if none
+        is filtered by. At most 32.
+        """
 
     def __init__(
         self,

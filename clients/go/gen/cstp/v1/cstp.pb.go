@@ -1337,7 +1337,8 @@ type QueryDecisionsRequest struct {
 	Agent *AgentInfo `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
 	// Who answers; when absent, as the server is configured for the category and stakes.
 	Scope Scope `protobuf:"varint,7,opt,name=scope,proto3,enum=cstp.v1.Scope" json:"scope,omitempty"`
-	// The peers to ask where the scope is federated; when empty, all that speak for the category. At most 32.
+	// The peers to ask where the scope is federated; when empty, all that speak for the category, or all of them if none
+	// is filtered by. At most 32.
 	Agents []string `protobuf:"bytes,8,rep,name=agents,proto3" json:"agents,omitempty"`
 	// The journalRevision of an answer of this agent: the search finds what the journal had then, or later, whichever
 	// of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be missed for a
@@ -1849,7 +1850,17 @@ type Action struct {
 	Context *structpb.Struct `protobuf:"bytes,5,opt,name=context,proto3" json:"context,omitempty"`
 	// The project that the action is about, for guardrails that are about some projects only. It need not be one that the
 	// server is configured with.
-	Project       *string `protobuf:"bytes,6,opt,name=project,proto3,oneof" json:"project,omitempty"`
+	Project *string `protobuf:"bytes,6,opt,name=project,proto3,oneof" json:"project,omitempty"`
+	// The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its structure.
+	Command *string `protobuf:"bytes,7,opt,name=command,proto3,oneof" json:"command,omitempty"`
+	// The language of the command. [default: bash]
+	Shell Shell `protobuf:"varint,8,opt,name=shell,proto3,enum=cstp.v1.Shell" json:"shell,omitempty"`
+	// The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as the project.
+	Directory *string `protobuf:"bytes,9,opt,name=directory,proto3,oneof" json:"directory,omitempty"`
+	// The files that a tool is about to read, absolute or relative to the directory; at most 100.
+	Reads []string `protobuf:"bytes,10,rep,name=reads,proto3" json:"reads,omitempty"`
+	// The files that a tool is about to write, likewise.
+	Writes        []string `protobuf:"bytes,11,rep,name=writes,proto3" json:"writes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1924,6 +1935,41 @@ func (x *Action) GetProject() string {
 		return *x.Project
 	}
 	return ""
+}
+
+func (x *Action) GetCommand() string {
+	if x != nil && x.Command != nil {
+		return *x.Command
+	}
+	return ""
+}
+
+func (x *Action) GetShell() Shell {
+	if x != nil {
+		return x.Shell
+	}
+	return Shell_SHELL_UNSPECIFIED
+}
+
+func (x *Action) GetDirectory() string {
+	if x != nil && x.Directory != nil {
+		return *x.Directory
+	}
+	return ""
+}
+
+func (x *Action) GetReads() []string {
+	if x != nil {
+		return x.Reads
+	}
+	return nil
+}
+
+func (x *Action) GetWrites() []string {
+	if x != nil {
+		return x.Writes
+	}
+	return nil
 }
 
 // The verdict on an action.
@@ -2106,7 +2152,7 @@ var File_cstp_v1_cstp_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\n" +
-	"\x12cstp/v1/cstp.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x05\n" +
+	"\x12cstp/v1/cstp.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x16cstp/v1/commands.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x05\n" +
 	"\x15AnnounceIntentRequest\x12\x16\n" +
 	"\x06intent\x18\x01 \x01(\tR\x06intent\x12\x1d\n" +
 	"\acontext\x18\x02 \x01(\tH\x00R\acontext\x88\x01\x01\x12\x1f\n" +
@@ -2292,7 +2338,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x06action\x18\x01 \x01(\v2\x0f.cstp.v1.ActionR\x06action\x12(\n" +
 	"\x05agent\x18\x02 \x01(\v2\x12.cstp.v1.AgentInfoR\x05agent\x12$\n" +
 	"\x05scope\x18\x03 \x01(\x0e2\x0e.cstp.v1.ScopeR\x05scope\x12\x16\n" +
-	"\x06agents\x18\x04 \x03(\tR\x06agents\"\x93\x02\n" +
+	"\x06agents\x18\x04 \x03(\tR\x06agents\"\xc3\x03\n" +
 	"\x06Action\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12\x1f\n" +
 	"\bcategory\x18\x02 \x01(\tH\x00R\bcategory\x88\x01\x01\x12'\n" +
@@ -2301,11 +2347,21 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"confidence\x18\x04 \x01(\x01H\x01R\n" +
 	"confidence\x88\x01\x01\x121\n" +
 	"\acontext\x18\x05 \x01(\v2\x17.google.protobuf.StructR\acontext\x12\x1d\n" +
-	"\aproject\x18\x06 \x01(\tH\x02R\aproject\x88\x01\x01B\v\n" +
+	"\aproject\x18\x06 \x01(\tH\x02R\aproject\x88\x01\x01\x12\x1d\n" +
+	"\acommand\x18\a \x01(\tH\x03R\acommand\x88\x01\x01\x12$\n" +
+	"\x05shell\x18\b \x01(\x0e2\x0e.cstp.v1.ShellR\x05shell\x12!\n" +
+	"\tdirectory\x18\t \x01(\tH\x04R\tdirectory\x88\x01\x01\x12\x14\n" +
+	"\x05reads\x18\n" +
+	" \x03(\tR\x05reads\x12\x16\n" +
+	"\x06writes\x18\v \x03(\tR\x06writesB\v\n" +
 	"\t_categoryB\r\n" +
 	"\v_confidenceB\n" +
 	"\n" +
-	"\b_project\"\xac\x05\n" +
+	"\b_projectB\n" +
+	"\n" +
+	"\b_commandB\f\n" +
+	"\n" +
+	"_directory\"\xac\x05\n" +
 	"\x17CheckGuardrailsResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x122\n" +
 	"\n" +
@@ -2398,6 +2454,7 @@ var file_cstp_v1_cstp_proto_goTypes = []any{
 	(*VerdictApproval)(nil),         // 32: cstp.v1.VerdictApproval
 	(PeerStatus)(0),                 // 33: cstp.v1.PeerStatus
 	(*DecisionFilters)(nil),         // 34: cstp.v1.DecisionFilters
+	(Shell)(0),                      // 35: cstp.v1.Shell
 }
 var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	20, // 0: cstp.v1.AnnounceIntentRequest.stakes:type_name -> cstp.v1.Stakes
@@ -2453,25 +2510,26 @@ var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	23, // 50: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
 	20, // 51: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
 	22, // 52: cstp.v1.Action.context:type_name -> google.protobuf.Struct
-	30, // 53: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
-	30, // 54: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
-	25, // 55: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
-	9,  // 56: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
-	7,  // 57: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
-	30, // 58: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
-	31, // 59: cstp.v1.CheckGuardrailsResponse.ignored_context:type_name -> cstp.v1.IgnoredInput
-	32, // 60: cstp.v1.CheckGuardrailsResponse.approval:type_name -> cstp.v1.VerdictApproval
-	2,  // 61: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
-	13, // 62: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
-	16, // 63: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
-	3,  // 64: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
-	14, // 65: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
-	18, // 66: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
-	64, // [64:67] is the sub-list for method output_type
-	61, // [61:64] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	35, // 53: cstp.v1.Action.shell:type_name -> cstp.v1.Shell
+	30, // 54: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
+	30, // 55: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
+	25, // 56: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
+	9,  // 57: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
+	7,  // 58: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
+	30, // 59: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
+	31, // 60: cstp.v1.CheckGuardrailsResponse.ignored_context:type_name -> cstp.v1.IgnoredInput
+	32, // 61: cstp.v1.CheckGuardrailsResponse.approval:type_name -> cstp.v1.VerdictApproval
+	2,  // 62: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
+	13, // 63: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
+	16, // 64: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
+	3,  // 65: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
+	14, // 66: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
+	18, // 67: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
+	65, // [65:68] is the sub-list for method output_type
+	62, // [62:65] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_cstp_proto_init() }
@@ -2480,6 +2538,7 @@ func file_cstp_v1_cstp_proto_init() {
 		return
 	}
 	file_cstp_v1_code_proto_init()
+	file_cstp_v1_commands_proto_init()
 	file_cstp_v1_intents_proto_init()
 	file_cstp_v1_options_proto_init()
 	file_cstp_v1_types_proto_init()
