@@ -89,14 +89,18 @@ class AuditRetention:
         def add_segments(unit_of_work: UnitOfWork) -> None:
             count = self._store.add_segments(unit_of_work, key, before, self._clock())
             if count:
+                # First: SQLite gives the id of a deleted entry again if no entry has a greater one.
                 self._record(unit_of_work, AuditEvent.ENTRIES_REMOVED, count)
+                self._store.delete_batch(unit_of_work, key, before, self._clock())
 
         self._writer.submit(add_segments, alone=True).result()
         # In transactions of their own, since calls wait for each; a crash in between leaves entries that the next run
         # deletes, and that no verification misses.
         more = True
         while more and not self._periodic.is_stopping():
-            more = self._writer.submit(lambda unit_of_work: self._store.delete_batch(unit_of_work, before)).result()
+            more = self._writer.submit(
+                lambda unit_of_work: self._store.delete_batch(unit_of_work, key, before, self._clock()), alone=True
+            ).result()
 
     def _record(self, unit_of_work: UnitOfWork, event: AuditEvent, count: int) -> None:
         entry = AuditEntry(timestamp=self._clock(), event=event, requesting_agent="", request_id="", count=count)

@@ -82,7 +82,8 @@ class SqlAuditRetention:
     def add_segments(self, unit_of_work: UnitOfWork, key: SigningKeyFile, before: datetime, now: datetime) -> int:
         """Record that all entries are removed which a checkpoint of before an instant signs; return how many.
 
-        From then on the database lets them be deleted. Raises DBAPIError.
+        From then on the database lets them be deleted. Those without a chain are recorded with each batch that is
+        deleted, because nothing verifies a part of them: the first in the same transaction. Raises DBAPIError.
         """
         self._lock.hold(unit_of_work)
         checkpoint = newest_checkpoint(unit_of_work, before)
@@ -91,34 +92,30 @@ class SqlAuditRetention:
         number, _ = checkpoint
         removed = 0
         for segment in find_removable(unit_of_work, number):
-            statement = segment.encode(key.key_id, now)
-            unit_of_work.execute(
-                insert(audit_segments).values(
-                    chain_id=segment.chain_id,
-                    first_position=segment.first_position,
-                    last_position=segment.last_position,
-                    last_hash=segment.last_hash,
-                    statement=statement,
-                    signature=key.sign(statement),
-                )
-            )
+            add_segment(unit_of_work, key, segment, now)
             removed += segment.count
+        unchained = read_checkpoint(unit_of_work, 1).read().unchained
+        if unchained is not None and UNCHAINED not in read_removed(unit_of_work):
+            signed = select(audit_entries.c.id).where(audit_entries.c.id.between(1, unchained.last_id)).limit(1)
+            removed += unchained.count if unit_of_work.execute(signed).first() else 0
         return removed
 
-    def delete_batch(self, unit_of_work: UnitOfWork, before: datetime) -> bool:
-        """Delete some of the entries that segments name; return whether there may be more. Raises DBAPIError."""
+    def delete_batch(self, unit_of_work: UnitOfWork, key: SigningKeyFile, before: datetime, now: datetime) -> bool:
+        """Delete some of the entries that are over; return whether there may be more. Raises DBAPIError."""
         checkpoint = newest_checkpoint(unit_of_work, before)
         if checkpoint is None:
             return False
         table = audit_entries.c
-        removed = read_removed(unit_of_work)
         columns = (table.id, table.timestamp, table.chain_id, table.chain_position)
         named = (table.violations, table.warnings, table.dryrun)
-        rows = unit_of_work.execute(
-            select(*columns, *named).where(table.id <= checkpoint[1]).order_by(table.id).limit(BATCH)
-        ).mappings()
+        query = select(*columns, *named).where(table.id.between(1, checkpoint[1])).order_by(table.id).limit(BATCH)
+        rows = unit_of_work.execute(query).mappings().all()
+        if unchained := [row["id"] for row in rows if row["chain_id"] is None]:
+            self._lock.hold(unit_of_work)
+            add_unchained_segment(unit_of_work, key, unchained, now)
+        removed = read_removed(unit_of_work)
         deleted = 0
-        for row in rows.all():
+        for row in rows:
             chain_id, position = (row["chain_id"], row["chain_position"]) if row["chain_id"] else (UNCHAINED, row["id"])
             if position > removed.get(chain_id, 0):
                 continue
@@ -157,9 +154,34 @@ def find_removable(unit_of_work: UnitOfWork, number: int) -> Iterator[SegmentRem
             statement = read_checkpoint(unit_of_work, signed_by).read()
             (entry_hash,) = (head.entry_hash for head in statement.heads if head.chain_id == chain_id)
             yield SegmentRemoval(chain_id, first, position, entry_hash, signed_by, position - first + 1)
+
+
+def add_unchained_segment(
+    unit_of_work: UnitOfWork, key: SigningKeyFile, entry_ids: Sequence[int], now: datetime
+) -> None:
+    """Record that entries without a chain are removed, as far as the first checkpoint signs them."""
     unchained = read_checkpoint(unit_of_work, 1).read().unchained
-    if unchained is not None and unchained.count and UNCHAINED not in removed:
-        yield SegmentRemoval(UNCHAINED, 1, unchained.last_id, unchained.hash, 1, unchained.count)
+    removed = read_removed(unit_of_work).get(UNCHAINED, 0)
+    ids = [each for each in entry_ids if unchained is not None and removed < each <= unchained.last_id]
+    if unchained is not None and ids:
+        add_segment(
+            unit_of_work, key, SegmentRemoval(UNCHAINED, removed + 1, ids[-1], unchained.hash, 1, len(ids)), now
+        )
+
+
+def add_segment(unit_of_work: UnitOfWork, key: SigningKeyFile, segment: SegmentRemoval, now: datetime) -> None:
+    """Store the signed record of a segment, whose entries the database lets be deleted from then on."""
+    statement = segment.encode(key.key_id, now)
+    unit_of_work.execute(
+        insert(audit_segments).values(
+            chain_id=segment.chain_id,
+            first_position=segment.first_position,
+            last_position=segment.last_position,
+            last_hash=segment.last_hash,
+            statement=statement,
+            signature=key.sign(statement),
+        )
+    )
 
 
 def read_removed(unit_of_work: UnitOfWork) -> dict[int, int]:

@@ -28,6 +28,7 @@ from cstp_grpc.audit.verification import (
     RemovedSegment,
     UnchainedVerification,
     VerificationReport,
+    check_entry_id,
     verify_checkpoints,
 )
 from cstp_grpc.storage.database import Database
@@ -67,14 +68,17 @@ def verify_trail(
             signed,
             report,
         )
-        removed = next((segment for segment in segments if segment.chain_id == UNCHAINED), None)
+        removed = [segment for segment in segments if segment.chain_id == UNCHAINED]
         unchained = UnchainedVerification(UnchainedDigest(), signed.unchained, removed, report)
         guardrails = GuardrailComparison(database, report)
+        follows_chained = False
         for row in iter_entries(unit_of_work, database):
+            check_entry_id(row, report)
             if row["chain_id"] is None:
-                unchained.add(row)
+                unchained.add(row, follows_chained=follows_chained)
             else:
                 chained.add(row)
+                follows_chained = follows_chained or row["id"] > 0
             guardrails.add(row)
             if on_progress is not None and report.entries % ROWS_TOGETHER == 0:
                 on_progress(report.entries)

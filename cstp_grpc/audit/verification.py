@@ -82,7 +82,7 @@ class VerificationReport:
     removed: int = 0
     """Entries that were removed because their time was over."""
     still_unchained: int = 0
-    """Entries of before there were chains that are recorded as removed and are still there: nothing verifies them."""
+    """Entries without a hash whose removal has begun and not ended: nothing verifies them."""
     unchained: int = 0
     """Entries of before there were chains."""
     unchained_are_signed: bool = False
@@ -93,9 +93,20 @@ class VerificationReport:
     further_findings: int = 0
 
     @property
+    def unproved(self) -> str | None:
+        """The reason why nothing proves that the trail is whole yet; None if something does."""
+        if not self.entries and not self.removed:
+            return "it has no entries"
+        if self.still_unchained:
+            return "the removal of entries without hashes has not ended"
+        if self.unchained and not self.unchained_are_signed:
+            return "no checkpoint signs its entries without hashes"
+        return None
+
+    @property
     def is_whole(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+        """Whether nothing is wrong, and the trail proves it."""
+        return not self.findings and self.unproved is None
 
     def add(self, finding: Finding) -> None:
         """Add something that is wrong."""
@@ -358,6 +369,13 @@ class ChainVerification:
         self._report.add(Finding(kind, message, row["id"], row["chain_id"], position, position))
 
 
+def check_entry_id(row: EntryRow, report: VerificationReport) -> None:
+    """Add a finding if an entry has an id that no server gives: they begin with 1."""
+    if row["id"] <= 0:
+        message = f"entry {row['id']} has an id that no server gives: it was inserted by other means"
+        report.add(Finding(FindingKind.INSERTED, message, row["id"], row["chain_id"]))
+
+
 def has_its_hash(row: EntryRow) -> bool:
     """Return whether an entry is what its hash says."""
     place = row["chain_id"], row["chain_position"], to_bytes(row["previous_hash"])
@@ -374,13 +392,16 @@ def to_bytes(value: object) -> bytes:
 
 
 class UnchainedVerification:
-    """Verifies the entries without a chain: those that the first checkpoint signed, and that there are no others."""
+    """Verifies the entries without a chain: those that the first checkpoint signed, and that there are no others.
+
+    `removed` are the records of those that were removed, in the order of their ids.
+    """
 
     def __init__(
         self,
         digest: DigestOfEntries,
         signed: UnchainedEntries | None,
-        removed: RemovedSegment | None,
+        removed: Iterable[RemovedSegment],
         report: VerificationReport,
     ) -> None:
         self._digest = digest
@@ -388,53 +409,70 @@ class UnchainedVerification:
         self._report = report
         self._removed_through = 0
         report.unchained_are_signed = signed is not None
-        if removed is not None:
-            self._pass_removed(removed)
+        for segment in removed:
+            self._pass_removed(segment)
 
-    def add(self, row: EntryRow) -> None:
-        """Verify the next entry without a chain."""
-        report = self._report
-        if row["id"] <= self._removed_through:
-            report.still_unchained += 1
-            return
+    def add(self, row: EntryRow, *, follows_chained: bool) -> None:
+        """Verify the next entry without a chain; `follows_chained` if an entry with a chain has a smaller id."""
+        report, signed = self._report, self._signed
         report.entries += 1
         report.unchained += 1
         if row["content_hash"] is not None:
             report.redacted += 1
-        if self._signed is not None and row["id"] > self._signed.last_id:
+        if row["id"] <= 0:
+            return
+        if row["id"] <= self._removed_through:
+            message = f"entry {row['id']} has no hash and was removed: it was inserted again by other means"
+            report.add(Finding(FindingKind.INSERTED, message, row["id"]))
+        elif follows_chained or (signed is not None and row["id"] > signed.last_id):
             message = (
                 f"entry {row['id']} has no hash: it was inserted by other means, or by a server of an older version"
             )
             report.add(Finding(FindingKind.INSERTED, message, row["id"]))
-            return
-        try:
-            self._digest.add(row)
-        except (TypeError, ValueError, AttributeError):
-            report.add(Finding(FindingKind.ALTERED, f"entry {row['id']} holds what no server writes", row["id"]))
+        else:
+            self._add_to_digest(row)
 
     def finish(self) -> None:
         """Add whether the entries are those that were signed."""
-        signed, found = self._signed, self._digest.result()
-        if signed is not None and not self._removed_through and signed.hash != found.hash:
-            message = (
-                f"the {found.count} entries without a chain up to id {signed.last_id} are not the {signed.count} that "
-                "the first checkpoint signed"
-            )
-            self._report.add(Finding(FindingKind.UNSIGNED, message))
+        report, signed, found = self._report, self._signed, self._digest.result()
+        if signed is None:
+            return
+        if not self._removed_through:
+            if signed.hash != found.hash:
+                message = (
+                    f"the {found.count} entries without a chain up to id {signed.last_id} are not the {signed.count} "
+                    "that the first checkpoint signed"
+                )
+                report.add(Finding(FindingKind.UNSIGNED, message))
+            return
+        report.still_unchained = found.count
+        report.removed += signed.count - found.count
+        if self._removed_through < signed.last_id != found.last_id:
+            message = f"entries without a chain up to id {signed.last_id} are missing, and no record says removed"
+            report.add(Finding(FindingKind.MISSING, message))
 
-    def _pass_removed(self, removed: RemovedSegment) -> None:
-        """Expect no entries up to where they were removed, all that a checkpoint signed."""
-        signed, fault = self._signed, removed.fault
+    def _add_to_digest(self, row: EntryRow) -> None:
+        try:
+            self._digest.add(row)
+        except (TypeError, ValueError, AttributeError):
+            message = f"entry {row['id']} holds what no server writes"
+            self._report.add(Finding(FindingKind.ALTERED, message, row["id"]))
+
+    def _pass_removed(self, segment: RemovedSegment) -> None:
+        """Expect no entries of a segment, which is a part of those that a checkpoint signed."""
+        signed, fault = self._signed, segment.fault
         if fault is None and (
-            signed is None or (removed.last_position, removed.last_hash) != (signed.last_id, signed.hash)
+            signed is None
+            or segment.last_hash != signed.hash
+            or segment.first_position != self._removed_through + 1
+            or segment.last_position > signed.last_id
         ):
             fault = "it is not what the first checkpoint signed"
-        if fault is not None or signed is None:
-            message = f"the removed segment of entries without a chain: {fault}"
-            self._report.add(Finding(FindingKind.CHECKPOINT, message))
+        if fault is None:
+            self._removed_through = segment.last_position
             return
-        self._removed_through = removed.last_position
-        self._report.removed += signed.count
+        message = f"the removed segment of entries without a chain: {fault}"
+        self._report.add(Finding(FindingKind.CHECKPOINT, message))
 
 
 class DigestOfEntries(Protocol):

@@ -18,6 +18,7 @@ import click
 
 from cstp_grpc.cli.audit_verification import (
     NOT_WHOLE,
+    exit_unless_whole,
     key_option,
     open_audit_database,
     read_checkpoint_file,
@@ -196,7 +197,7 @@ def evidence_command(
 
     It has the entries, by which rules in which version what was answered, what became of it, the outcome of verifying
     the whole trail now, and for each entry the way to a signed checkpoint, which `cstp audit verify-evidence` follows.
-    The exit code is 3 if the trail is not whole.
+    The exit code is 3 if the trail is not whole, and 4 if nothing proves it yet.
 
     \b
     Examples:
@@ -213,8 +214,7 @@ def evidence_command(
         report = verify_trail(database, read_checkpoint_file(checkpoint_file), keys)
         document = collect_evidence(database, EvidenceScope(decision_id, after, before))
     out.document({**document, "verification": report_to_json(report)})
-    if not report.is_whole:
-        click.get_current_context().exit(NOT_WHOLE)
+    exit_unless_whole(report)
 
 
 def collect_evidence(database: Database, scope: EvidenceScope) -> dict[str, Any]:

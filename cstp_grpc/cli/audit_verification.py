@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 NOT_WHOLE = 3
 """The exit code for a trail that is not whole."""
+NOT_PROVABLE = 4
+"""The exit code for a trail in which nothing is wrong, and that nothing proves to be whole yet."""
 
 key_option = click.option(
     "--public-key",
@@ -104,7 +106,7 @@ def verify_command(out: Output, checkpoint_file: Path | None, key_files: tuple[P
 
     It reads the database of the configuration while servers go on. An edited, deleted, inserted or moved entry breaks
     the chain of hashes. That the last entries are all there shows in a checkpoint that was exported before. The exit
-    code is 3 if anything is wrong.
+    code is 3 if anything is wrong, and 4 if nothing is, but nothing proves it yet, as in an empty trail.
 
     \b
     Examples:
@@ -120,8 +122,13 @@ def verify_command(out: Output, checkpoint_file: Path | None, key_files: tuple[P
         out.document(report_to_json(report))
     else:
         print_report(out, report)
+    exit_unless_whole(report)
+
+
+def exit_unless_whole(report: VerificationReport) -> None:
+    """End the command with the exit code of a trail that is not whole, or not provable."""
     if not report.is_whole:
-        click.get_current_context().exit(NOT_WHOLE)
+        click.get_current_context().exit(NOT_WHOLE if report.findings else NOT_PROVABLE)
 
 
 def report_to_json(report: VerificationReport) -> dict[str, object]:
@@ -139,6 +146,7 @@ def report_to_json(report: VerificationReport) -> dict[str, object]:
     ]
     return {
         "whole": report.is_whole,
+        "provable": report.unproved is None,
         "entries": report.entries,
         "chains": report.chains,
         "checkpoints": report.checkpoints,
@@ -169,14 +177,19 @@ def print_report(out: Output, report: VerificationReport) -> None:
         out.line(f"{report.removed} were removed because their time was over, as signed records say.")
     if report.still_unchained:
         out.line(
-            f"{report.still_unchained} of before entries had hashes are recorded as removed and are still there: "
-            "nothing verifies them, and a server with audit.keep_days deletes them."
+            f"{report.still_unchained} of before entries had hashes are to be removed: nothing verifies them any more, "
+            "and a server with audit.keep_days deletes them."
         )
     for finding in report.findings:
         out.line(f"{finding.kind.value}: {finding.message}")
     if report.further_findings:
         out.line(f"and {report.further_findings} more findings")
-    out.line("The trail is whole." if report.is_whole else "The trail is not whole.")
+    if report.findings:
+        out.line("The trail is not whole.")
+    elif report.unproved is not None:
+        out.line(f"The trail is not provable yet: {report.unproved}.")
+    else:
+        out.line("The trail is whole.")
 
 
 @click.command(name="checkpoints")

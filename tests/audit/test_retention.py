@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, text, update
 
+from cstp_grpc.audit import sql_retention
 from cstp_grpc.audit.checkpoints import Checkpoint
 from cstp_grpc.audit.evidence import verify_evidence
 from cstp_grpc.audit.model import AuditEvent, AuditFilter
@@ -136,7 +137,7 @@ def test_a_chain_goes_on_behind_removed_entries_although_none_is_left(
         raise LookupError
 
     assert writer.run(lambda unit_of_work: store.add_segments(unit_of_work, KEY, LATER, LATER), alone=True) == 9
-    writer.run(lambda unit_of_work: store.delete_batch(unit_of_work, LATER))
+    writer.run(lambda unit_of_work: store.delete_batch(unit_of_work, KEY, LATER, LATER))
     # After it, the writer reads where its chain ends.
     with pytest.raises(LookupError):
         writer.run(fail)
@@ -244,6 +245,63 @@ def test_entries_of_before_there_were_chains_go_too(database: Database, writer: 
     with tampering(database) as connection:
         connection.execute(text("UPDATE audit_segments SET last_position = 1 WHERE chain_id = 0"))
     assert [finding.kind for finding in verify(database).findings] == [FindingKind.CHECKPOINT, FindingKind.UNSIGNED]
+
+
+def unchained_trail(database: Database, writer: GroupCommitWriter, count: int) -> SqlAuditTrail:
+    """A trail that began before there were chains; its entries without one are signed."""
+    names = audit_entries.c.keys()
+    entries = [entry_to_row(make_entry(each * 3 + 1)) for each in range(count)]
+    with tampering(database) as connection:
+        for row in entries:
+            connection.execute(insert(audit_entries), {name: row[name] for name in names if name in row})
+    trail = SqlAuditTrail(database, writer)
+    trail.record(make_entry(count * 3 + 1))
+    add_checkpoint(database, writer, unchained=True)
+    return trail
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("entry_id", [1, 2])
+def test_an_entry_put_in_the_place_of_removed_ones_without_a_chain_is_found(
+    database: Database, writer: GroupCommitWriter, entry_id: int
+) -> None:
+    trail = unchained_trail(database, writer, 2)
+    retention(database, writer, trail, entries=DAY).remove()
+    assert verify(database).is_whole
+    names = "timestamp, event, requesting_agent, request_id, evaluated"
+    with tampering(database) as connection:
+        connection.execute(
+            text(f"INSERT INTO audit_entries (id, {names}) SELECT {entry_id}, {names} FROM audit_entries WHERE id = 4")
+        )
+    assert [(each.kind, each.entry_id) for each in verify(database).findings] == [(FindingKind.INSERTED, entry_id)]
+
+
+@pytest.mark.both_databases
+def test_a_removal_of_entries_without_a_chain_that_was_cut_off_is_not_proved_and_is_finished(
+    database: Database, writer: GroupCommitWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_retention, "BATCH", 2)
+    trail = unchained_trail(database, writer, 5)
+    store = SqlAuditRetention(database)
+
+    def remove_first_batch(unit_of_work: UnitOfWork) -> int:
+        count = store.add_segments(unit_of_work, KEY, LATER, LATER)
+        assert store.delete_batch(unit_of_work, KEY, LATER, LATER)
+        return count
+
+    assert writer.run(remove_first_batch, alone=True) == 6
+    report = verify(database)
+    assert (report.findings, report.removed, report.still_unchained, report.is_whole) == ([], 3, 3, False)
+    with tampering(database) as connection:
+        connection.execute(text("UPDATE audit_entries SET id = 1 WHERE id = 5"))
+    assert {each.kind for each in verify(database).findings} == {FindingKind.INSERTED, FindingKind.MISSING}
+    with tampering(database) as connection:
+        connection.execute(text("UPDATE audit_entries SET id = 5 WHERE id = 1"))
+    retention(database, writer, trail, entries=DAY).remove()
+    report = verify(database)
+    assert (report.findings, report.removed, report.entries, report.is_whole) == ([], 6, 0, True)
+    with database.read_snapshot() as unit_of_work:
+        assert unit_of_work.execute(text("SELECT count(*) FROM audit_segments WHERE chain_id = 0")).scalar_one() == 3
 
 
 def test_a_server_removes_what_its_settings_say(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.audit.checkpoint_keys import SigningKeyFile
 from cstp_grpc.audit.checkpoints import encode_checkpoint, parse_checkpoints
@@ -495,3 +496,69 @@ def test_any_single_change_is_found_and_named(tmp_path: Path) -> None:
     check_deletion()
     check_insertion()
     check_swap()
+
+
+FORGED = "timestamp, event, requesting_agent, request_id, evaluated"
+
+
+def forge(connection: Connection, entry_id: int) -> None:
+    """Insert a copy of the newest entry without a hash."""
+    connection.execute(
+        text(
+            f"INSERT INTO audit_entries (id, {FORGED}) SELECT :id, {FORGED} FROM audit_entries "
+            "WHERE id = (SELECT max(id) FROM audit_entries)"
+        ),
+        {"id": entry_id},
+    )
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("entry_id", [-5, 0, ENTRIES + 7])
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_forged_entry_without_a_hash_is_named(
+    database: Database, writer: GroupCommitWriter, trail: SqlAuditTrail, entry_id: int, *, signed: bool
+) -> None:
+    exported = [checkpoint for _ in range(signed) if (checkpoint := add_checkpoint(database, writer, unchained=True))]
+    with tampering(database) as connection:
+        forge(connection, entry_id)
+    found = {(finding.kind, finding.entry_id) for finding in verify(database, exported).findings}
+    assert (FindingKind.INSERTED, entry_id) in found
+
+
+@pytest.mark.both_databases
+def test_a_first_checkpoint_does_not_excuse_a_forged_entry(
+    database: Database, writer: GroupCommitWriter, trail: SqlAuditTrail
+) -> None:
+    with tampering(database) as connection:
+        forge(connection, ENTRIES + 7)
+        forge(connection, -5)
+    add_checkpoint(database, writer, unchained=True)
+    assert {finding.entry_id for finding in verify(database).findings} >= {ENTRIES + 7, -5}
+
+
+def test_an_entry_with_a_place_and_an_id_that_no_server_gives_is_named(
+    database: Database, trail: SqlAuditTrail
+) -> None:
+    with tampering(database) as connection:
+        connection.execute(text("DELETE FROM audit_guardrails WHERE entry_id = 1"))
+        connection.execute(text("UPDATE audit_entries SET id = -1, violations = NULL WHERE id = 1"))
+    assert (FindingKind.INSERTED, -1) in {(each.kind, each.entry_id) for each in verify(database).findings}
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("entry_id", [-5, 0, 100])
+def test_the_database_refuses_an_entry_that_no_writer_chained(
+    database: Database, trail: SqlAuditTrail, entry_id: int
+) -> None:
+    with pytest.raises(DBAPIError), database.open_write_connection() as connection, connection.begin():
+        forge(connection, entry_id)
+    chained = f"{FORGED}, chain_id, chain_position, previous_hash, entry_hash"
+    copied = text(f"INSERT INTO audit_entries (id, {chained}) SELECT -5, {chained} FROM audit_entries WHERE id = 2")
+    with pytest.raises(DBAPIError), database.open_write_connection() as connection, connection.begin():
+        connection.execute(copied)
+    assert verify(database).entries == ENTRIES
+
+
+def test_an_empty_trail_is_not_provable(database: Database) -> None:
+    report = verify(database)
+    assert (report.findings, report.is_whole, report.unproved) == ([], False, "it has no entries")

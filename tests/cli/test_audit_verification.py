@@ -43,6 +43,39 @@ def test_what_was_edited_is_named(config: Path, invoke: Invoke, tmp_path: Path) 
     assert "altered: entry 2 is not what its hash says" in result.stdout
 
 
+def test_a_forged_entry_fails_the_verification_and_the_evidence(config: Path, invoke: Invoke, tmp_path: Path) -> None:
+    exported = tmp_path / "checkpoints.jsonl"
+    exported.write_text(invoke("audit", "checkpoints", "--config", config).stdout)
+    with closing(sqlite3.connect(tmp_path / "data" / "journal.db")) as connection, connection:
+        connection.execute("DROP TRIGGER audit_entries_refuse_insert")
+        names = "timestamp, event, requesting_agent, request_id, evaluated"
+        connection.execute(
+            f"INSERT INTO audit_entries (id, {names}) SELECT -5, {names} FROM audit_entries WHERE id = 1"
+        )
+    result = invoke("audit", "verify", "--checkpoints", exported, "--config", config)
+    assert result.exit_code == 3
+    assert "inserted: entry -5 has an id that no server gives" in result.stdout
+    result = invoke("audit", "evidence", "--after", "2020-01-01", "--config", config)
+    assert (result.exit_code, json.loads(result.stdout)["verification"]["whole"]) == (3, False)
+    (tmp_path / "evidence.json").write_text(result.stdout)
+    result = invoke("audit", "verify-evidence", tmp_path / "evidence.json", "--config", config)
+    assert (result.exit_code, "entry -5" in result.stdout) == (3, True)
+
+
+def test_an_empty_trail_is_not_provable_yet(invoke: Invoke, tmp_path: Path) -> None:
+    with running(settings(tmp_path / "data")):
+        pass
+    file = tmp_path / "cstp.yaml"
+    file.write_text(yaml.safe_dump({"data_dir": str(tmp_path / "data")}))
+    shown = invoke("audit", "verify", "--config", file)
+    assert (shown.exit_code, shown.stdout) == (
+        4,
+        "0 entries in 0 chains, signed by 0 checkpoints.\nThe trail is not provable yet: it has no entries.\n",
+    )
+    report = json.loads(invoke("audit", "verify", "--config", file, "--json").stdout)
+    assert (report["whole"], report["provable"]) == (False, False)
+
+
 def test_what_was_exported_is_verified_with_the_exported_key(config: Path, invoke: Invoke, tmp_path: Path) -> None:
     exported, key = tmp_path / "checkpoints.jsonl", tmp_path / "audit.pem"
     exported.write_text(invoke("audit", "checkpoints", "--last", "--config", config).stdout)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import JSON, Boolean, Double, LargeBinary, Table, Text, insert, select
+from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.audit.checkpoint_keys import SigningKeyFile, TrustedKeys
 from cstp_grpc.audit.checkpoints import KEY_FILE
@@ -22,6 +23,7 @@ from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.table_copy import compare_databases
 from cstp_grpc.storage.unit_of_work import UtcDateTime
+from tests.audit.kit import tampering
 from tests.cli.conftest import run_command
 from tests.databases import PostgresServer, write_journal
 from tests.harness import TOKENS, running, settings
@@ -137,10 +139,14 @@ def test_every_column_of_every_table_survives_the_way_there_and_back(
     database: Database, database_url: str, other_url: str, tmp_path: Path
 ) -> None:
     """Rows with a value in each column, whose numbers go on after ones that are gone."""
-    with database.open_write_connection() as connection, connection.begin():
+    unchained = {"chain_id": None, "chain_position": None, "previous_hash": None, "entry_hash": None}
+    entries = next(table for table in journal_tables() if table.name == "audit_entries")
+    with tampering(database) as connection:
         for table in journal_tables():
             if table.name != "journal_identity":
-                connection.execute(insert(table), [example_row(table, number) for number in (1, 2)])
+                # The first entry of the trail is one of before there were chains.
+                first = example_row(table, 1) | (unchained if table is entries else {})
+                connection.execute(insert(table), [first, example_row(table, 2)])
     back = f"sqlite:///{tmp_path / 'back.db'}"
     for source, target in ((database_url, other_url), (other_url, back)):
         result = run_command("copy", "--from", source, "--to", target)
@@ -153,6 +159,8 @@ def test_every_column_of_every_table_survives_the_way_there_and_back(
             with copied.open_write_connection() as connection, connection.begin():
                 added = connection.execute(insert(outbox).values(decision_id="dec-new").returning(outbox.c.seq))
                 assert added.scalar_one() == 3
+            with pytest.raises(DBAPIError), copied.open_write_connection() as connection, connection.begin():
+                connection.execute(insert(entries), example_row(entries, 3) | unchained)
 
 
 def example_row(table: Table, number: int) -> dict[str, Any]:
@@ -167,7 +175,7 @@ def example_value(table: Table, name: str, number: int) -> object:
         case JSON():
             return {"b": [1, 2.5, None, "\u2028"], "a": number}
         case LargeBinary():
-            return bytes([0, 255, number])
+            return bytes([0, 255, number]).ljust(32 if name.endswith("_hash") else 0)
         case Boolean():
             return number == 1
         case Double():

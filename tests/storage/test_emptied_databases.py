@@ -12,8 +12,9 @@ from tests.databases import PostgresServer
 from tests.emptied_databases import OriginalContent, ReusedDatabases, read_original_content
 
 APPEND_ONLY = (
-    "INSERT INTO audit_entries (timestamp, event, requesting_agent, request_id, evaluated) "
-    "VALUES (now(), 'guardrail_check', 'alice', 'request-1', 0)"
+    "INSERT INTO audit_entries (timestamp, event, requesting_agent, request_id, evaluated, chain_id, chain_position, "
+    "previous_hash, entry_hash) VALUES (now(), 'guardrail_check', 'alice', 'request-1', 0, 1, 1, "
+    "sha256('a'), sha256('b'))"
 )
 
 
