@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import inspect
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -198,6 +200,27 @@ COMMANDS_BY_TOPIC: Final = {
 
 COMMANDS: Final = {name: listed for commands in COMMANDS_BY_TOPIC.values() for name, listed in commands.items()}
 
+MEANT_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
+    "add": ("record", "import"),
+    "approve": ("approvals",),
+    "ask": ("query", "check"),
+    "decide": ("record", "list"),
+    "decision": ("show", "record"),
+    "decisions": ("list",),
+    "find": ("query",),
+    "history": ("list", "audit"),
+    "log": ("list", "audit", "record"),
+    "rules": ("guardrails",),
+    "run": ("serve",),
+    "search": ("query",),
+    "start": ("serve",),
+    "status": ("health", "doctor"),
+    "verify": ("audit",),
+}
+"""The commands that users may mean by names that no command has."""
+
+EXAMPLE: Final = re.compile(r"^Examples?:\n((?:.*\\\n)*.*)", re.MULTILINE)
+"""The first example in a command's help, with its continuation lines."""
 
 GC_THRESHOLD: Final = 100_000
 """Object allocations between two garbage collections. Chosen: most commands end before the first one."""
@@ -239,7 +262,12 @@ class LazyCommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from error
+            meant = MEANT_COMMANDS.get(error.command_name)
+            if meant is None:
+                raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from error
+            *others, last = [f"cstp {name}" for name in meant]
+            names = f"{', '.join(others)} or {last}" if others else last
+            raise click.UsageError(f"{error.message} Did you mean {names}?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands into the help, by topic."""
@@ -265,7 +293,19 @@ class LazyCommandGroup(click.Group):
 
         ctx.obj = CommandState()
         with exit_on_known_failure(ctx):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except click.MissingParameter as error:
+                example = find_example(error.ctx.command) if error.ctx else None
+                if example is None:
+                    raise
+                raise click.UsageError(f"{error.format_message()} Example:\n{example}", error.ctx) from error
+
+
+def find_example(command: click.Command) -> str | None:
+    """Return the first example in the help of a command, or None if it has none."""
+    found = EXAMPLE.search(inspect.cleandoc(command.help or ""))
+    return found[1] if found else None
 
 
 def command_stub(name: str) -> click.Command:

@@ -11,7 +11,7 @@ import sys
 import click
 import pytest
 
-from cstp_grpc.cli.main import main
+from cstp_grpc.cli.main import COMMANDS, MEANT_COMMANDS, main
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.version import VERSION
 from tests.cli.conftest import Invoke, Server
@@ -151,6 +151,36 @@ def test_what_is_mistyped_is_answered_with_what_was_likely_meant(
     assert result.exit_code == 2
     suggested = re.split("did you mean", result.stderr, flags=re.IGNORECASE)[1].partition("?")[0]
     assert f"{meant}'" in suggested
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("log",), "cstp list, cstp audit or cstp record"),
+        (("decide", "log"), "cstp record or cstp list"),
+        (("decisions",), "cstp list"),
+        (("search", "cache"), "cstp query"),
+    ],
+)
+def test_a_word_for_another_command_is_answered_with_that_command(
+    typed: tuple[str, ...], meant: str, invoke: Invoke
+) -> None:
+    result = invoke(*typed)
+    assert result.exit_code == 2
+    assert f"No such command '{typed[0]}'. Did you mean {meant}?" in result.stderr
+
+
+def test_every_word_for_another_command_leads_to_existing_commands() -> None:
+    assert not MEANT_COMMANDS.keys() & COMMANDS.keys()
+    assert {each for meant in MEANT_COMMANDS.values() for each in meant} <= COMMANDS.keys()
+
+
+def test_a_missing_argument_is_answered_with_an_example(invoke: Invoke) -> None:
+    checked = invoke("check", "--stakes", "high")
+    assert checked.exit_code == 2
+    assert "Missing argument 'DESCRIPTION'. Example:\n  cstp check \"deploy the auth service\"" in checked.stderr
+    announced = invoke("announce")
+    assert "Missing argument 'INTENT'. Example:\n  cstp announce \"Deploy the auth service" in announced.stderr
 
 
 def test_what_resembles_nothing_is_answered_with_no_suggestion(invoke: Invoke) -> None:
