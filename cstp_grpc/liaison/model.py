@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cstp_grpc.enums import Permission
 
@@ -194,6 +194,10 @@ class Share:
         return self.next_attempt_at is not None
 
 
+LEFT_REASON: Final = "it left"
+NO_HEARTBEAT_REASON: Final = "no heartbeat"
+
+
 @dataclass(frozen=True, slots=True)
 class AgentPresence:
     """Whether the local liaison agent of a pillar is present for a tenant.
@@ -209,6 +213,12 @@ class AgentPresence:
     is_present: bool = False
     since: datetime | None = None
     beaten_at: datetime | None = None
+
+    @property
+    def absence_reason(self) -> str:
+        """The reason why an agent that is absent is so: its last heartbeat said that it leaves, or ran out."""
+        left = not self.is_present and self.beaten_at == self.available_until
+        return LEFT_REASON if left else NO_HEARTBEAT_REASON
 
 
 class AlarmKind(StrEnum):

@@ -14,6 +14,7 @@ from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.liaison.context_sharing import missing_parameter
 from cstp_grpc.liaison.model import (
     AGENT_PREFIX,
+    NO_HEARTBEAT_REASON,
     Activation,
     AgentPresence,
     Event,
@@ -28,9 +29,6 @@ from cstp_grpc.liaison.model import (
 from cstp_grpc.liaison.sessions import concurrent_update, lock_open_session, session_event
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.unicode_text import replace_unstorable
-
-LEFT_REASON = "it left"
-NO_HEARTBEAT_REASON = "no heartbeat"
 
 
 class Heartbeats:
@@ -85,7 +83,7 @@ class Heartbeats:
             now, known = self._read(unit_of_work, caller, pillar)
             if known is not None and known.is_present:
                 self._mark_absent(
-                    unit_of_work, replace(known, available_until=now, agent=caller.agent), now, LEFT_REASON
+                    unit_of_work, replace(known, available_until=now, beaten_at=now, agent=caller.agent), now
                 )
 
         self._recorder.run(job)
@@ -99,7 +97,7 @@ class Heartbeats:
             now = self._clock()
             found = self._store.lapsed_agents(unit_of_work, now, limit)
             for presence in found:
-                self._mark_absent(unit_of_work, presence, now, NO_HEARTBEAT_REASON)
+                self._mark_absent(unit_of_work, presence, now)
             return len(found)
 
         return self._recorder.run(job)
@@ -114,16 +112,15 @@ class Heartbeats:
         now = self._clock()
         known = self._store.presence(unit_of_work, caller.tenant, pillar)
         if known is not None and known.is_present and known.available_until <= now:
-            known = self._mark_absent(unit_of_work, known, now, NO_HEARTBEAT_REASON)
+            known = self._mark_absent(unit_of_work, known, now)
         return now, known
 
-    def _mark_absent(
-        self, unit_of_work: UnitOfWork, presence: AgentPresence, now: datetime, reason: str
-    ) -> AgentPresence:
+    def _mark_absent(self, unit_of_work: UnitOfWork, presence: AgentPresence, now: datetime) -> AgentPresence:
         # Since its time ran out, and not since that was noticed.
         absent = replace(presence, is_present=False, since=presence.available_until)
         self._store.write_presence(unit_of_work, absent)
-        self._recorder.add_event(unit_of_work, presence_event(absent, EventType.AGENT_ABSENT, now, reason=reason))
+        event = presence_event(absent, EventType.AGENT_ABSENT, now, reason=absent.absence_reason)
+        self._recorder.add_event(unit_of_work, event)
         return absent
 
     def is_remembered(self, tenant: str, pillar: str) -> bool:
@@ -132,17 +129,19 @@ class Heartbeats:
         # Without an entry `now > now` is false.
         return self._known.get((tenant, pillar), now) > now
 
-    def is_available(self, tenant: str, pillar: str) -> bool:
-        """Return whether an agent is available. Raises QueryFailed."""
+    def find_absence_reason(self, tenant: str, pillar: str) -> str | None:
+        """Return why an agent is unavailable, or None if it is available. Raises QueryFailed."""
         if self.is_remembered(tenant, pillar):
-            return True
+            return None
         now = self._clock()
         with self._sessions.read_snapshot() as unit_of_work:
             known = self._store.presence(unit_of_work, tenant, pillar)
-        if known is None or known.available_until <= now:
-            return False
+        if known is None:
+            return NO_HEARTBEAT_REASON
+        if known.available_until <= now:
+            return known.absence_reason
         self._known[tenant, pillar] = min(known.available_until, now + self._remembered)
-        return True
+        return None
 
 
 class LocalLiaisonAgent:
@@ -162,11 +161,12 @@ class LocalLiaisonAgent:
 
     def check(self, tenant: str) -> None:
         """Raise LiaisonAgentUnavailable unless a heartbeat is fresh. Raises QueryFailed."""
-        if not self._heartbeats.is_available(tenant, self.pillar):
+        if reason := self._heartbeats.find_absence_reason(tenant, self.pillar):
             seconds = self._lasting.total_seconds()
+            period = f" in the last {seconds:g} s" if reason == NO_HEARTBEAT_REASON else ""
             raise LiaisonAgentUnavailable(
-                f"{liaison_agent(self.pillar)} is not available: no heartbeat in the last {seconds:g} s",
-                metadata={"target_pillar": self.pillar, "reason": "no heartbeat"},
+                f"{liaison_agent(self.pillar)} is not available: {reason}{period}",
+                metadata={"target_pillar": self.pillar, "reason": reason},
                 retry_after=seconds,
             )
 
@@ -384,4 +384,4 @@ def list_local_agent(pillar: str, sessions: int, stored: AgentPresence | None, n
         return ListedAgent(pillar, LOCAL_KIND, None, sessions, stored.since, stored)
     # Expired, but the supervisor has not recorded it yet.
     since = stored.available_until if stored.is_present else stored.since
-    return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions, since, stored)
+    return ListedAgent(pillar, LOCAL_KIND, stored.absence_reason, sessions, since, stored)

@@ -175,7 +175,7 @@ liaison_heartbeats = Table(
 """Until when local liaison agents count as available.
 
 `is_present` is what the last event said, `since` when that began; `agent` is the name of the token that told it, and
-`beaten_at` the last heartbeat that did not tell the end.
+`beaten_at` the last heartbeat; equal to `available_until` if that one said that the agent leaves.
 """
 
 DUE_HOLD = "due_at IS NOT NULL"

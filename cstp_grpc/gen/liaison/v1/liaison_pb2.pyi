@@ -1473,7 +1473,7 @@ class LiaisonAgent(_message.Message):
     reason: _builtins.str
     """Why it is not; absent while it is there."""
     served_by: _builtins.str
-    """The agent whose token told last that it is there; absent for remote agents, and for one that never told."""
+    """The agent whose token sent the last heartbeat; absent for remote agents, and before the first heartbeat."""
     chat_sessions: _builtins.int
     """How many open sessions of the tenant it has."""
     @_builtins.property
@@ -1482,7 +1482,7 @@ class LiaisonAgent(_message.Message):
 
     @_builtins.property
     def last_heartbeat(self) -> _timestamp_pb2.Timestamp:
-        """When it told so; absent likewise."""
+        """When the last heartbeat was sent, also one that says that the agent leaves; absent likewise."""
 
     @_builtins.property
     def available_until(self) -> _timestamp_pb2.Timestamp:

@@ -2713,9 +2713,9 @@ type LiaisonAgent struct {
 	Reason *string `protobuf:"bytes,5,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
 	// Since when it is there, or is not; absent for remote agents, and for one that never told.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
-	// The agent whose token told last that it is there; absent for remote agents, and for one that never told.
+	// The agent whose token sent the last heartbeat; absent for remote agents, and before the first heartbeat.
 	ServedBy *string `protobuf:"bytes,7,opt,name=served_by,proto3,oneof" json:"served_by,omitempty"`
-	// When it told so; absent likewise.
+	// When the last heartbeat was sent, also one that says that the agent leaves; absent likewise.
 	LastHeartbeat *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_heartbeat,proto3" json:"last_heartbeat,omitempty"`
 	// Until when it counts as available unless it tells again; absent while it is not there, and for remote agents.
 	AvailableUntil *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=available_until,proto3" json:"available_until,omitempty"`
