@@ -7,9 +7,13 @@ from typing import Any
 
 from cstp_grpc import errors
 from cstp_grpc.cli.server_choice import Endpoint
+from cstp_grpc.client.http_client import SPEAKS_GRPC
+from cstp_grpc.contract.rpc_errors import SPEAKS_HTTP
 from cstp_grpc.errors import REQUEST_ID, CstpError, ServerUnreachable
 from cstp_grpc.liaison.model import GUIDE
 
+OTHER_PROTOCOLS = {"grpc": "http", "grpcs": "https", "http": "grpc", "https": "grpcs"}
+"""The schemes of bridges and of gRPC servers, by those of the other."""
 TLS_SCHEMES = {"grpc": "grpcs", "http": "https"}
 """The schemes of servers that speak TLS, by those of servers that do not."""
 NAME_MISMATCH_SIGNS = ("hostname verification", "hostname mismatch", "ip address mismatch")
@@ -27,7 +31,7 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
     """Return a hint for a failed call, or None if its message suffices."""
     match error:
         case ServerUnreachable():
-            return tls_hint(error, endpoint) or connection_hint(endpoint)
+            return protocol_hint(error, endpoint) or tls_hint(error, endpoint) or connection_hint(endpoint)
         case errors.AuthenticationRequired():
             return token_hint(endpoint)
         case errors.PermissionDenied() if needed := error.metadata.get("permission"):
@@ -57,6 +61,16 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
             if endpoint is not None and endpoint.is_folder:
                 return None
             return f"The server's log tells more under the request id {error.request_id}."
+    return None
+
+
+def protocol_hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
+    """Return a hint for an address of the other protocol, or None for other failures."""
+    if endpoint is None:
+        return None
+    scheme, _, address = endpoint.url.partition("://")
+    if (meant := OTHER_PROTOCOLS.get(scheme)) and any(sign in error.message for sign in (SPEAKS_GRPC, SPEAKS_HTTP)):
+        return f"Call it by {meant}://{address}, or correct the port: it is from {endpoint.origin}."
     return None
 
 

@@ -14,6 +14,7 @@ from cstp_grpc.cli.server_choice import read_ca_file
 from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.config import Settings, command_environment, dial_host, join_host_port
+from cstp_grpc.contract.rpc_errors import connection_failure
 from cstp_grpc.errors import ConfigError, InvalidArgument
 from cstp_grpc.extras import require_extra
 
@@ -146,6 +147,7 @@ def ask_for_health(server: HealthTarget, service: str, seconds: float) -> str:
             request = health_pb2.HealthCheckRequest(service=service)
             answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=seconds)
         except grpc.RpcError as error:
-            return f"{server.address} does not answer: {error.code().name}, {error.details()}"
+            reason = connection_failure(error.details())
+            return f"{server.address} does not answer: {error.code().name}, {reason}"
     name: str = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     return name

@@ -307,6 +307,12 @@ def basic_authentication(url: SplitResult) -> dict[str, str]:
     return {"authorization": f"Basic {base64.b64encode(named.encode()).decode()}"}
 
 
+HTTP2_SETTINGS: Final = b"\x04\x00\x00\x00\x00\x00"
+"""What follows the length in the SETTINGS frame with which each server of HTTP/2 begins (RFC 9113, section 3.4)."""
+
+SPEAKS_GRPC: Final = "it speaks gRPC and not HTTP; the address of a gRPC server is grpc://HOST:PORT"
+
+
 class DeadlineStream:
     """The part of an `httpcore.NetworkStream` that a connection uses, with one deadline for all reads and writes.
 
@@ -332,13 +338,21 @@ class DeadlineStream:
         # To h11 an early end is a protocol error, but a server that closes before it answers is not reachable.
         if not data and not self._answered:
             raise ConnectionResetError("the server closed the connection without a response")
+        if not self._answered and data[3:9] == HTTP2_SETTINGS:
+            raise HttpProtocolError(SPEAKS_GRPC)
         self._answered = True
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002 - the deadline counts
         """Send bytes. Raises TimeoutError after the deadline."""
+        import httpcore
+
         self._apply_deadline()
-        self._raw.sendall(buffer)
+        try:
+            self._raw.sendall(buffer)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            # The connection then reads the response: the server may have sent it before it closed.
+            raise httpcore.WriteError(str(error)) from error
 
     def close(self) -> None:
         """Close the socket."""

@@ -137,6 +137,10 @@ SIZE_LIMIT_REASONS: Final[Mapping[str, str]] = {
 HANDSHAKE: Final = re.compile(r"OPENSSL_internal:([A-Z_]+(: self signed certificate)?)")
 """The cause in gRPC's text about a failed handshake; what follows it is no part of the cause."""
 
+HTTP_SIGNS: Final = ("an http1.x server", "missing selected ALPN property")
+"""gRPC's texts for a server that answers in HTTP/1.1, without and with TLS."""
+SPEAKS_HTTP: Final = "it speaks HTTP and not gRPC; the address of a bridge is http://HOST:PORT"
+
 
 @dataclass(frozen=True, slots=True)
 class RpcErrorDetails:
@@ -264,6 +268,8 @@ def retry_delay_seconds(delay: Duration) -> float | None:
 
 def connection_failure(text: str) -> str:
     """Return why a server cannot be reached: the end of the chain of causes that gRPC's text lists."""
+    if any(sign in text for sign in HTTP_SIGNS):
+        return SPEAKS_HTTP
     handshake = HANDSHAKE.search(text)
     return f"the TLS handshake failed, {handshake[1]}" if handshake else text.rpartition(": ")[2]
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Invoke, Server
-from tests.harness import TOKENS
+from tests.harness import TOKENS, bridging, settings
 
 
 def agents_file(path: Path, *agents: dict[str, str], **more: object) -> Path:
@@ -120,6 +120,21 @@ def test_no_server_tells_how_to_start_one(invoke: Invoke, free_port: int) -> Non
     assert result.exit_code == 1
     assert f"No server answers at grpc://127.0.0.1:{free_port}" in result.stderr
     assert "cstp serve --dev" in result.stderr
+
+
+def test_an_address_of_the_other_protocol_is_named_with_the_right_scheme(
+    server: Server, invoke: Invoke, tmp_path: Path
+) -> None:
+    result = invoke("list", "--agent", f"http://{server.app.target}", "--token", TOKENS["alice"])
+    assert result.exit_code == 1
+    assert "speaks gRPC and not HTTP" in result.stderr
+    assert f"Call it by grpc://{server.app.target}" in result.stderr
+    with bridging(settings(tmp_path), server.app.target) as url:
+        address = url.removeprefix("http://")
+        result = invoke("list", "--agent", f"grpc://{address}", "--token", TOKENS["alice"])
+        assert "speaks HTTP and not gRPC" in result.stderr
+        assert f"Call it by http://{address}" in result.stderr
+        assert "speaks HTTP and not gRPC" in invoke("health", "--target", address).stdout
 
 
 def test_no_token_tells_how_to_give_one(server: Server, invoke: Invoke) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -14,8 +15,10 @@ from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.contract.rpc_errors import STATUS_KEY, error_for_reason, pack_any
 from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, ServerUnreachable
+from tests.client.both import BOTH, Time
 from tests.client.scripted import scripted_server
 from tests.error_classes import SERVER_ERRORS
+from tests.http_servers import HttpHandler, serving_http
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -32,6 +35,35 @@ def failure_of(answer: CstpError | grpc.StatusCode, details: bytes | None = None
     ):
         client.get_decision("dec-1")
     return caught.value
+
+
+class BadRequest(HttpHandler):
+    """Answers what is not HTTP/1 with a status line, as servers do, unlike Python's own."""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        self.wfile.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize("use", BOTH, ids=lambda use: use.__name__)
+def test_a_grpc_client_that_reaches_an_http_server_is_told_so(use: Callable[..., None]) -> None:
+    async def call(client: Any) -> None:
+        with pytest.raises(ServerUnreachable, match=rf"{target}: it speaks HTTP and not gRPC; .* http://"):
+            await client.get_decision("dec-1")
+
+    with serving_http(BadRequest) as url:
+        target = url.replace("http://", "grpc://")
+        use(target, call, Time(), retries=ONCE)
+
+
+@pytest.mark.parametrize("size", [1, 1_000_000])
+def test_an_http_client_that_reaches_a_grpc_server_is_told_so(size: int) -> None:
+    with scripted_server(errors.NotFound("none")) as server:
+        url = f"http://{server.target}"
+        with (
+            CstpClient(url, retries=ONCE) as client,
+            pytest.raises(ServerUnreachable, match=rf"{url}/cstp: it speaks gRPC and not HTTP; .* grpc://"),
+        ):
+            client.query_decisions("x" * size)
 
 
 @pytest.mark.parametrize("kind", SERVER_ERRORS, ids=lambda kind: kind.reason)

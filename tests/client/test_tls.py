@@ -38,6 +38,16 @@ def test_a_server_certified_by_the_given_authority_is_called(target: str, certif
         assert client.query_decisions("x").total == 7
 
 
+@pytest.mark.parametrize("target", ["https"], indirect=True)
+def test_a_bridge_that_is_called_over_grpc_is_recognised(target: str, certificate: Certificate) -> None:
+    address = target.replace("https://", "grpcs://")
+    with (
+        CstpClient(address, root_certificates=certificate.authority, retries=ONCE) as client,
+        pytest.raises(ServerUnreachable, match=f"{address}: it speaks HTTP and not gRPC"),
+    ):
+        client.query_decisions("x")
+
+
 def test_a_server_that_nobody_known_certifies_gets_no_call(target: str) -> None:
     with CstpClient(target, "secret-1", retries=ONCE) as client, pytest.raises(ServerUnreachable):
         client.query_decisions("x")
