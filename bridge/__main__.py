@@ -22,8 +22,8 @@ from bridge.app import ListenAddresses, run_bridge
 from bridge.upstream import SECURE_SCHEME, Upstream, require_encrypted_target
 from cstp_grpc import config
 from cstp_grpc.child_process import TaskChannel, freeze_loaded_objects
-from cstp_grpc.config import ConfigError, Settings, describe_plain_listeners, dial_host, join_host_port
-from cstp_grpc.config.exposure import BRIDGE_LISTENERS
+from cstp_grpc.config import ConfigError, Settings, dial_host, join_host_port
+from cstp_grpc.config.exposure import BRIDGE_LISTENERS, check_listeners
 from cstp_grpc.errors import CannotListen
 from cstp_grpc.extras import MissingExtra
 from cstp_grpc.http_listener import raise_descriptor_limit
@@ -114,7 +114,7 @@ def run_bridge_process(
         settings = config.load_settings(config_file)
         config.log_events_to_stderr(settings.logging)
         if require_safe_settings:
-            check_listeners(settings)
+            check_listeners(settings, BRIDGE_LISTENERS)
         if task.shared_ports:
             settings = with_ports(settings, task.shared_ports)
         upstream = replace(
@@ -136,12 +136,6 @@ def run_bridge_process(
         fail(f"The bridge cannot write its port file: {error}")
         return 1
     return 0
-
-
-def check_listeners(settings: Settings) -> None:
-    """Raise ConfigError if others than this machine would reach the bridge without TLS, unless that is meant."""
-    if problems := "\n".join(describe_plain_listeners(settings, BRIDGE_LISTENERS)):
-        raise ConfigError(problems)
 
 
 def task_key(settings: Settings, task: BridgeTask) -> str | None:

@@ -160,10 +160,13 @@ def config_group() -> None:
 
 
 @config_group.command()
+@click.option("--insecure", is_flag=True, help="Check it for `cstp serve --insecure`.")
 @config_option
 @with_output
-def check_command(out: Output) -> None:
+def check_command(out: Output, insecure: bool) -> None:
     """Check the configuration and its rulebooks, and name everything that is wrong with them.
+
+    Rejects what `cstp serve` rejects. Only an empty auth.tokens is a warning, since `cstp serve --dev` makes a token.
 
     \b
     Examples:
@@ -173,8 +176,11 @@ def check_command(out: Output) -> None:
     require_extra("server")
     # Imported here: it loads the server, which `cstp config docs` and a client do without.
     from cstp_grpc.cli.settings_check import check_settings, find_warnings
+    from cstp_grpc.config.exposure import allow_plain_listeners
 
     settings = current_state().settings()
+    if insecure:
+        settings = allow_plain_listeners(settings)
     rules = check_settings(settings)
     agents = sorted({token.name for token in settings.auth.tokens})
     facts = {

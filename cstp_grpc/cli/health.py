@@ -147,7 +147,7 @@ def ask_for_health(server: HealthTarget, service: str, seconds: float) -> str:
             request = health_pb2.HealthCheckRequest(service=service)
             answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=seconds)
         except grpc.RpcError as error:
-            reason = connection_failure(error.details())
+            reason = connection_failure(error.details() or "")
             return f"{server.address} does not answer: {error.code().name}, {reason}"
     name: str = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     return name

@@ -30,8 +30,8 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
-from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers, describe_plain_listeners
-from cstp_grpc.config.exposure import ALL_LISTENERS, SERVER_LISTENERS
+from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
+from cstp_grpc.config.exposure import ALL_LISTENERS, SERVER_LISTENERS, allow_plain_listeners, check_listeners
 from cstp_grpc.extras import require_extra
 from cstp_grpc.server.deployment import log_to_stderr
 
@@ -86,7 +86,7 @@ def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) 
     if workers is not None:
         settings = with_workers(settings, workers)
     if insecure:
-        settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"insecure": True})})
+        settings = allow_plain_listeners(settings)
     # Before anything is started: a signal during the start waits in the queue, so that what was started is stopped in
     # order.
     with receive_signals() as events, startup_errors_as_failures():
@@ -98,8 +98,7 @@ def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) 
             settings = developer_setup.with_loopback_push(settings)
         if not settings.auth.lets_anyone_in:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
-        if problems := "\n".join(describe_plain_listeners(settings, ALL_LISTENERS if bridge else SERVER_LISTENERS)):
-            raise ConfigError(problems)
+        check_listeners(settings, ALL_LISTENERS if bridge else SERVER_LISTENERS)
         log_to_stderr(settings)
         for warning in settings.warnings():
             logger.warning("%s", warning)

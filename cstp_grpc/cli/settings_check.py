@@ -11,8 +11,8 @@ from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.cli.rulebook_loading import open_rules
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.client.tls import raise_config_errors, read_ca_file
-from cstp_grpc.config import Settings, describe_plain_listeners
-from cstp_grpc.config.exposure import ALL_LISTENERS
+from cstp_grpc.config import Settings
+from cstp_grpc.config.exposure import ALL_LISTENERS, check_listeners
 from cstp_grpc.config.trusted_networks import TrustedNetworks
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.extras import require_extra
@@ -28,6 +28,7 @@ from cstp_grpc.tasks.module import read_push_urls
 def check_settings(settings: Settings) -> RuleSet:
     """Check the settings and what they name, and return their rules. Raises ConfigError and click.ClickException."""
     rules = open_rules(None)
+    check_listeners(settings, ALL_LISTENERS)
     # Built for its checks alone: a limit for a method that does not exist is an error.
     limiter = RateLimiter(settings.rate_limits, contract_methods(), ())
     build_shared_limiter(settings.rate_limits, contract_methods(), limiter)
@@ -51,7 +52,6 @@ def find_warnings(settings: Settings) -> Iterator[str]:
     if not settings.auth.lets_anyone_in:
         yield "Nobody could call this server: auth.tokens is empty. `cstp serve --dev` makes a token."
     yield from settings.warnings()
-    yield from describe_plain_listeners(settings, ALL_LISTENERS)
     for key, name in agents_without_token(settings):
         yield f"{key}: no token of auth.tokens belongs to {name}, so that it could not serve the pillar."
 

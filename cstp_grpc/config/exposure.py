@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from cstp_grpc.config.environment import is_loopback
+from cstp_grpc.errors import ConfigError
 
 if TYPE_CHECKING:
     from cstp_grpc.config.settings import Settings
@@ -14,6 +15,17 @@ Listener = Literal["grpc", "server", "a2a", "metrics", "bridge_metrics"]
 ALL_LISTENERS: Final[Sequence[Listener]] = get_args(Listener)
 SERVER_LISTENERS: Final[Sequence[Listener]] = ("grpc", "metrics")
 BRIDGE_LISTENERS: Final[Sequence[Listener]] = ("server", "a2a", "bridge_metrics")
+
+
+def check_listeners(settings: Settings, listeners: Sequence[Listener]) -> None:
+    """Raise ConfigError for listeners beyond loopback without TLS, unless the settings say that this is meant."""
+    if problems := "\n".join(describe_plain_listeners(settings, listeners)):
+        raise ConfigError(problems)
+
+
+def allow_plain_listeners(settings: Settings) -> Settings:
+    """Return the settings as `--insecure` changes them."""
+    return settings.model_copy(update={"serve": settings.serve.model_copy(update={"insecure": True})})
 
 
 def describe_plain_listeners(settings: Settings, listeners: Sequence[Listener]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Union, cast, get_args, get_origin
 
@@ -155,6 +155,7 @@ def read_environment() -> dict[str, Any]:
     """Return the settings in the environment. Raises ConfigError."""
     if not any(name.upper().startswith(ENV_PREFIX) for name in os.environ):
         return {}
+    check_variable_names(os.environ)
     # Not loaded before it is needed: it takes longer than all else that is done to read settings.
     from pydantic_settings import EnvSettingsSource, SettingsError
 
@@ -164,6 +165,17 @@ def read_environment() -> dict[str, Any]:
         return source()
     except SettingsError as error:
         raise ConfigError(f"the environment: {error}") from error
+
+
+def check_variable_names(names: Iterable[str]) -> None:
+    """Raise ConfigError for a variable of an unknown section; one without `__` may belong to something else."""
+    for name in names:
+        prefix, _, path = name.upper().partition("_")
+        section, nested, key = path.partition("__")
+        if f"{prefix}_" == ENV_PREFIX and nested and section.lower() not in Settings.model_fields:
+            meant = suggest_key(Settings, (section.lower(),))
+            hint = f"; did you mean {ENV_PREFIX}{meant.upper()}__{key}?" if meant else ""
+            raise ConfigError(f"the environment: {name} is not a known setting{hint}")
 
 
 def resolve_file_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
