@@ -18,6 +18,9 @@ from cstp_grpc.maintenance.diagnosis import (
     check_certificates,
     check_database,
     check_disk,
+    check_embedding,
+    check_issuers,
+    check_redis_access,
     run_check,
 )
 
@@ -36,6 +39,9 @@ def examine_server(load_settings: Callable[[], Settings], seconds: float, *, tho
         *run_check("disk", partial(check_disk, settings.data_dir)),
         *run_check("database", partial(check_database, settings, now, thorough=thorough)),
         *run_check("certificates", partial(check_certificates, settings, now)),
+        *run_check("embedding", partial(check_embedding, settings)),
+        *run_check("issuers", partial(check_issuers, settings)),
+        *run_check("redis", partial(check_redis_access, settings)),
         *run_check("peers", partial(check_peers, settings, seconds)),
     ]
 

@@ -17,9 +17,16 @@ from typing import Final
 
 from cryptography import x509
 
-from cstp_grpc.config import Settings
+from cstp_grpc.client.http_client import HttpProtocolError
+from cstp_grpc.config import ConfigError, Settings
+from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.decisions.search.ann_index import IndexCorrupted, IndexUnavailable
 from cstp_grpc.decisions.search.chroma_index import ChromaHttpClient
+from cstp_grpc.embedding.model_files import MODEL, WeightsMissing, find_model_files
+from cstp_grpc.embedding.module import build_configured_embedder
+from cstp_grpc.errors import QueryFailed, Unavailable
+from cstp_grpc.server.identity.module import build_key_source
+from cstp_grpc.server.identity.signing_keys import parse_key_set
 from cstp_grpc.server.startup_failures import describe_startup_failure
 from cstp_grpc.storage.database import open_database, parse_database_url
 from cstp_grpc.storage.database_condition import DatabaseCondition, observe_database
@@ -204,6 +211,62 @@ def judge_index(settings: Settings, seen: DatabaseCondition) -> Iterator[Diagnos
         yield Diagnosis("index", WARNING, f"the index lacks {seen.unindexed} changes of decisions", advice)
         return
     yield Diagnosis("index", OK, f"{settings.index.mode}; {seen.unindexed} changes wait to be indexed")
+
+
+def check_redis_access(settings: Settings) -> Iterator[Diagnosis]:
+    """Check that Redis, if rate limits are shared in one, answers and accepts the password."""
+    shared = settings.rate_limits.redis
+    if shared is None or not settings.rate_limits.enabled:
+        return
+    # Not loaded before it is needed, as by the server.
+    from cstp_grpc.server.interceptors.shared_rate_limits import check_redis
+
+    try:
+        check_redis(shared)
+    except ConfigError as error:
+        yield Diagnosis("redis", ERROR, str(error), "Correct it; a server would not start.")
+    except Unavailable as error:
+        yield Diagnosis("redis", WARNING, error.message, "Start it, or correct rate_limits.redis.url.")
+    else:
+        yield Diagnosis("redis", OK, "it answers and accepts the password")
+
+
+def check_issuers(settings: Settings) -> Iterator[Diagnosis]:
+    """Check that the keys of each issuer of JWTs can be read, and one of them be used."""
+    for number, issuer in enumerate(settings.auth.jwt):
+        where = f"{issuer.issuer} at {issuer.jwks_url}"
+        advice = "Correct jwks_url, or start the issuer; until then its tokens are not accepted."
+        try:
+            keys = parse_key_set(build_key_source(issuer, f"auth.jwt.{number}")(), issuer.algorithms)
+        except (ConfigError, HttpProtocolError, OSError, ValueError) as error:
+            yield Diagnosis("issuers", ERROR, f"{where}: {error}", advice)
+            continue
+        if keys:
+            yield Diagnosis("issuers", OK, f"{where} has {count_noun(len(keys), 'key')}")
+        else:
+            yield Diagnosis("issuers", ERROR, f"{where} has no key that can be used", "Correct jwks_url or algorithms.")
+
+
+def check_embedding(settings: Settings) -> Iterator[Diagnosis]:
+    """Check that there is the model of the embedder; one of another provider than `minilm` embeds a text."""
+    wanted = settings.embedding
+    if wanted.provider != "minilm":
+        try:
+            build_configured_embedder(wanted, settings.data_dir).embed(["cstp doctor"])
+        except QueryFailed as error:
+            yield Diagnosis("embedding", ERROR, error.message, "Correct embedding.url, model, dimensions or api_key.")
+            return
+    else:
+        try:
+            # The files are only looked for: to load them may convert them into the data folder.
+            find_model_files(wanted.model_path, download=False)
+        except WeightsMissing:
+            if wanted.model_path is not None or not wanted.download:
+                raise
+            advice = "Let the first start reach the network, or install them as docs/installing.md says."
+            yield Diagnosis("embedding", WARNING, f"the weights of {MODEL} must be downloaded at the start", advice)
+            return
+    yield Diagnosis("embedding", OK, f"{wanted.provider} is ready")
 
 
 def is_served(data_dir: Path) -> bool:

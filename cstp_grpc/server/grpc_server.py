@@ -230,6 +230,8 @@ def build_call_policy(
     methods = contract_methods(settings.disabled_services)
     limiter = build_rate_limiter(settings, methods, deployment)
     shared = build_shared_limiter(settings.rate_limits, methods, limiter)
+    if shared is not None:
+        shared.verify_access()
     return CallPolicy(
         methods,
         admission_steps(settings, methods, credentials, None if shared else limiter),

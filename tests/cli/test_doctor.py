@@ -14,12 +14,22 @@ import pytest
 
 from cstp_grpc.client.cstp_client import CstpClient
 from cstp_grpc.config import Settings
+from cstp_grpc.embedding import model_files
 from cstp_grpc.enums import Permission
-from cstp_grpc.maintenance.diagnosis import DiagnosisStatus, check_certificates, check_database, check_disk
+from cstp_grpc.maintenance.diagnosis import (
+    DiagnosisStatus,
+    check_certificates,
+    check_database,
+    check_disk,
+    check_embedding,
+    run_check,
+)
 from tests.certificates import Certificate
 from tests.cli.conftest import Invoke
 from tests.databases import write_journal
 from tests.harness import TOKENS, running, settings
+from tests.redis_stub import redis_with_password
+from tests.server.identity.issuer import serving_issuer
 
 
 def examine(
@@ -79,6 +89,67 @@ def test_settings_that_are_invalid_are_the_only_finding(invoke: Invoke, home: Pa
     code, findings = examine(invoke, home, {"cstp": {"guardrails": {"config_path": "missing.yaml"}}})
     assert code == 3
     assert "missing.yaml" in bad_ones(findings)["configuration"]
+
+
+def test_a_redis_is_asked_with_its_password(invoke: Invoke, home: Path, free_port: int) -> None:
+    def found(password: str, port: int) -> dict[str, str]:
+        redis = {"url": f"redis://:{password}@127.0.0.1:{port}/0", "timeout_seconds": 5}
+        return bad_ones(examine(invoke, home, {"rate_limits": {"redis": redis}, **EVERYTHING})[1])
+
+    with redis_with_password("right") as port:
+        assert "redis" not in found("right", port)
+        assert found("wrong", port)["redis"] == "rate_limits.redis.url: Redis refuses its user or password"
+    assert "Redis does not answer" in found("right", free_port)["redis"]
+
+
+def test_issuers_are_asked_for_their_keys(invoke: Invoke, home: Path) -> None:
+    with serving_issuer() as issuer:
+        configured = {"issuer": "https://a", "audience": ["cstp"], "jwks_url": issuer.url, "algorithms": ["ES256"]}
+        content = {"auth": {**EVERYTHING["auth"], "jwt": [configured]}}
+        assert "issuers" not in bad_ones(examine(invoke, home, content)[1])
+        issuer.published = []
+        assert "has no key that can be used" in bad_ones(examine(invoke, home, content)[1])["issuers"]
+        issuer.status = 500
+        assert bad_ones(examine(invoke, home, content)[1])["issuers"] == f"https://a at {issuer.url}: HTTP 500"
+    code, findings = examine(invoke, home, content)
+    assert code == 3
+    assert "Connection refused" in bad_ones(findings)["issuers"]
+
+
+@pytest.mark.parametrize(
+    ("embedding", "problem"),
+    [
+        ({"provider": "lexical"}, None),
+        ({"model_path": "nowhere"}, "embedding.model_path: nowhere is not a folder"),
+        ({"provider": "onnx", "model_path": "nowhere"}, "nowhere"),
+        (
+            {"provider": "openai", "url": "http://127.0.0.1:1/v1", "model": "m", "dimensions": 3, "retries": 0},
+            "could not be turned into a vector: the endpoint cannot be reached",
+        ),
+    ],
+)
+def test_a_model_that_is_missing_is_told(
+    invoke: Invoke, home: Path, embedding: dict[str, object], problem: str | None
+) -> None:
+    code, findings = examine(invoke, home, {"embedding": embedding, **EVERYTHING})
+    if problem is None:
+        assert "embedding" not in bad_ones(findings)
+    else:
+        assert code == 3
+        assert problem in bad_ones(findings)["embedding"]
+    assert not (home / "data").exists()
+
+
+@pytest.mark.parametrize(("download", "status"), [(True, DiagnosisStatus.WARNING), (False, DiagnosisStatus.ERROR)])
+def test_weights_that_are_nowhere_may_be_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: bool, status: DiagnosisStatus
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(model_files, "PACKAGE", "no-such-package")
+    wanted = settings(tmp_path, embedding={"provider": "minilm", "download": download})
+    (found,) = run_check("embedding", lambda: check_embedding(wanted))
+    assert (found.check, found.status) == ("embedding", status)
+    assert "weights" in found.message
 
 
 def test_people_read_lines(invoke: Invoke, home: Path) -> None:

@@ -61,10 +61,7 @@ def build_jwt_verifier(settings: Settings) -> tuple[JwtVerifier, KeyFollower]:
 
 def build_issuer(issuer: JwtIssuerSettings, setting: str, follower: KeyFollower) -> JwtIssuer:
     """Build an issuer, whose keys are followed. Raises ConfigError."""
-    with raise_config_errors(setting, issuer.ca_file):
-        tls = tls_context(read_ca_file(issuer.ca_file), issuer.jwks_url.partition(":")[0])
-    source = HttpKeySource(issuer.jwks_url, HttpClient(tls, max_bytes=MAX_SET_BYTES))
-    keys = SigningKeys(issuer.issuer, source, issuer.algorithms, issuer.refresh_seconds)
+    keys = SigningKeys(issuer.issuer, build_key_source(issuer, setting), issuer.algorithms, issuer.refresh_seconds)
     follower.follow(keys)
     scopes = {value: frozenset(permitted) for value, permitted in issuer.permissions.items()} or DEFAULT_SCOPES
     mapping = ClaimMapping(
@@ -84,6 +81,13 @@ def build_issuer(issuer: JwtIssuerSettings, setting: str, follower: KeyFollower)
         keys,
         frozenset(issuer.configured_agents),
     )
+
+
+def build_key_source(issuer: JwtIssuerSettings, setting: str) -> HttpKeySource:
+    """Build what reads the keys of an issuer. Raises ConfigError."""
+    with raise_config_errors(setting, issuer.ca_file):
+        tls = tls_context(read_ca_file(issuer.ca_file), issuer.jwks_url.partition(":")[0])
+    return HttpKeySource(issuer.jwks_url, HttpClient(tls, max_bytes=MAX_SET_BYTES))
 
 
 def build_client_certificates(agents: Sequence[CertificateAgentSettings], origins: CallOrigins) -> ClientCertificates:

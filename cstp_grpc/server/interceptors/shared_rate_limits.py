@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.config import ConfigError, RateLimitSettings, SharedRateLimitSettings
@@ -33,6 +34,7 @@ MAX_CONNECTIONS: Final = 16
 trip takes less than a millisecond, so that these carry more calls than a process answers."""
 RETRY_SECONDS: Final = 1.0
 """How long after a failure Redis is asked again, by one call. Chosen: a restarted Redis is in use after a second."""
+LOST_REDIS: Final = "Redis does not answer, so rate limits are not shared"
 OVERALL: Final = "all"
 """The name of the window of all agents; those of agents have two parts."""
 
@@ -65,8 +67,7 @@ class SharedRateLimiter:
                 retry=Retry(NoBackoff(), 1),
             )
         except ValueError as error:
-            # The URL may hold a password, and so does the message.
-            raise ConfigError("rate_limits.redis.url: is not a URL of Redis") from error
+            raise invalid_url_error() from error
         storage = RedisStorage(
             f"async+{url}",
             implementation="redispy",
@@ -82,6 +83,13 @@ class SharedRateLimiter:
         self._lost_until: float | None = None
         """When Redis is asked again, in seconds of `time.monotonic`; None while it answers."""
 
+    def verify_access(self) -> None:
+        """Log a warning if Redis does not answer. Raises ConfigError if it refuses the password."""
+        try:
+            check_redis(self._settings)
+        except Unavailable as error:
+            logger.warning("%s", error.message)
+
     async def admit(self, call: InboundCall) -> None:
         """Count the call. Raises RateLimited, and Unavailable if it cannot be counted and may not go uncounted."""
         if self._lost_until is not None:
@@ -96,7 +104,7 @@ class SharedRateLimiter:
                 await self._count(call)
         except self._failures as error:
             if self._lost_until is None:
-                logger.warning("Redis does not answer, so rate limits are not shared: %s", describe_failure(error))
+                logger.warning("%s: %s", LOST_REDIS, describe_failure(error))
             self._lost_until = time.monotonic() + RETRY_SECONDS
             self._admit_without_redis(call)
         else:
@@ -136,6 +144,37 @@ class SharedRateLimiter:
         if self._settings.on_failure == "refuse":
             raise Unavailable("Calls cannot be counted now, so none is admitted; try again", retry_after=RETRY_SECONDS)
         self._local(call)
+
+
+def check_redis(shared: SharedRateLimitSettings) -> None:
+    """Send Redis a PING. Raises ConfigError if it refuses the password, and Unavailable if it does not answer."""
+    require_extra("redis")
+    from redis import Redis, exceptions
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    seconds = shared.timeout_seconds
+    try:
+        client = Redis.from_url(
+            shared.url.get_secret_value(),
+            socket_timeout=seconds,
+            socket_connect_timeout=seconds,
+            retry=Retry(NoBackoff(), 1),
+        )
+    except ValueError as error:
+        raise invalid_url_error() from error
+    with closing(client):
+        try:
+            client.ping()
+        except (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError) as error:
+            raise ConfigError("rate_limits.redis.url: Redis refuses its user or password") from error
+        except (exceptions.RedisError, OSError) as error:
+            raise Unavailable(f"{LOST_REDIS}: {describe_failure(error)}") from error
+
+
+def invalid_url_error() -> ConfigError:
+    """Return the error for a URL of Redis that is invalid; it lacks the URL, which may hold a password."""
+    return ConfigError("rate_limits.redis.url: is not a URL of Redis")
 
 
 def describe_failure(error: Exception) -> str:
