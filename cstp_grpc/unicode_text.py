@@ -1,7 +1,8 @@
-"""Normalize texts of callers in bounded time, put them on one line, and replace what databases do not store."""
+"""Normalize texts of callers in bounded time, put them on one line, and replace unseen and unstorable characters."""
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def to_single_line(text: str) -> str:
     """Return a text without line breaks, control characters and direction marks."""
     # str.isprintable is false for control characters, line separators and direction marks (categories Other and
     # Separator), but for the space.
-    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return " ".join("".join(each if each.isprintable() else " " for each in INVISIBLE.sub(" ", text)).split())
 
 
 def cut_line(text: str, limit: int) -> str:
@@ -38,6 +39,24 @@ def cut_line(text: str, limit: int) -> str:
     # Cut before it is cleaned too, since others decide how long it is.
     line = to_single_line(text[: 4 * limit])
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+INVISIBLE = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Characters that steer terminals, change the direction of writing or hide text: control characters but line feeds and
+tabs, line separators, and characters without a glyph. The joiners U+200C and U+200D, which scripts and emoji need, are
+not among them.
+"""
+
+replace_invisible: Callable[[str], str] = partial(INVISIBLE.sub, "\ufffd")
+"""Return a text with U+FFFD for every invisible character; it may have several lines."""
+
+
+def escape_invisible(json_text: str) -> str:
+    """Return a JSON text with the invisible characters of its strings as escapes."""
+    return INVISIBLE.sub(lambda match: json.dumps(match[0])[1:-1], json_text)
 
 
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")

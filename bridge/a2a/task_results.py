@@ -17,6 +17,7 @@ from bridge.call_errors import error_data, violation_text
 from cstp_grpc.contract import json_values
 from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.errors import CstpError
+from cstp_grpc.unicode_text import to_single_line
 
 Result = Mapping[str, Any]
 
@@ -169,7 +170,7 @@ def list_section(heading: str, entries: Iterable[list[str]]) -> list[str]:
 def escape_line(text: str) -> str:
     """Return user text on one line, truncated and with Markdown characters escaped."""
     # Line breaks of foreign text could otherwise begin a heading, a list or a new verdict.
-    line = " ".join(text.split())
+    line = to_single_line(text)
     line = line if len(line) <= MAX_LINE_CHARACTERS else line[:MAX_LINE_CHARACTERS] + "…"
     return MARKUP.sub(lambda sign: f"\\{sign[0]}", line)
 

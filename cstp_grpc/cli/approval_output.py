@@ -73,11 +73,10 @@ def print_approval(console: Console, approval: approvals_pb2.Approval) -> None:
     table = TextTable()
     for name, value in [*request_rows(approval), *subject_rows(approval), *guardrail_rows(approval)]:
         if value:
-            shown = value if isinstance(value, Text) else Text(to_printable(value))
-            table.add_row(Text(f"  {name}", style="dim"), shown)
+            table.add_row(Text(f"  {name}", style="dim"), value)
     console.print(table)
     if approval.status == types_pb2.APPROVAL_STATUS_PENDING:
-        console.print(f"Decide by  cstp approvals grant {approval.id}  or  deny", soft_wrap=True)
+        console.print(f"Decide by  cstp approvals grant {to_printable(approval.id)}  or  deny", soft_wrap=True)
 
 
 def request_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, str | Text]]:
@@ -116,25 +115,25 @@ def guardrail_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, Text
     for each in approval.guardrails:
         text = Text(to_printable(f"{each.id}: {each.message}" if each.message else each.id))
         if each.HasField("granted_by"):
-            text.append(to_printable(f"\ngranted by {each.granted_by}"), style="green")
+            text.append(f"\ngranted by {to_printable(each.granted_by)}", style="green")
         elif each.approvers:
-            text.append(to_printable(f"\nwaits for {' or '.join(each.approvers)}"), style="dim")
+            text.append(f"\nwaits for {to_printable(' or '.join(each.approvers))}", style="dim")
         yield "asked by", text
 
 
 def print_decision(console: Console, approval: approvals_pb2.Approval) -> None:
     """Print what was decided, and what happens next."""
     status = enum_word(types_pb2.ApprovalStatus, approval.status)
-    agent = to_printable(approval.agent)
+    name, agent = to_printable(approval.id), to_printable(approval.agent)
     if approval.status == types_pb2.APPROVAL_STATUS_PENDING:
         waiting = sorted({name for each in approval.guardrails if not each.granted_by for name in each.approvers})
-        console.print(to_printable(f"{approval.id} is granted for your part; it waits for {' or '.join(waiting)}."))
+        console.print(to_printable(f"{name} is granted for your part; it waits for {' or '.join(waiting)}."))
     elif approval.status == types_pb2.APPROVAL_STATUS_GRANTED:
         how = (
             f"any number of times until {format_instant(approval.reusable_until)}"
             if approval.HasField("reusable_until")
             else f"once, until {format_instant(approval.expires_at)}"
         )
-        console.print(f"{approval.id} is granted: {agent} may do it {how}.", soft_wrap=True)
+        console.print(f"{name} is granted: {agent} may do it {how}.", soft_wrap=True)
     else:
-        console.print(f"{approval.id} is {status}.")
+        console.print(f"{name} is {status}.")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypedDi
 
 import click
 
-from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.output import Output
 from cstp_grpc.config.environment import command_environment
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes
 from cstp_grpc.errors import ConfigError, CstpError
@@ -325,7 +325,7 @@ def exit_with_error(ctx: click.Context, message: str, document: dict[str, Any]) 
     if output.json_wanted:
         output.print_error(document)
     else:
-        output.note(f"Error: {to_printable(message)}")
+        output.note(f"Error: {message}")
     ctx.exit(1)
 
 

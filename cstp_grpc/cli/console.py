@@ -1,4 +1,4 @@
-"""Rich consoles that print text as it is, and tables whose last column is wrapped between words."""
+"""Rich consoles that print text without invisible characters, and tables whose last column is wrapped between words."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, Final, TextIO
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
+
+from cstp_grpc.unicode_text import replace_invisible
 
 COLUMN_GAP: Final = "  "
 """The separator of columns."""
@@ -40,7 +42,7 @@ class TextTable:
 
     def add_row(self, *cells: str | Text) -> None:
         """Add a row; its last cell may have several lines."""
-        *leading, last = (Text(cell) if isinstance(cell, str) else cell for cell in cells)
+        *leading, last = map(visible_text, cells)
         self._rows.append([*(Text(" ").join(cell.split()) for cell in leading), last])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -58,6 +60,13 @@ class TextTable:
                 start.append_text(line).rstrip()
                 yield start
                 start = Text(" " * margin, no_wrap=True, overflow="ignore")
+
+
+def visible_text(text: str | Text) -> Text:
+    """Return a text without invisible characters, which could steer the terminal; its styles stay in place."""
+    shown = Text(text) if isinstance(text, str) else text
+    shown.plain = replace_invisible(shown.plain)
+    return shown
 
 
 def wrap_text(text: str | Text) -> TextTable:
@@ -94,15 +103,15 @@ class WholeWordConsole(Console):
 
     def print(self, *objects: Any, crop: bool = False, soft_wrap: bool | None = None, **options: Any) -> None:
         """Print as the base class does; `crop` cuts lines, `soft_wrap` leaves wrapping to the terminal."""
-        if not soft_wrap:
-            objects = tuple(wrap_text(each) if isinstance(each, (str, Text)) else each for each in objects)
+        shown = (visible_text(each) if isinstance(each, (str, Text)) else each for each in objects)
+        objects = tuple(wrap_text(each) if isinstance(each, Text) and not soft_wrap else each for each in shown)
         super().print(*objects, crop=crop, soft_wrap=soft_wrap, **options)
 
 
 def open_console(*, error: bool) -> Console:
-    """Return a console that prints text unchanged: no markup, no highlighting.
+    """Return a console that prints text without markup and highlighting.
 
-    Characters that its encoding lacks are replaced.
+    Invisible characters and those that its encoding lacks are replaced.
     """
     # sys.stdout is None if the descriptor was closed before Python started.
     stream: TextIO = (sys.stderr if error else sys.stdout) or io.StringIO()

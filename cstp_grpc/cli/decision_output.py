@@ -172,7 +172,7 @@ def violation_text(item: types_pb2.Violation) -> Text:
     whose = f"{item.agent}/" if item.HasField("agent") else ""
     text = Text(to_printable(f"{whose}{item.guardrail_id}: {item.message}"))
     if item.suggestion:
-        text.append(f"\n{to_printable(item.suggestion)}", style="italic")
+        text.append(f"\n{item.suggestion}", style="italic")
     return text
 
 
@@ -328,7 +328,7 @@ def print_decision(console: Console, item: journal_pb2.Decision) -> None:
     table = TextTable()
     for name, value in decision_fields(item):
         if value:
-            table.add_row(Text(name, style="dim"), to_printable(value))
+            table.add_row(Text(name, style="dim"), value)
     console.print(table)
 
 
@@ -401,7 +401,7 @@ def print_duplicates(console: Console, report: journal_pb2.FindDuplicateDecision
 def change_line(change: journal_pb2.WatchDecisionsResponse) -> str:
     """Return a change of a decision on one line."""
     if change.HasField("deleted_id"):
-        return f"deleted     {change.deleted_id}"
+        return to_printable(f"deleted     {change.deleted_id}")
     item = change.decision
     state = enum_word(types_pb2.Outcome, item.outcome) or enum_word(types_pb2.DecisionStatus, item.status)
     details = [item.id, item.agent, item.category, item.project]

@@ -262,9 +262,9 @@ def find_missing_extra(error: ImportError) -> str:
 def write_hook_answer(agent: HookHost, event: HookEvent, answer: HookAnswer) -> None:
     """Print an answer on standard output."""
     if answer.notice and not agent.shows_notices:
-        from cstp_grpc.cli.output import to_printable
+        from cstp_grpc.unicode_text import replace_invisible
 
-        click.echo(to_printable(answer.notice), err=True)
+        click.echo(replace_invisible(answer.notice), err=True)
     # In ASCII: the encoding of standard output may have few letters.
     click.echo(json.dumps(agent.write_answer(event, answer)))
 

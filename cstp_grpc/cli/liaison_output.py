@@ -55,7 +55,7 @@ def field_table(rows: Iterable[tuple[str, str | Text]]) -> TextTable:
     table = TextTable()
     for name, value in rows:
         if value:
-            table.add_row(Text(f"  {name}", style="dim"), to_printable(value) if isinstance(value, str) else value)
+            table.add_row(Text(f"  {name}", style="dim"), value)
     return table
 
 
@@ -67,7 +67,7 @@ def print_conversation(console: Console, messages: Sequence[pb2.ChatMessage]) ->
     console.print(Text("Conversation", style="bold"))
     table = TextTable()
     for message in messages:
-        said = Text(to_printable(message.content))
+        said = Text(message.content)
         if message.HasField("metadata"):
             said.append(f"\n{to_printable(struct_to_line(message.metadata))}", style="dim")
         speaker = enum_word(pb2.MessageRole, message.role)
@@ -143,7 +143,7 @@ def print_claim(console: Console, answer: pb2.ClaimSessionResponse) -> None:
     # The shared context is free-form: another tool may have put anything into this member.
     for said in history if isinstance(history, list) else [history]:
         role, content = (said.get("role"), said.get("content")) if isinstance(said, dict) else ("", said)
-        table.add_row(f"  {to_single_line(str(role or ''))}", to_printable(str(content)))
+        table.add_row(f"  {to_single_line(str(role or ''))}", str(content))
     if table.row_count:
         console.print(Text("Conversation", style="bold"))
         console.print(table)
@@ -199,7 +199,7 @@ def event_line(event: pb2.Event) -> Text:
         filter(None, [event.chat_session_id + user, event.agent, *event_facts(json_codec.to_json(event.data))])
     )
     line = Text(f"{event.sequence}  {format_instant(event.occurred_at)}  ")
-    return line.append(event.type, style="bold").append(f"  {to_single_line(details)}")
+    return line.append(to_printable(event.type), style="bold").append(f"  {to_single_line(details)}")
 
 
 def event_facts(data: Mapping[str, object]) -> list[str]:

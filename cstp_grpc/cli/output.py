@@ -9,13 +9,14 @@ import errno
 import functools
 import io
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+
+from cstp_grpc.unicode_text import escape_invisible, replace_invisible
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 JSON_INDENT = 2
 """Columns by which JSON is indented."""
-CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but line feeds and tabs, and what overrides the direction of writing."""
 
 
 class Output:
@@ -97,7 +96,7 @@ class Output:
         """Print a text as it is; on a terminal without control characters."""
         with report_write_errors():
             stream = self.console.file
-            stream.write(to_printable(text) if stream.isatty() else text)
+            stream.write(replace_invisible(text) if stream.isatty() else text)
             stream.flush()
 
     def note(self, text: str | Text) -> None:
@@ -133,14 +132,13 @@ def write_json(stream: TextIO | None, content: Any, indent: int | None = JSON_IN
 
 
 def json_text(content: Any, *, ascii_only: bool = False, indent: int | None = JSON_INDENT) -> str:
-    """Return a JSON text, on one line without `indent`; control characters are escaped."""
-    text = json.dumps(content, indent=indent, ensure_ascii=ascii_only)
-    return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    """Return a JSON text, on one line without `indent`; invisible characters are escaped."""
+    return escape_invisible(json.dumps(content, indent=indent, ensure_ascii=ascii_only))
 
 
 def to_printable(text: str) -> str:
-    """Return a text of another agent without control characters and without changes of direction."""
-    return CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Return a text of another agent on one line, so that it cannot forge another; consoles do the rest."""
+    return replace_invisible(" ".join(text.splitlines()))
 
 
 @contextmanager

@@ -173,10 +173,10 @@ class InteractiveReview:
         self.out.line(learning_headline(learning))
         self.out.line(learning_details(learning))
         for text in filter(None, (learning.operation, learning.detail, learning.evidence)):
-            self.out.line(Text(f"\n{to_printable(text)}"))
+            self.out.line(Text(f"\n{text}"))
         for review in learning.reviews:
-            line = f"\n{review.verdict} by {review.reviewer}, {review.at:%Y-%m-%d}: {review.reason}".rstrip(": ")
-            self.out.line(Text(to_printable(line), style="italic"))
+            line = f"{review.verdict} by {review.reviewer}, {review.at:%Y-%m-%d}: {review.reason}".rstrip(": ")
+            self.out.line(Text(f"\n{to_printable(line)}", style="italic"))
         if others:
             self.out.line(f"\n{count_noun(len(others), 'other')} likely the same:")
         for other in others:
@@ -283,7 +283,7 @@ def learning_details(learning: Learning) -> Text:
     lines = [f"{learning.at:%Y-%m-%d}, {learning.agent_id}, {', '.join(learning.paths)}", learning.id]
     if learning.unplaced_paths:
         lines.append(f"not in this project: {', '.join(learning.unplaced_paths)}")
-    return Text(to_printable("\n".join(f"  {line}" for line in lines)), style="dim")
+    return Text("\n".join(f"  {to_printable(line)}" for line in lines), style="dim")
 
 
 def show_diff(out: Output, diff: str) -> None:

@@ -92,12 +92,11 @@ def print_guardrails(console: Console, answer: guardrails_pb2.ListGuardrailsResp
         ]
         entry = entry_text(f"{rule.id}: {rule.name}", details)
         if rule.HasField("expression"):
-            entry.append(f"\n{to_printable(rule.expression.strip())}")
+            entry.append(f"\n{rule.expression.strip()}")
         table.add_row(severity_text(rule.severity), entry)
     console.print(table)
-    console.print(
-        f"{count_noun(len(answer.guardrails), 'guardrail')}, version {answer.rule_set_version}", soft_wrap=True
-    )
+    version = to_printable(answer.rule_set_version)
+    console.print(f"{count_noun(len(answer.guardrails), 'guardrail')}, version {version}", soft_wrap=True)
 
 
 def match_notes(rule: guardrails_pb2.Guardrail) -> Iterator[str]:
@@ -126,7 +125,8 @@ def print_inputs(console: Console, answer: guardrails_pb2.ListInputsResponse) ->
         details = [", ".join(input_notes(item)), f"read by {', '.join(item.guardrail_ids) or 'none'}"]
         table.add_row(to_printable(item.name), item.type, entry_text(item.description or item.name, details))
     console.print(table)
-    console.print(f"{count_noun(len(answer.inputs), 'input')}, version {answer.rule_set_version}", soft_wrap=True)
+    version = to_printable(answer.rule_set_version)
+    console.print(f"{count_noun(len(answer.inputs), 'input')}, version {version}", soft_wrap=True)
 
 
 def input_notes(item: guardrails_pb2.GuardrailInput) -> Iterator[str]:
@@ -141,7 +141,8 @@ def input_notes(item: guardrails_pb2.GuardrailInput) -> Iterator[str]:
 
 def print_rulebooks(console: Console, answer: guardrails_pb2.GetRulebookResponse) -> None:
     """Print the rulebooks in force, and why others are not."""
-    console.print(f"{answer.rule_set_version}, in force since {format_instant(answer.loaded_at)}", soft_wrap=True)
+    since = f"{answer.rule_set_version}, in force since {format_instant(answer.loaded_at)}"
+    console.print(to_printable(since), soft_wrap=True)
     table = TextTable()
     for item in answer.rulebooks:
         details = [count_noun(item.guardrails, "guardrail"), item.owner, f"sha256 {item.digest[:12]}"]

@@ -298,7 +298,7 @@ def print_problems(out: Output, error: RulebookError) -> None:
         out.document({"valid": False, "problems": problems})
         return
     for problem in error.problems:
-        out.note(to_printable(str(problem)))
+        out.note(str(problem))
     out.note(f"{count_noun(len(error.problems), 'problem')}.")
 
 

@@ -35,7 +35,8 @@ from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from cstp_grpc.hooks.hook_texts import describe_denial, describe_failure, describe_needed_approval
 from cstp_grpc.hooks.long_calls import MAX_DESCRIPTION_CHARACTERS
 from cstp_grpc.hooks.tool_rules import ANNOUNCE, NOTHING, ToolQuestion, ToolRules
-from cstp_grpc.mcp_server.tool_texts import join_sections, quote_text, render_items
+from cstp_grpc.mcp_server.tool_texts import join_sections, render_items
+from cstp_grpc.quoted_text import OTHERS_NOTE, quote_text
 
 logger = logging.getLogger(__name__)
 
@@ -345,7 +346,8 @@ def describe_blocked(blocked: Blocked) -> str:
     if not blocked.response.HasField("guardrail_status"):
         return describe_failure("the server gave no verdict")
     verdict = to_json(blocked.response.guardrail_status)
-    return join_sections([describe_denial(verdict), render_items("Suggestions", map(quote_text, blocked.suggestions))])
+    suggestions = render_items("Suggestions", map(quote_text, blocked.suggestions), note=OTHERS_NOTE)
+    return join_sections([describe_denial(verdict), suggestions])
 
 
 def require_word(option: str, value: str, words: tuple[str, ...]) -> str:

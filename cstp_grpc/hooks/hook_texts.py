@@ -8,17 +8,17 @@ from typing import Final
 from cstp_grpc.hooks.learning_blocks import FORM
 from cstp_grpc.hooks.server_calls import JsonObject
 from cstp_grpc.mcp_server.tool_texts import (
-    OTHERS_NOTE,
     describe_approval,
     describe_decision,
     describe_related,
     describe_violation,
     join_sections,
-    quote_text,
     render_guarded_code,
     render_items,
     render_verdict,
 )
+from cstp_grpc.quoted_text import OTHERS_NOTE, quote_answer, quote_name, quote_text
+from cstp_grpc.unicode_text import replace_invisible
 
 MAX_CONTEXT_CHARACTERS: Final = 9000
 """Maximum length of what a model is told at once. Chosen: Claude Code puts more than 10 000 into a file."""
@@ -50,17 +50,18 @@ def introduce_session(remembered: str, *, files_learnings: bool) -> str:
         if files_learnings
         else "If you learned something that others would like to know, file it with `cstp learn report`."
     )
-    return cut_context(join_sections([INTRODUCTION, remembered.strip(), how]))
+    return cut_context(join_sections([INTRODUCTION, replace_invisible(remembered).strip(), how]))
 
 
 def describe_precedents(decisions: Sequence[JsonObject]) -> str:
     """Return similar decisions for a model; empty without any."""
-    lines = map(describe_decision, decisions)
+    lines = map(describe_decision, quote_answer(decisions))
     return cut_context(render_items("Past decisions that resemble this", lines, note=OTHERS_NOTE, most=MAX_PRECEDENTS))
 
 
 def describe_announcement(response: JsonObject) -> str:
     """Return the precedents and suggestions of an AnnounceIntentResponse as text for a model; empty without any."""
+    response = quote_answer(response)
     related = map(describe_related, response["relatedIntents"])
     sections = [
         describe_warnings(response["guardrailStatus"]),
@@ -73,24 +74,27 @@ def describe_announcement(response: JsonObject) -> str:
 
 def describe_contracts(texts: Iterable[str]) -> str:
     """Return the texts of nodes about files as one text for a model; empty without any."""
-    said = list(dict.fromkeys(filter(None, texts)))
+    said = list(dict.fromkeys(filter(None, map(replace_invisible, texts))))
     return cut_context(join_sections(["What must hold for what you just edited:", *said])) if said else ""
 
 
 def describe_warnings(verdict: JsonObject) -> str:
     """Return the warnings of a verdict for a model; empty without any."""
     # That nothing is stated would be said of most tool calls: the table of tools states what there is.
-    told = (describe_violation(each) for each in verdict["warnings"] if each.get("code") != UNKNOWN_ACTION)
+    told = (
+        describe_violation(each) for each in quote_answer(verdict["warnings"]) if each.get("code") != UNKNOWN_ACTION
+    )
     return cut_context(render_items("Warnings", told))
 
 
 def describe_denial(verdict: JsonObject) -> str:
     """Return why a call is denied and what to do, for a model."""
-    return cut_context(f"CSTP: {render_verdict(verdict)}")
+    return cut_context(f"CSTP: {render_verdict(quote_answer(verdict))}")
 
 
 def describe_needed_approval(verdict: JsonObject) -> str:
     """Return the question that asks a user for an approval."""
+    verdict = quote_answer(verdict)
     asked = render_items("What asks for it", map(describe_violation, verdict["violations"]))
     headline = "CSTP: the guardrails let a person decide on this."
     return cut_context(join_sections([headline, asked, describe_approval(verdict.get("approval"))]))
@@ -103,7 +107,7 @@ def describe_failure(why: str) -> str:
 
 def describe_filed(ids: Sequence[str]) -> str:
     """Return which learnings were filed; empty without any."""
-    return f"CSTP filed for review: {', '.join(map(quote_text, ids))}" if ids else ""
+    return f"CSTP filed for review: {', '.join(map(quote_name, ids))}" if ids else ""
 
 
 def describe_unfiled(problems: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ from cstp_grpc.intent_layer.model import (
 from cstp_grpc.intent_layer.node_document import INTRODUCTION, section_key
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.token_estimate import count_tokens
+from cstp_grpc.unicode_text import replace_invisible
 
 PENDING_SECTION = "Pending Learnings"
 """The heading of the learnings that were not reviewed yet."""
@@ -48,7 +49,7 @@ def render_page(page: ContextPage) -> str:
     The title comes first, then the files from the root down, the omissions, the sections, and the pending learnings.
     Those are quoted, so that unreviewed text cannot pass for a section.
     """
-    text = "\n\n".join(_iter_blocks(page))
+    text = replace_invisible("\n\n".join(_iter_blocks(page)))
     return f"{text}\n" if text else ""
 
 

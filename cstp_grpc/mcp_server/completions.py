@@ -80,5 +80,5 @@ class CompletionHandlers:
 
 
 def map_to_themselves(values: Iterable[str]) -> dict[str, str]:
-    """Return values that are found by themselves, each once."""
-    return {str(value): str(value) for value in values}
+    """Return values that are found by themselves, each once, without those that no person could read."""
+    return {str(value): str(value) for value in values if str(value).isprintable()}

@@ -18,8 +18,10 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from cstp_grpc.mcp_server.json_schemas import TIMESTAMP_PATTERN, JsonSchema
-from cstp_grpc.mcp_server.tool_texts import describe_approval, headline_of_verdict, quote_text
+from cstp_grpc.mcp_server.tool_texts import describe_approval, headline_of_verdict
 from cstp_grpc.mcp_server.tools import ContractTool
+from cstp_grpc.quoted_text import MAX_QUOTED_CHARACTERS, quote_answer
+from cstp_grpc.unicode_text import cut_line
 
 JsonObject = Mapping[str, Any]
 RequestContext = ServerRequestContext[Any, Any]
@@ -117,7 +119,9 @@ class PersonAnswer:
             return f"A person {'says that it was decided' if self.accepted else 'did not say that it was decided'}."
         if not self.facts:
             return "A person was asked for the missing facts and gave none."
-        return f"A person gave these facts: {quote_text(json.dumps(self.facts, ensure_ascii=False))}"
+        return (
+            f"A person gave these facts: {cut_line(json.dumps(self.facts, ensure_ascii=False), MAX_QUOTED_CHARACTERS)}"
+        )
 
 
 def find_question(tool: ContractTool, response: JsonObject) -> PersonQuestion | None:
@@ -135,7 +139,7 @@ def find_question(tool: ContractTool, response: JsonObject) -> PersonQuestion | 
         return PersonQuestion(message, fields, about_facts=True, correlation_id=correlation_id)
     if verdict["approvalRequired"] and (approval := verdict.get("approval")):
         fields = {DECIDED_FIELD: DECIDED_SCHEMA}
-        message = f"{judged} {describe_approval(approval)}"
+        message = f"{judged} {describe_approval(quote_answer(approval))}"
         return PersonQuestion(message, fields, about_facts=False, correlation_id=correlation_id)
     return None
 
@@ -168,7 +172,7 @@ def form_field(missing: JsonObject) -> JsonSchema:
     """Return the schema of a form's field for a MissingInput."""
     schema: JsonSchema = {"title": missing["name"], **SCHEMAS_OF_TYPES[missing["type"]]}
     if missing.get("description"):
-        schema["description"] = quote_text(missing["description"])
+        schema["description"] = cut_line(missing["description"], MAX_QUOTED_CHARACTERS)
     if missing["type"] == "string" and missing["values"]:
         schema["enum"] = list(missing["values"])
     return schema

@@ -12,7 +12,8 @@ from mcp.server.context import ServerRequestContext
 from cstp_grpc.enums import Stakes
 from cstp_grpc.mcp_server.clients import ClientSource, list_pages
 from cstp_grpc.mcp_server.protocol_errors import failures_as_protocol_errors, invalid_params_error
-from cstp_grpc.mcp_server.tool_texts import MAX_LISTED, OTHERS_NOTE, describe_decision, render_items
+from cstp_grpc.mcp_server.tool_texts import MAX_LISTED, describe_decision, render_items
+from cstp_grpc.quoted_text import OTHERS_NOTE, quote_answer
 
 RequestContext = ServerRequestContext[Any, Any]
 Arguments = Mapping[str, str]
@@ -55,7 +56,7 @@ async def write_retrospective(clients: ClientSource, arguments: Arguments) -> st
     params = {"reviewDue": True, "filters": filters}
     async with clients.lease_client() as client:
         due = await list_pages(client, "cstp.listDecisions", params, "decisions", most=MAX_LISTED)
-    listed = render_items("Decisions whose review is due", map(describe_decision, due), note=OTHERS_NOTE)
+    listed = render_items("Decisions whose review is due", map(describe_decision, quote_answer(due)), note=OTHERS_NOTE)
     about = " and ".join(f"{name} {value}" for name, value in filters.items())
     steps = (
         "For each decision whose outcome is due, find out how it turned out from what you can see, or ask me; then"

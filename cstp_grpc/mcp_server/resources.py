@@ -13,7 +13,8 @@ from mcp.shared.uri_template import UriTemplate
 from cstp_grpc.errors import InvalidArgument, MethodNotFound, NotFound
 from cstp_grpc.mcp_server.clients import ClientSource, ContractClient, call_by_name, list_pages
 from cstp_grpc.mcp_server.protocol_errors import failures_as_protocol_errors, resource_not_found_error
-from cstp_grpc.mcp_server.tool_texts import quote_text
+from cstp_grpc.quoted_text import quote_name, quote_text
+from cstp_grpc.unicode_text import escape_invisible, replace_invisible
 
 RequestContext = ServerRequestContext[Any, Any]
 
@@ -131,7 +132,11 @@ async def read_content(client: ContractClient, uri: str) -> tuple[str, str] | No
 
 def describe_resource(decision: Mapping[str, Any]) -> mcp_types.Resource:
     """Return how a decision is listed."""
-    facts = [decision.get("outcome", "outcome unknown"), decision.get("category", ""), decision["date"][:10]]
+    facts = [
+        decision.get("outcome", "outcome unknown"),
+        quote_name(decision.get("category", "")),
+        decision["date"][:10],
+    ]
     return mcp_types.Resource(
         uri=DECISION_TEMPLATE.expand({"id": decision["id"]}),
         name=decision["id"],
@@ -144,12 +149,13 @@ def describe_resource(decision: Mapping[str, Any]) -> mcp_types.Resource:
 def render_node(node: Mapping[str, Any]) -> str:
     """Return the sections of a GetNodeResponse as Markdown."""
     introduction = "Introduction"
-    return "\n\n".join(
-        section["text"] if section["name"] == introduction else f"## {section['name']}\n\n{section['text']}"
+    text = "\n\n".join(
+        section["text"] if section["name"] == introduction else f"## {quote_name(section['name'])}\n\n{section['text']}"
         for section in node["sections"]
     )
+    return replace_invisible(text)
 
 
 def to_json_text(value: Mapping[str, Any]) -> str:
     """Return a JSON object as a text that people can read, too."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return escape_invisible(json.dumps(value, indent=2, ensure_ascii=False))

@@ -17,6 +17,7 @@ from cstp_grpc.mcp_server.elicitation import PersonAnswer, can_show_forms, find_
 from cstp_grpc.mcp_server.tool_errors import failed_call_result, invalid_arguments_error
 from cstp_grpc.mcp_server.tool_texts import join_sections
 from cstp_grpc.mcp_server.tools import TOOLS, TOOLS_BY_NAME, ContractTool
+from cstp_grpc.quoted_text import quote_answer, reveal_invisible
 
 JsonObject = Mapping[str, Any]
 
@@ -85,6 +86,7 @@ class ToolHandlers:
 def answered_call_result(tool: ContractTool, response: dict[str, Any], note: str = "") -> mcp_types.CallToolResult:
     """Return the result of a tool for a response: a text for the model, and all of it as structured content."""
     return mcp_types.CallToolResult(
-        content=[mcp_types.TextContent(type="text", text=join_sections([tool.render(response), note]))],
-        structured_content=response,
+        content=[mcp_types.TextContent(type="text", text=join_sections([tool.render(quote_answer(response)), note]))],
+        # Some hosts give the model this, too.
+        structured_content=reveal_invisible(response),
     )

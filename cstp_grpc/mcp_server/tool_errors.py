@@ -9,8 +9,8 @@ import mcp_types
 from cstp_grpc import errors
 from cstp_grpc.contract.json_codec import CodecError
 from cstp_grpc.errors import CstpError, FieldViolation
-from cstp_grpc.mcp_server.tool_texts import quote_text
 from cstp_grpc.mcp_server.tools import ContractTool
+from cstp_grpc.quoted_text import quote_name, quote_text
 
 ERROR_META_KEY: Final = "io.github.cstp/error"
 """The key in `_meta` under which programs find the error."""
@@ -38,9 +38,9 @@ def failed_call_result(tool: ContractTool, error: CstpError) -> mcp_types.CallTo
     """Return the result of a tool whose call failed."""
     violations = [FieldViolation(tool.argument_name(each.field), each.description) for each in error.violations]
     lines = [UNJUDGED] if tool.gives_verdict else []
-    lines.append(f"{error.reason}: {quote_text(error.message)}")
-    lines += [f"- {each.field}: {quote_text(each.description)}" for each in violations]
-    lines += [f"- blocked by {each.guardrail_id}: {quote_text(each.message)}" for each in error.blocks]
+    lines.append(f"{quote_name(error.reason)}: {quote_text(error.message)}")
+    lines += [f"- {quote_name(each.field)}: {quote_text(each.description)}" for each in violations]
+    lines += [f"- blocked by {quote_name(each.guardrail_id)}: {quote_text(each.message)}" for each in error.blocks]
     lines.append(f"What to do: {next_step(error)}")
     details: dict[str, Any] = {"reason": error.reason, "message": error.message, "metadata": error.metadata}
     details["violations"] = [{"field": each.field, "description": each.description} for each in violations]
@@ -60,7 +60,9 @@ def next_step(error: CstpError) -> str:
     if error.final:
         return FINAL_STEP
     step = next((step for kind, step in NEXT_STEPS if isinstance(error, kind)), LOG_STEP)
-    return f"{step} The request id is {error.request_id}." if step is LOG_STEP and error.request_id else step
+    return (
+        f"{step} The request id is {quote_name(error.request_id)}." if step is LOG_STEP and error.request_id else step
+    )
 
 
 def invalid_arguments_error(error: CodecError) -> errors.InvalidArgument:

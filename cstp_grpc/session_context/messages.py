@@ -12,7 +12,8 @@ from cstp_grpc.gen.cstp.v1 import code_pb2, intents_pb2, session_context_pb2
 from cstp_grpc.guardrails.messages import guardrail_message, input_message
 from cstp_grpc.intents.related_intents import RelatedIntent
 from cstp_grpc.intents.servicer import related_intent_message
-from cstp_grpc.session_context.markdown_rendering import cut_note, quote_text
+from cstp_grpc.quoted_text import MAX_QUOTED_CHARACTERS
+from cstp_grpc.session_context.markdown_rendering import cut_note
 from cstp_grpc.session_context.model import (
     ConfidenceMeaning,
     FittedContext,
@@ -21,6 +22,7 @@ from cstp_grpc.session_context.model import (
     SessionContextPart,
     SessionContextRequest,
 )
+from cstp_grpc.unicode_text import cut_line
 
 PART: Final = EnumMapping(session_context_pb2.SessionContextPart, SessionContextPart)
 DEFAULT_TOKENS: Final = 2000
@@ -72,7 +74,7 @@ def session_decision_message(item: Decision) -> session_context_pb2.SessionDecis
         outcome=proto_values.OUTCOME.number(item.outcome),
         date=proto_values.timestamp_message(item.date),
         review_by=proto_values.optional_timestamp(item.review_by),
-        lesson=quote_text(item.notes) if item.notes else None,
+        lesson=cut_line(item.notes, MAX_QUOTED_CHARACTERS) if item.notes else None,
         project=item.project,
         agent=item.agent,
     )
@@ -101,9 +103,9 @@ def confidence_message(item: ConfidenceMeaning) -> session_context_pb2.Confidenc
 def session_intent_message(item: RelatedIntent) -> intents_pb2.RelatedIntent:
     """Convert an intent of another agent to a message in short."""
     message = related_intent_message(item)
-    message.intent = quote_text(message.intent)
+    message.intent = cut_line(message.intent, MAX_QUOTED_CHARACTERS)
     if message.closing.notes:
-        message.closing.notes = quote_text(message.closing.notes)
+        message.closing.notes = cut_line(message.closing.notes, MAX_QUOTED_CHARACTERS)
     del message.paths[MAX_PATHS:]
     return message
 

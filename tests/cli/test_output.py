@@ -60,8 +60,8 @@ def test_an_answer_without_a_verdict_shows_none() -> None:
 
 
 def test_what_steers_terminals_is_replaced() -> None:
-    assert to_printable("a\tb\nc é 日本 \u00a0") == "a\tb\nc é 日本 \u00a0"
-    assert to_printable("\x1b]0;title\x07 \x9b \u202e \r") == "�]0;title� � � �"
+    assert to_printable("a\tb\nc é 日本 \u00a0") == "a\tb c é 日本 \u00a0"
+    assert to_printable("\x1b]0;title\x07 \x9b \u202e \u200b.") == "�]0;title� � � �."
 
 
 def test_json_stays_json_and_steers_no_terminal() -> None:

@@ -67,11 +67,11 @@ def session(shop: Shop, agent: str) -> Session:
 def test_a_session_begins_with_the_rules_lessons_and_precedents(session: Session, agent: str) -> None:
     started = session.told("session_start")
     assert "block `force-push-blocked`: The history of a shared branch is not overwritten" in started
-    assert "] Take a backup first" in started
+    assert '] "Take a backup first."' in started
     assert ("```cstp-learning" in started) is host_of(agent).hears_last_message
     assert ("`cstp learn report`" in started) is not host_of(agent).hears_last_message
     if "user_prompt_submit" in names(agent):
-        assert "Lesson: Take a backup first." in session.told("user_prompt_submit")
+        assert 'Lesson: "Take a backup first."' in session.told("user_prompt_submit")
 
 
 def test_a_dangerous_command_is_denied_with_a_suggestion(session: Session) -> None:
@@ -79,8 +79,8 @@ def test_a_dangerous_command_is_denied_with_a_suggestion(session: Session) -> No
     denied = list(texts_in(session.answer(session.event("bash", "git push --force origin main"))))
     assert "deny" in denied
     reason = "\n".join(denied)
-    assert "The history of a shared branch is not overwritten [force-push-blocked, block]" in reason
-    assert "How to resolve it: Push a new commit that reverts" in reason
+    assert '"The history of a shared branch is not overwritten" [force-push-blocked, block]' in reason
+    assert 'How to resolve it: "Push a new commit that reverts' in reason
 
 
 def test_what_a_person_may_approve_is_asked_or_denied_with_the_way_to_grant_it(session: Session, agent: str) -> None:

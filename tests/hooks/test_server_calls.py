@@ -178,7 +178,7 @@ def test_only_calls_that_were_announced_are_closed() -> None:
     assert request[2]["params"] == {"correlationId": "toolu_01DEF456", "outcome": "failure"}
 
 
-@pytest.mark.parametrize(("reason", "notice"), [("NOT_FOUND", ""), ("INTERNAL", "CSTP could not be asked: broken")])
+@pytest.mark.parametrize(("reason", "notice"), [("NOT_FOUND", ""), ("INTERNAL", 'CSTP could not be asked: "broken"')])
 def test_an_intent_that_was_not_announced_is_not_missed(reason: str, notice: str) -> None:
     error = {"code": -32000, "message": "broken", "data": {"reason": reason}}
     reply = {"jsonrpc": "2.0", "id": 1, "error": error}

@@ -143,7 +143,7 @@ def test_a_retrospective_names_the_reviews_that_are_due(host: Host) -> None:
 
     text = prompt_text(host.run(use))
     assert "Let us look back on category caching." in text
-    assert "- Try the cache (outcome unknown, caching" in text
+    assert '- "Try the cache" (outcome unknown, caching' in text
 
 
 @pytest.mark.parametrize(("name", "arguments"), [("none", {}), ("before_a_risky_change", {})])
