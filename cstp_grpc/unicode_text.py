@@ -27,6 +27,14 @@ def drop_marks(match: re.Match[str]) -> str:
     return "".join(character for character in decomposed if not unicodedata.combining(character))
 
 
+def fold_name(name: str) -> str:
+    """Return a category, project or agent as rules compare it: another spelling must not evade a rule."""
+    if name.isascii():
+        return name.strip().lower()
+    # Twice, since folding the case of a normalized text may leave it unnormalized.
+    return normalize_text(normalize_text(name, "NFKC").casefold(), "NFKC").strip()
+
+
 def to_single_line(text: str) -> str:
     """Return a text without line breaks, control characters and direction marks."""
     # str.isprintable is false for control characters, line separators and direction marks (categories Other and

@@ -92,8 +92,9 @@ class GuardrailSettings(SettingsSection):
     """A rulebook, or a folder of them; when absent, the default rulebook that comes with the package. That one is meant
     by `guardrails/default.yaml` too, if there is no folder `guardrails` beside the configuration file."""
     undeclared: Reaction = Reaction.ALLOW
-    """What happens to an action whose context has keys that no rule knows: `allow` only lists them in `ignoredContext`,
-    `warn` and `block` add the violation `undeclared-input`."""
+    """What happens to an action whose context has keys that no rule knows, or whose undeclared category resembles a
+    declared one: `allow` only lists them in `ignoredContext`, `warn` and `block` add the violation `undeclared-input`.
+    """
     unknown_action: Reaction = Reaction.WARN
     """What happens to an action that states none of the inputs that rules read: `allow`, or `warn` or `block` by the
     violation `unknown-action`."""

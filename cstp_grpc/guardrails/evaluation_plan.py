@@ -55,6 +55,7 @@ from cstp_grpc.guardrails.model import (
     MissingInput,
     Violation,
 )
+from cstp_grpc.unicode_text import fold_name
 
 if TYPE_CHECKING:
     # It compiles what is planned here.
@@ -101,8 +102,9 @@ class RuleSelector:
     def select_for_agent(self, agent: str, period: int) -> int:
         """Return the bits of the groups that are in force for an agent, whatever it says of its action."""
         selected = self._in_force[period]
+        folded = fold_name(agent)
         for mask in self._agent_masks:
-            selected &= mask.accepting(agent)
+            selected &= mask.accepting(folded)
         return selected
 
 
@@ -127,9 +129,14 @@ class ConditionMask:
         return self._unrestricted if value is None else self._by_value.get(value, self._unrestricted)
 
 
-def fold_name(name: str) -> str:
-    """Return a name without its case and the spaces around it."""
-    return name.strip().casefold()
+def fold_names(names: Iterable[str]) -> frozenset[str]:
+    """Return names as rules compare them."""
+    return frozenset(map(fold_name, names))
+
+
+def fold_optional(name: str | None) -> str | None:
+    """Return a name as rules compare it, or None if it is missing or blank."""
+    return fold_name(name or "") or None
 
 
 ReadText = Callable[[Action], str | None]
@@ -151,14 +158,14 @@ class Condition(NamedTuple):
 
 CONDITIONS: Sequence[Condition] = (
     Condition(lambda group: group.match.stakes, lambda action: action.stakes),
-    Condition(lambda group: group.match.categories, lambda action: action.category),
-    Condition(lambda group: group.match.agents, lambda action: action.agent, is_agent=True),
-    Condition(lambda group: group.match.projects, lambda action: action.project),
-    Condition(lambda group: group.scope.agents, lambda action: action.agent, is_agent=True),
-    # Fail closed: whoever names no project, or spells it otherwise, could leave the scope of every project.
+    Condition(lambda group: fold_names(group.match.categories), lambda action: fold_optional(action.category)),
+    Condition(lambda group: fold_names(group.match.agents), lambda action: fold_name(action.agent), is_agent=True),
+    Condition(lambda group: fold_names(group.match.projects), lambda action: fold_optional(action.project)),
+    Condition(lambda group: fold_names(group.scope.agents), lambda action: fold_name(action.agent), is_agent=True),
+    # Fail closed: an action that names no project would leave the scope of every project.
     Condition(
-        lambda group: set(map(fold_name, group.scope.projects)),
-        lambda action: fold_name(action.project or "") or None,
+        lambda group: fold_names(group.scope.projects),
+        lambda action: fold_optional(action.project),
         accepts_absent=True,
     ),
 )

@@ -5,7 +5,7 @@ A guardrail that cannot be evaluated counts as matched (fail closed).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -50,6 +50,7 @@ from cstp_grpc.guardrails.rule_compilation import (
     input_names_of,
 )
 from cstp_grpc.guardrails.rule_errors import RuleExpressionError
+from cstp_grpc.unicode_text import cut_line, fold_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ REACTION_SEVERITIES: Mapping[Reaction, Severity | None] = {
     Reaction.WARN: Severity.WARN,
     Reaction.BLOCK: Severity.BLOCK,
 }
+MAX_SHOWN_CATEGORY = 80
+"""Maximum length of an undeclared category in a verdict, where an ignored key has at most 100 characters."""
 MAX_NAMED_INPUTS = 5
 """Maximum number of inputs that a message names."""
 
@@ -190,6 +193,8 @@ class GuardrailEvaluator:
         self._inputs = rule_set.inputs
         self._version = rule_set.version
         self._names = InputNames(self._inputs, server_keys)
+        self._categories = rule_set.categories
+        self._category_names = InputNames(self._categories.values())
         self._environment = CelEnvironment({name: declared.type for name, declared in self._inputs.items()})
         groups = group_guardrails(rule_set.guardrails)
         compiler = GuardrailCompiler(self._environment, self._inputs)
@@ -294,10 +299,24 @@ class GuardrailEvaluator:
             + len(action.category or "")
             + self._fixed_size
         )
-        if self._names.knows_all(action.context):
-            return action, size, ()
-        context, ignored = self._names.resolve(action.context)
-        return action if context is action.context else replace(action, context=context), size, ignored
+        ignored: tuple[IgnoredInput, ...] = ()
+        if not self._names.knows_all(action.context):
+            context, ignored = self._names.resolve(action.context)
+            action = action if context is action.context else replace(action, context=context)
+        if self._categories and action.category:
+            declared = self._categories.get(fold_name(action.category))
+            if declared is None:
+                ignored = (*self._find_similar_category(action.category), *ignored)
+            elif declared != action.category:
+                # Expressions compare texts exactly, and another spelling must not evade them.
+                action = replace(action, category=declared)
+        return action, size, ignored
+
+    def _find_similar_category(self, category: str) -> Iterator[IgnoredInput]:
+        """Yield an undeclared category if it resembles a declared one."""
+        closest = self._category_names.describe_unknown(category).closest
+        if closest is not None:
+            yield IgnoredInput(f'category "{cut_line(category, MAX_SHOWN_CATEGORY)}"', closest)
 
     def _find_matches(
         self, plan: EvaluationPlan, values: Mapping[str, object], action: Action, size: int

@@ -13,11 +13,12 @@ from typing import Final, TypeAlias
 from cstp_grpc.enums import Enforcement, InputOrigin, RuleOutcome
 from cstp_grpc.guardrails.cel_engine import CelEvaluationError
 from cstp_grpc.guardrails.cel_variables import CelToken, RuleExpression, tokenize_expression
-from cstp_grpc.guardrails.evaluation_plan import CompiledGuardrail, fold_name, input_converter
+from cstp_grpc.guardrails.evaluation_plan import CompiledGuardrail, fold_names, fold_optional, input_converter
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator, PreparedAction
 from cstp_grpc.guardrails.inputs import InputValueError
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Guardrail, InputDeclaration, Verdict, Violation
 from cstp_grpc.guardrails.rule_compilation import format_value, input_names_of
+from cstp_grpc.unicode_text import fold_name
 
 AND: Final = "&&"
 OR: Final = "||"
@@ -297,11 +298,11 @@ def find_exclusion(guardrail: Guardrail, action: Action) -> str | None:
         ("project", match.projects, action.project),
         ("agent", scope.agents, action.agent),
     ):
-        if accepted and value not in accepted:
+        if accepted and fold_name(value or "") not in fold_names(accepted):
             other = f"not {value}" if value else "and the action has none"
             return f"it is for the {what} {' or '.join(sorted(accepted))}, {other}"
-    project = fold_name(action.project or "")
+    project = fold_optional(action.project)
     # Fail closed, as the selection does: an action of no project is in the scope of each.
-    if scope.projects and project and project not in map(fold_name, scope.projects):
+    if scope.projects and project and project not in fold_names(scope.projects):
         return f"it is for the project {' or '.join(sorted(scope.projects))}, not {action.project}"
     return None

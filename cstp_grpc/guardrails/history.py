@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cstp_grpc.enums import Outcome
 from cstp_grpc.guardrails.inputs import InputValueError, to_duration
+from cstp_grpc.unicode_text import fold_name
 
 if TYPE_CHECKING:
     # Both read the past by this module.
@@ -89,11 +90,6 @@ def parse_history_seconds(text: str) -> int:
     if not timedelta() < time <= timedelta(days=MAX_HISTORY_DAYS) or time.microseconds:
         raise ValueError(f'must be of whole seconds, like "90m", "24h" or "7d", and at most "{MAX_HISTORY_DAYS}d"')
     return int(time.total_seconds())
-
-
-def fold_label(label: str) -> str:
-    """Return a category or project as it is compared: another spelling must not be a way out."""
-    return label.strip().casefold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +201,7 @@ class StatedHistory:
         if scope is HistoryScope.AGENT:
             # Never folded: an authenticated name has one spelling.
             return bool(stated == wanted)
-        return stated is not None and wanted is not None and fold_label(stated) == fold_label(wanted)
+        return stated is not None and wanted is not None and fold_name(stated) == fold_name(wanted)
 
 
 @dataclass(frozen=True, slots=True)

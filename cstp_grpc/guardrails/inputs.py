@@ -310,6 +310,10 @@ class InputNames:
                 resolved[name] = ContradictoryInput(key, name)
         return context if resolved is None else resolved, tuple(map(self._ignored_input, sorted(ignored)[:MAX_IGNORED]))
 
+    def describe_unknown(self, key: str) -> IgnoredInput:
+        """Return a key that is not declared, with the declared name that resembles it, if any does."""
+        return self._ignored_input(key)
+
     def find_given_key(self, context: Mapping[str, Any], name: str) -> str | None:
         """Return the key by which a context gives a declared input, or None if it does not."""
         if context.get(name) is not None:

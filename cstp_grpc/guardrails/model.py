@@ -16,6 +16,7 @@ from cstp_grpc.guardrails.inputs import (
     IgnoredInput,
     InputType,
 )
+from cstp_grpc.unicode_text import fold_name
 
 EVALUATION_ERROR = "EVALUATION_ERROR"
 """The code of a violation whose guardrail could not be evaluated."""
@@ -330,6 +331,8 @@ class ParsedRulebook:
     digest: str
     extended: tuple[ParsedRulebook, ...] = ()
     """The rulebooks that it extends, and those that they extend, each once."""
+    categories: tuple[str, ...] = ()
+    """The categories that it declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +350,11 @@ class RuleSet:
     def inputs(self) -> Mapping[str, InputDeclaration]:
         """All inputs by name; rulebooks that share one agree on it."""
         return {name: declared for rulebook in self.rulebooks for name, declared in rulebook.inputs.items()}
+
+    @property
+    def categories(self) -> Mapping[str, str]:
+        """The declared categories by the form in which they are compared."""
+        return {fold_name(name): name for rulebook in self.rulebooks for name in rulebook.categories}
 
     @property
     def version(self) -> str:

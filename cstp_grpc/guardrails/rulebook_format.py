@@ -33,6 +33,8 @@ PARAMETER_TYPES: Final = (
     InputType.TIMESTAMP,
     InputType.DURATION,
 )
+MAX_CATEGORY_CHARACTERS: Final = 100
+"""As long as the category of an action may be."""
 MAX_ANNOUNCED_CONTEXT: Final = 20_000
 """As long as the context of an announcement may be."""
 
@@ -275,6 +277,9 @@ RULEBOOK: Final = MapFormat(
         "inputs": KeyFormat(
             "What guardrails read from the context of actions, by name.",
             map_of(INPUT_NAME_PATTERN, INPUT.schema, RESERVED_NAMES),
+        ),
+        "categories": KeyFormat(
+            "The categories of actions; one that resembles them is reported.", list_of(text_of(MAX_CATEGORY_CHARACTERS))
         ),
         "parameters": KeyFormat(
             "Values that rulebooks which extend this one may set, by name.",

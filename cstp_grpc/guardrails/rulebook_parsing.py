@@ -28,6 +28,7 @@ from cstp_grpc.guardrails.model import (
     InputDeclaration,
     ParsedRulebook,
     RulebookTest,
+    RuleSet,
     TextTemplate,
 )
 from cstp_grpc.guardrails.rule_compilation import parse_template
@@ -38,6 +39,7 @@ from cstp_grpc.guardrails.rulebook_format import (
     GUARDRAIL,
     INPUT,
     INPUT_NAME_PATTERN,
+    MAX_CATEGORY_CHARACTERS,
     METADATA,
     RULEBOOK,
     TEST,
@@ -51,6 +53,7 @@ from cstp_grpc.guardrails.rulebook_sections import (
     read_scope,
 )
 from cstp_grpc.guardrails.yaml_document import YamlFields, mapping_entries, read_document
+from cstp_grpc.unicode_text import fold_name
 from cstp_grpc.yaml_with_lines import YamlNode
 
 # In the place of an expression with problems, so that the rest of the file is still checked.
@@ -149,10 +152,11 @@ class RulebookParser:
         guardrails = fields.items("guardrails")
         if (given := fields.get("guardrails")) and given.value == [] and not fields.items("extends"):
             fields.report_problem("`guardrails` must hold at least one, or `extends` name rulebooks", "guardrails")
+        categories = read_categories(fields)
         parameters = read_parameters(fields, self._arguments, self.report)
         # After all inputs, since the expressions are checked against their types.
         environment = CelEnvironment(self._types, parameters)
-        return ParsedRulebook(
+        parsed = ParsedRulebook(
             file=self._file,
             name=metadata.identifier("name"),
             version=metadata.identifier("version"),
@@ -166,7 +170,19 @@ class RulebookParser:
             tests=tuple(self._test(item, f"tests[{position}]") for position, item in enumerate(fields.items("tests"))),
             digest=digest,
             extended=self._inherited.rulebooks,
+            categories=categories,
         )
+        if categories:
+            self._check_categories(parsed)
+        return parsed
+
+    def _check_categories(self, parsed: ParsedRulebook) -> None:
+        """Report matched categories that neither the rulebook nor one that it extends declares."""
+        declared = RuleSet((parsed, *parsed.extended)).categories
+        for rule in parsed.guardrails:
+            for name in sorted(rule.match.categories):
+                if fold_name(name) not in declared:
+                    self.report(rule.line, rule.id, f"`match` names the category {name}, which `categories` lacks")
 
     def _input(self, name: str, node: YamlNode) -> None:
         where, before = f"inputs.{name}", len(self.parsed.problems)
@@ -286,6 +302,16 @@ class RulebookParser:
         """Return the name of a guardrail or test for its problems."""
         named = node.value.get(key) if isinstance(node.value, dict) else None
         return named.value if named and isinstance(named.value, str) and named.value else otherwise
+
+
+def read_categories(fields: YamlFields) -> tuple[str, ...]:
+    """Return the categories that a rulebook declares."""
+    names = tuple(name.strip() for _, name in fields.texts("categories"))
+    if not all(0 < len(name) <= MAX_CATEGORY_CHARACTERS for name in names):
+        fields.report_problem(f"a category must have 1 to {MAX_CATEGORY_CHARACTERS} characters", "categories")
+    if len(set(map(fold_name, names))) < len(names):
+        fields.report_problem("`categories` must name each category once", "categories")
+    return names
 
 
 def read_accepted_values(fields: YamlFields, declared: InputType) -> tuple[str, ...]:

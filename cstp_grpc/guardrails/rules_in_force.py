@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cstp_grpc.enums import Enforcement
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.guardrails.evaluation_plan import fold_name
+from cstp_grpc.guardrails.evaluation_plan import fold_names
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.explanation import GuardrailExplainer, GuardrailExplanation
 from cstp_grpc.guardrails.model import Action, CheckResult, Guardrail, InputDeclaration, ParsedRulebook, RuleSet
@@ -28,6 +28,7 @@ from cstp_grpc.storage.pagination import (
     encode_page_token,
     estimate_message_bytes,
 )
+from cstp_grpc.unicode_text import fold_name
 
 if TYPE_CHECKING:
     # Only for their types: commands load this module, and must not load SQLAlchemy.
@@ -137,13 +138,15 @@ def can_concern(rule: Guardrail, agent: str, project: str | None, now: datetime)
     """Return True if a guardrail can concern an action of an agent in a project, None if that is not known."""
     if rule.enforcement is Enforcement.DISABLED or (rule.expires is not None and rule.expires <= now):
         return False
-    if any(agents and agent not in agents for agents in (rule.match.agents, rule.scope.agents)):
+    if any(agents and fold_name(agent) not in fold_names(agents) for agents in (rule.match.agents, rule.scope.agents)):
         return False
     # Not known, so nothing is left out because of it.
     if project is None:
         return True
-    in_scope = not rule.scope.projects or fold_name(project) in set(map(fold_name, rule.scope.projects))
-    return in_scope and (not rule.match.projects or project in rule.match.projects)
+    return all(
+        not projects or fold_name(project) in fold_names(projects)
+        for projects in (rule.scope.projects, rule.match.projects)
+    )
 
 
 def estimate_guardrail_bytes(listed: ListedGuardrail) -> int:

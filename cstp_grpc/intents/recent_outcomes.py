@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.enums import Outcome, Visibility
-from cstp_grpc.guardrails.history import HistoryMeasure, HistoryRequest, HistoryScope, fold_label
+from cstp_grpc.guardrails.history import HistoryMeasure, HistoryRequest, HistoryScope
 from cstp_grpc.storage.pagination import to_microseconds
-from cstp_grpc.unicode_text import replace_unstorable
+from cstp_grpc.unicode_text import fold_name, replace_unstorable
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class RecentOutcomes:
         values = []
         for scope in scopes:
             value = getattr(request.subject, scope)
-            values.append(self._find_name(value if scope is HistoryScope.AGENT else fold_label(value)))
+            values.append(self._find_name(value if scope is HistoryScope.AGENT else fold_name(value)))
         is_peer = self._read_policy.is_restricted_peer(request.reader)
         key = (self._find_name(request.reader), is_peer, scopes, tuple(values))
         found = self._timelines.get(key)
@@ -312,8 +312,8 @@ class RecentOutcomes:
                 hash(item.source),
                 NOTHING if item.decision_source is None else hash(item.decision_source),
                 self._add_name(item.agent),
-                ABSENT if item.category is None else self._add_name(fold_label(item.category)),
-                ABSENT if item.project is None else self._add_name(fold_label(item.project)),
+                ABSENT if item.category is None else self._add_name(fold_name(item.category)),
+                ABSENT if item.project is None else self._add_name(fold_name(item.project)),
                 OUTCOME_NUMBERS[item.outcome],
                 self._audience_of(item),
                 item.is_counted,

@@ -460,16 +460,16 @@ Global___VerdictApproval: _TypeAlias = VerdictApproval  # noqa: Y015
 
 @_typing.final
 class IgnoredInput(_message.Message):
-    """A key of the context that no guardrail knows."""
+    """A key of the context that no guardrail knows, or a category that only resembles a declared one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     CLOSEST_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The key, cut after 100 characters."""
+    """The key, cut after 100 characters, or a text such as `category "deploy"`."""
     closest: _builtins.str
-    """The declared input whose name resembles it most; absent if none does."""
+    """The declared input or category that resembles it most; absent if none does."""
     def __init__(
         self,
         *,

@@ -833,12 +833,12 @@ func (x *VerdictApproval) GetComment() string {
 	return ""
 }
 
-// A key of the context that no guardrail knows.
+// A key of the context that no guardrail knows, or a category that only resembles a declared one.
 type IgnoredInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The key, cut after 100 characters.
+	// The key, cut after 100 characters, or a text such as `category "deploy"`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The declared input whose name resembles it most; absent if none does.
+	// The declared input or category that resembles it most; absent if none does.
 	Closest       *string `protobuf:"bytes,2,opt,name=closest,proto3,oneof" json:"closest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
