@@ -21,9 +21,9 @@ METHOD = "cstp.getAccess"
 LIMITS = {"enabled": True, "methods": {METHOD: "2/hour", "cstp.listGuardrails": "9/hour"}}
 
 
-def post(url: str, *methods: str) -> tuple[int, Mapping[str, str]]:
-    """Call methods, several as a batch, and return the status and the headers of the answer."""
-    calls = [{"jsonrpc": "2.0", "method": method, "params": {}, "id": 1} for method in methods]
+def post(url: str, *methods: str, notify: bool = False) -> tuple[int, Mapping[str, str]]:
+    """Call or notify methods, several as a batch, and return the status and the headers of the answer."""
+    calls = [{"jsonrpc": "2.0", "method": method, "params": {}, **({} if notify else {"id": 1})} for method in methods]
     body = json.dumps(calls if len(calls) > 1 else calls[0]).encode()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKENS['alice']}"}
     try:
@@ -59,6 +59,14 @@ def test_a_batch_tells_the_limit_of_which_least_is_left(tmp_path: Path) -> None:
     with running(wanted) as app, bridging(wanted, app.target) as url:
         _, headers = post(url, "cstp.listGuardrails", METHOD, "cstp.listGuardrails")
     assert (headers["RateLimit-Limit"], headers["RateLimit-Remaining"]) == ("2", "1")
+
+
+def test_answers_to_notifications_tell_it_too(tmp_path: Path) -> None:
+    wanted = settings(tmp_path / "data", rate_limits=LIMITS)
+    with running(wanted) as app, bridging(wanted, app.target) as url:
+        for methods, remaining in ([METHOD], "1"), (["cstp.listGuardrails", METHOD], "0"):
+            status, headers = post(url, *methods, notify=True)
+            assert (status, headers["RateLimit-Limit"], headers["RateLimit-Remaining"]) == (204, "2", remaining)
 
 
 def test_the_limit_of_all_agents_is_told_if_less_is_left_of_it(tmp_path: Path) -> None:
