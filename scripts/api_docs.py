@@ -35,7 +35,8 @@ HEAD = """# The contract
 
 Made from `proto/` by `make docs`. Over gRPC the names are those of the proto; over JSON-RPC (`POST /cstp`), methods and
 fields are named as here, enums are plain words (`STAKES_HIGH` is `"high"`), absent fields are left out and `null` means
-absent. [ErrorReason](#errorreason) says how calls fail. Over JSON-RPC, `error.data` holds:
+absent. No text of a request may contain NUL. [ErrorReason](#errorreason) says how calls fail. Over JSON-RPC,
+`error.data` holds:
 
 | member | where | |
 |---|---|---|

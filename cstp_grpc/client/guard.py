@@ -21,6 +21,7 @@ from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen import calls
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.unicode_text import replace_unstorable
 
 logger = logging.getLogger(__name__)
 
@@ -237,7 +238,8 @@ def review_call(decision: journal_pb2.Decision, error: BaseException | None) -> 
         return calls.review_decision(decision.id, Outcome.SUCCESS)
     # KeyboardInterrupt, SystemExit and CancelledError are no Exceptions: the action was stopped, and did not fail.
     outcome = Outcome.FAILURE if isinstance(error, Exception) else Outcome.ABANDONED
-    return calls.review_decision(decision.id, outcome, notes=append_reason(type(error).__name__, str(error)))
+    notes = replace_unstorable(append_reason(type(error).__name__, str(error)))
+    return calls.review_decision(decision.id, outcome, notes=notes)
 
 
 def record_permission_error(error: PermissionDenied) -> PermissionDenied:

@@ -1742,7 +1742,7 @@ class AsyncLiaison:
 
         Args:
             chat_session_id: The session.
-            content: What is said; 1 to 100000 characters, without NUL.
+            content: What is said; 1 to 100000 characters.
             role: Who speaks. One of user, assistant, system.
             metadata: Structured data that belongs to it; at most 24 levels deep.
             message_id: Makes a repetition safe: 1 to 128 visible ASCII characters, once within the session.

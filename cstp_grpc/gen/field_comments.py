@@ -1415,7 +1415,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'liaison.v1.AppendMessageRequest': 'A message to append.',
     'liaison.v1.AppendMessageRequest.chat_session_id': 'The session.',
     'liaison.v1.AppendMessageRequest.claim_number': 'The number of the claim by which the caller has the session; refused if another one is current, or none.',
-    'liaison.v1.AppendMessageRequest.content': 'What is said; 1 to 100000 characters, without NUL.',
+    'liaison.v1.AppendMessageRequest.content': 'What is said; 1 to 100000 characters.',
     'liaison.v1.AppendMessageRequest.message_id': 'Makes a repetition safe: 1 to 128 visible ASCII characters, once within the session.',
     'liaison.v1.AppendMessageRequest.metadata': 'Structured data that belongs to it; at most 24 levels deep.',
     'liaison.v1.AppendMessageRequest.role': 'Who speaks.',

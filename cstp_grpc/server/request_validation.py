@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.errors import FieldViolation, InvalidArgument
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Accept: TypeAlias = Callable[[Any], bool]
 """Returns True if a value is certainly valid."""
 
+NUL = "\0"
+"""The character that no text may contain, since databases do not store it."""
+NUL_FLAW = "must not contain NUL"
 NANOS = 1_000_000_000
 TIMESTAMP = Timestamp.DESCRIPTOR.full_name
 STRUCT = Struct.DESCRIPTOR.full_name
@@ -85,6 +88,8 @@ class FastValidator:
         for key in fields:
             value = fields[key]
             kind = value.WhichOneof("kind")
+            if NUL in key or (kind == "string_value" and NUL in value.string_value):
+                return False
             if kind == "number_value":
                 if not math.isfinite(value.number_value):
                     return False
@@ -132,6 +137,11 @@ class MessageAcceptance:
 def accept_any(value: object) -> bool:  # noqa: ARG001
     """Return True: there are no rules."""
     return True
+
+
+def accept_storable(text: str) -> bool:
+    """Return True for a text without NUL."""
+    return NUL not in text
 
 
 def accept_nothing(value: object) -> bool:  # noqa: ARG001
@@ -190,6 +200,8 @@ def compile_value(field: FieldDescriptor, rules: validate_pb2.FieldRules, valida
     if field.message_type is not None:
         return accept_nothing if given else compile_message(field.message_type, validator)
     tests = [test_of_expression(rule.expression) for rule in given.pop("cel", ())]
+    if field.type == FieldDescriptor.TYPE_STRING:
+        tests.append(accept_storable)
     for name, kind_rules in given.items():
         compile_rules = RULES.get(name)
         tests.append(accept_nothing if compile_rules is None else compile_rules(known_fields(kind_rules), field))
@@ -279,10 +291,16 @@ def test_of_expression(expression: str) -> Accept:
 def describe_struct_flaw(struct: Struct, bounds: StructBounds) -> str | None:
     """Return why a Struct is not a JSON object within bounds, or None."""
     # A list of its own in place of recursion, which a caller could exhaust.
-    pending: list[tuple[Collection[Value], int]] = [(struct.fields.values(), 1)]
+    pending: list[tuple[Struct | ListValue, int]] = [(struct, 1)]
     left = bounds.values
     while pending:
-        values, depth = pending.pop()
+        holder, depth = pending.pop()
+        if isinstance(holder, Struct):
+            values: Collection[Value] = holder.fields.values()
+            if any(NUL in key for key in holder.fields):
+                return NUL_FLAW
+        else:
+            values = holder.values
         left -= len(values)
         if left < 0:
             return f"holds more than {bounds.values} values"
@@ -291,11 +309,13 @@ def describe_struct_flaw(struct: Struct, bounds: StructBounds) -> str | None:
             if kind == "number_value":
                 if not math.isfinite(value.number_value):
                     return "holds a number that is not finite"
+            elif kind == "string_value":
+                if NUL in value.string_value:
+                    return NUL_FLAW
             elif kind in ("struct_value", "list_value"):
                 if depth == bounds.depth:
                     return f"is nested deeper than {bounds.depth} levels"
-                inner = value.struct_value.fields.values() if kind == "struct_value" else value.list_value.values
-                pending.append((inner, depth + 1))
+                pending.append((getattr(value, kind), depth + 1))
     return None
 
 
@@ -361,28 +381,35 @@ def format_field_path(path: Any) -> str:
 
 @functools.cache
 def inspected_fields(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
-    """Return the fields of a message type that contain timestamps or structured data, directly or nested."""
+    """Return the fields of a message type that contain texts, timestamps or structured data, directly or nested."""
     return tuple(
         field
         for field in kind.fields
-        if field.message_type is not None
-        and not field.message_type.GetOptions().map_entry
-        and (field.message_type.full_name in (TIMESTAMP, STRUCT) or inspected_fields(field.message_type))
+        if field.type == FieldDescriptor.TYPE_STRING
+        or (
+            field.message_type is not None
+            and not field.message_type.GetOptions().map_entry
+            and (field.message_type.full_name in (TIMESTAMP, STRUCT) or inspected_fields(field.message_type))
+        )
     )
 
 
 def find_malformed_fields(message: Message, prefix: str, bounds: StructBounds) -> Iterator[FieldViolation]:
-    """Yield violations that annotations cannot express: invalid timestamps, and structured data beyond its bounds."""
+    """Yield violations beyond annotations: NUL, invalid timestamps, and structured data that exceeds its bounds."""
     for field in inspected_fields(message.DESCRIPTOR):
         if field.is_repeated:
             for index, item in enumerate(getattr(message, field.name)):
                 yield from find_malformed_value(item, f"{prefix}{field.name}[{index}]", bounds)
-        elif message.HasField(field.name):
+        elif not field.has_presence or message.HasField(field.name):
             yield from find_malformed_value(getattr(message, field.name), prefix + field.name, bounds)
 
 
 def find_malformed_value(value: Any, path: str, bounds: StructBounds) -> Iterator[FieldViolation]:
-    """Yield the violations of the value of a message field."""
+    """Yield the violations of the value of a field."""
+    if isinstance(value, str):
+        if NUL in value:
+            yield FieldViolation(path, NUL_FLAW)
+        return
     kind = value.DESCRIPTOR.full_name
     if kind == TIMESTAMP:
         if not 0 <= value.nanos < NANOS:

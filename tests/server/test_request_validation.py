@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.gen.buf.validate import validate_pb2
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, journal_pb2
 from cstp_grpc.server.request_validation import (
+    STRUCT,
     FastValidator,
     RequestValidator,
     StructBounds,
@@ -132,6 +134,39 @@ def test_usual_requests_of_hot_paths_are_recognized(method: str) -> None:
     rpc = contract_methods()[method]
     for example in rpc.examples:
         assert FastValidator(StructBounds(24, 20_000)).accepts(from_json(json.loads(example), rpc.request)), example
+
+
+def text_places(kind: type[Message], prefix: str = "") -> Iterator[tuple[str, Message]]:
+    """Yield the path of each text field, lists and nested messages included, with a message that has NUL there."""
+    for field in descriptor_of(kind).fields:
+        index = "[0]" if field.is_repeated else ""
+        path, message = f"{prefix}{field.name}{index}", kind()
+        place = getattr(message, field.name)
+        if field.type == FieldDescriptor.TYPE_STRING:
+            place.append("a\0b") if field.is_repeated else setattr(message, field.name, "a\0b")
+            yield path, message
+        elif field.message_type is not None and field.message_type.full_name == STRUCT:
+            for content in ({"a": "b\0"}, {"a\0": 1}, {"a": [{"b": ["\0"]}]}, {"a": [{"\0": 1}]}):
+                changed = kind()
+                getattr(changed, field.name).update(content)
+                yield path, changed
+        elif field.message_type is not None and not field.message_type.full_name.startswith("google.protobuf"):
+            assert not field.message_type.GetOptions().map_entry, f"{path}: say how its texts are checked"
+            inner = message_factory.GetMessageClass(field.message_type)
+            for below, wrong in text_places(inner, f"{path}."):
+                changed = kind()
+                target = getattr(changed, field.name)
+                (target.add() if field.is_repeated else target).CopyFrom(wrong)
+                yield below, changed
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_no_text_of_any_request_has_nul(name: str) -> None:
+    validator = RequestValidator(24, 1000)
+    for path, message in text_places(METHODS[name]):
+        with pytest.raises(InvalidArgument) as caught:
+            validator.validate(message)
+        assert FieldViolation(path, "must not contain NUL") in caught.value.violations
 
 
 @settings(max_examples=examples(1000, least=200))

@@ -780,7 +780,7 @@ class AppendMessageRequest(_message.Message):
     role: Global___MessageRole.ValueType
     """Who speaks."""
     content: _builtins.str
-    """What is said; 1 to 100000 characters, without NUL."""
+    """What is said; 1 to 100000 characters."""
     message_id: _builtins.str
     """Makes a repetition safe: 1 to 128 visible ASCII characters, once within the session."""
     claim_number: _builtins.int

@@ -1422,7 +1422,7 @@ type AppendMessageRequest struct {
 	ChatSessionId string `protobuf:"bytes,1,opt,name=chat_session_id,proto3" json:"chat_session_id,omitempty"`
 	// Who speaks.
 	Role MessageRole `protobuf:"varint,2,opt,name=role,proto3,enum=liaison.v1.MessageRole" json:"role,omitempty"`
-	// What is said; 1 to 100000 characters, without NUL.
+	// What is said; 1 to 100000 characters.
 	Content string `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"`
 	// Structured data that belongs to it; at most 24 levels deep.
 	Metadata *structpb.Struct `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
