@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.errors import ConfigError
 from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy
 from cstp_grpc.hooks.hosts import HOSTS, load_host
-from cstp_grpc.hooks.settings_text import install_hooks, remove_hooks, runs_command
+from cstp_grpc.hooks.settings_text import install_hooks, is_made_by_install, remove_hooks, runs_command
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.command_decorators import CommandState
@@ -92,7 +93,13 @@ def install_command(
     seconds = DEFAULT_SECONDS if timeout is None else timeout
     every_tool = tools_file is not None
     wanted = agent.wanted_hooks(shlex.join(words), seconds=seconds, every_tool=every_tool)
-    change_settings(host, agent, scope, yes, lambda text: install_hooks(text, wanted, is_hook_of(host)))
+    path = Path(agent.settings_files[scope]).expanduser()
+    before, is_ours = read_settings(path), is_hook_of(host)
+    with naming_file(path):
+        base = agent.empty_settings if is_own_file(before, agent, is_ours) else before or ""
+        after = install_hooks(base, wanted, is_ours)
+    note = agent.installation_note or f"sessions of {host} that start from now on use it"
+    change_settings(host, path, before, after, note, yes=yes)
 
 
 @click.command()
@@ -107,7 +114,16 @@ def uninstall_command(host: str, scope: str | None, yes: bool) -> None:
     """
     agent = load_host(host)
     scope = choose_scope(host, agent, scope)
-    change_settings(host, agent, scope, yes, lambda text: remove_hooks(text, is_hook_of(host)))
+    path = Path(agent.settings_files[scope]).expanduser()
+    before, is_ours = read_settings(path), is_hook_of(host)
+    with naming_file(path):
+        # A link may be another file's other name, which its owner keeps.
+        whole = before is not None and not path.is_symlink() and is_own_file(before, agent, is_ours)
+        after = None if whole or before is None else remove_hooks(before, is_ours)
+    note = f"sessions of {host} that start from now on do not use it"
+    change_settings(host, path, before, after, note, yes=yes)
+    if whole:
+        remove_empty_folders(agent.settings_files[scope])
 
 
 def choose_scope(host: str, agent: HookHost, scope: str | None) -> str:
@@ -129,28 +145,53 @@ def is_hook_of(host: str) -> Callable[[Any], bool]:
     return lambda hook: runs_command(hook, hook_words(host))
 
 
-def change_settings(host: str, agent: HookHost, scope: str, yes: bool, change: Callable[[str], str]) -> None:
-    """Change a settings file, after showing the difference and asking. Raises ConfigError."""
-    path = Path(agent.settings_files[scope]).expanduser()
-    out = Output()
-    before = read_settings(path)
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Add the name of a settings file to a ConfigError."""
     try:
-        after = change(before or agent.empty_settings)
+        yield
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    if after == (before or agent.empty_settings):
+
+
+def is_own_file(text: str | None, agent: HookHost, is_ours: Callable[[Any], bool]) -> bool:
+    """Return whether a settings file is missing, or is as `cstp install` creates it. Raises ConfigError."""
+    return text is None or is_made_by_install(text, agent.empty_settings, is_ours)
+
+
+def change_settings(host: str, path: Path, before: str | None, after: str | None, note: str, *, yes: bool) -> None:
+    """Change or remove a settings file, after showing the difference and asking. Raises ConfigError."""
+    out = Output()
+    if after == before:
         out.line(to_printable(f"{path}: nothing to change for {host}"))
         return
-    shown, changed = (before or "").splitlines(), after.splitlines()
+    shown, changed = (before or "").splitlines(), (after or "").splitlines()
     for line in difflib.unified_diff(shown, changed, str(path), str(path), lineterm=""):
         out.line(to_printable(line))
     if not yes:
-        click.confirm(f"Write {to_printable(str(path))}?", abort=True, err=True)
+        question = f"{'Remove' if after is None else 'Write'} {to_printable(str(path))}?"
+        click.confirm(question, abort=True, err=True)
     # The agent or an editor may have written them since the difference was shown.
     if read_settings(path) != before:
         raise ConfigError(f"{path}: was changed meanwhile; run the command again")
+    if after is None:
+        try:
+            path.unlink()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be removed: {error.strerror}") from error
+        out.line(to_printable(f"{path}: removed, because `cstp install` created it"))
+        return
     write_settings(path, after, new=before is None)
-    out.line(to_printable(f"{path}: written; sessions of {host} that start from now on use it"))
+    out.line(to_printable(f"{path}: written; {note}"))
+
+
+def remove_empty_folders(settings_file: str) -> None:
+    """Remove the folders of a settings file that are empty, up to the home folder or the current one."""
+    for folder in Path(settings_file).parents:
+        if folder in (Path("~"), Path()):
+            return
+        with suppress(OSError):
+            folder.expanduser().rmdir()
 
 
 def read_settings(path: Path) -> str | None:

@@ -73,4 +73,5 @@ CODEX: Final = HookHost(
     wanted_hooks,
     TOOLS,
     {"user": "~/.codex/hooks.json", "project": ".codex/hooks.json"},
+    installation_note="codex ignores the hook until you trust it: type /hooks in codex",
 )

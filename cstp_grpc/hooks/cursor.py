@@ -129,7 +129,8 @@ CURSOR: Final = HookHost(
     wanted_hooks,
     TOOLS,
     {"user": "~/.cursor/hooks.json", "project": ".cursor/hooks.json"},
-    empty_settings='{\n  "version": 1\n}\n',
+    # With the hooks first, by which a file that the hook's installation made differs from others.
+    empty_settings='{\n  "hooks": {\n  },\n  "version": 1\n}\n',
     tells_before_tool=False,
     shows_notices=False,
     project_folder_variable="CURSOR_PROJECT_DIR",

@@ -115,6 +115,8 @@ class HookHost:
     """The files with its hooks by scope, the one that is meant without a scope first."""
     empty_settings: str = "{\n}\n"
     """What such a file is that does not exist."""
+    installation_note: str | None = None
+    """What its user must do before it runs an installed hook; None if it runs in each new session."""
     tells_before_tool: bool = True
     """Whether its model can be told something before a tool is called; otherwise that comes with the tool's result."""
     hears_last_message: bool = True

@@ -67,6 +67,12 @@ def remove_hooks(text: str, is_ours: IsOurs) -> str:
     return text
 
 
+def is_made_by_install(text: str, empty: str, is_ours: IsOurs) -> bool:
+    """Return whether settings are those that `install_hooks` makes of empty ones. Raises ConfigError."""
+    groups = dict(installed_groups(parse_settings(text), is_ours))
+    return bool(groups) and install_hooks(empty, groups, is_ours) == text
+
+
 def runs_command(hook: Any, words: Sequence[str]) -> bool:
     """Return whether a hook runs `cstp` with these words first, however the command is called."""
     command = hook.get("command") if isinstance(hook, dict) else None
@@ -119,13 +125,25 @@ def find_removals(root: JsonItem, is_ours: IsOurs) -> Iterator[tuple[int, int]]:
             if found and group not in emptied:
                 yield from spans_of_items(hooks_of_group(group), found)
         if emptied and len(emptied) == len(event.items):
-            emptied_events.append(event)
+            if was_empty(event):
+                yield event.opening + 1, event.items[-1].end
+            else:
+                emptied_events.append(event)
         else:
             yield from spans_of_items(event.items, emptied)
-    if emptied_events and len(emptied_events) == len(hooks.items):
+    if emptied_events and len(emptied_events) == len(hooks.items) and was_empty(hooks):
+        yield hooks.opening + 1, hooks.items[-1].end
+    elif emptied_events and len(emptied_events) == len(hooks.items):
         yield from spans_of_items(root.items, [hooks], root.opening)
     else:
         yield from spans_of_items(hooks.items, emptied_events)
+
+
+def was_empty(container: JsonItem) -> bool:
+    """Return whether an object or array was empty before `insert_item` put the first item into it."""
+    # One that was made with its items has the same space at both ends.
+    first, last = container.items[0], container.items[-1]
+    return first.start > container.opening + 1 and last.end == container.end - 1
 
 
 def spans_of_items(
@@ -174,7 +192,7 @@ def insert_item(text: str, container: JsonItem, depth: int, value: Any, key: str
     if indent:
         before = newline + indent * depth
         written = written.replace("\n", newline + indent * depth)
-    elif container.items:
+    else:
         before = " "
     if container.items:
         place = container.items[-1].end

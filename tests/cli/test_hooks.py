@@ -236,7 +236,7 @@ def test_this_machines_own_server_is_named_by_its_agents_file(invoke: Invoke, ho
         ("copilot", "project", ".github/hooks/cstp.json"),
     ],
 )
-def test_each_scope_has_its_file(agent: str, scope: str | None, path: str, invoke: Invoke) -> None:
+def test_each_scope_has_its_file(agent: str, scope: str | None, path: str, invoke: Invoke, home: Path) -> None:
     chosen = [] if scope is None else ["--scope", scope]
     assert invoke("install", agent, "--yes", *chosen, "--agent", UNUSED).exit_code == 0
     settings = Path(path).expanduser()
@@ -246,9 +246,50 @@ def test_each_scope_has_its_file(agent: str, scope: str | None, path: str, invok
     assert command.startswith("cstp ") == (scope == "project")
     again = invoke("install", agent, "--yes", *chosen, "--agent", UNUSED)
     assert "nothing to change" in again.stdout
-    assert invoke("uninstall", agent, "--yes", *chosen).exit_code == 0
-    assert settings.read_text() == load_host(agent).empty_settings
+    assert invoke("install", agent, "--yes", *chosen, "--agent", UNUSED, "--on-failure", "deny").exit_code == 0
+    removed = invoke("uninstall", agent, "--yes", *chosen)
+    assert removed.exit_code == 0
+    assert removed.stdout.endswith(f"{settings}: removed, because `cstp install` created it\n")
+    assert not list(home.iterdir()), "no file and no folder is left"
     assert "nothing to change" in invoke("uninstall", agent, "--yes", *chosen).stdout
+
+
+@pytest.mark.parametrize("agent", HOSTS)
+@pytest.mark.parametrize(
+    "before", ["{}", '{\n  "version": 1\n}\n', '{"version": 1, "hooks": {}}\n', '{\n  "hooks": {}\n}\n']
+)
+def test_a_file_that_was_there_is_as_before(agent: str, before: str, invoke: Invoke) -> None:
+    settings = Path(load_host(agent).settings_files["user"]).expanduser()
+    if agent == "copilot" and before == load_host(agent).empty_settings:
+        # The name of the file says whose it is.
+        return
+    settings.parent.mkdir(parents=True)
+    settings.write_text(before)
+    for options in ([], ["--on-failure", "deny"]):
+        arguments = ["--scope", "user", "--yes", "--agent", UNUSED, *options]
+        assert invoke("install", agent, *arguments).exit_code == 0
+    assert invoke("uninstall", agent, "--scope", "user", "--yes").exit_code == 0
+    assert settings.read_text() == before
+
+
+def test_a_file_with_hooks_of_the_user_stays(invoke: Invoke) -> None:
+    assert invoke("install", "codex", "--yes", "--agent", UNUSED).exit_code == 0
+    settings = Path("~/.codex/hooks.json").expanduser()
+    content = json.loads(settings.read_text())
+    content["hooks"]["Stop"].append({"hooks": [{"type": "command", "command": "./done.sh"}]})
+    settings.write_text(json.dumps(content))
+    assert invoke("uninstall", "codex", "--yes").exit_code == 0
+    assert json.loads(settings.read_text()) == {"hooks": {"Stop": content["hooks"]["Stop"][1:]}}
+
+
+def test_it_is_said_when_the_hook_takes_effect(invoke: Invoke) -> None:
+    codex = invoke("install", "codex", "--yes", "--agent", UNUSED).stdout
+    assert codex.endswith("hooks.json: written; codex ignores the hook until you trust it: type /hooks in codex\n")
+    claude = invoke("install", "claude-code", "--yes", "--agent", UNUSED).stdout
+    assert claude.endswith("settings.local.json: written; sessions of claude-code that start from now on use it\n")
+    LOCAL.write_text(LOCAL.read_text().replace("{", '{"model": "opus",', 1))
+    claude = invoke("uninstall", "claude-code", "--yes").stdout
+    assert claude.endswith("written; sessions of claude-code that start from now on do not use it\n")
 
 
 def hooks_in(settings: Any) -> Iterator[Any]:

@@ -26,16 +26,13 @@ groups = st.builds(
     st.text(),
     st.lists(other_hooks, min_size=1, max_size=3),
 )
-# Containers for hooks that are empty say nothing, and one that is emptied cannot be told from them.
 # Agents without groups have hooks in their places.
-hook_settings = st.dictionaries(
-    st.sampled_from([*WANTED, "Notification"]), st.lists(groups | other_hooks, min_size=1, max_size=3), min_size=1
-)
+hook_settings = st.dictionaries(st.sampled_from([*WANTED, "Notification"]), st.lists(groups | other_hooks, max_size=3))
 settings = st.dictionaries(st.text().filter(lambda key: key != "hooks"), values, max_size=4)
 layouts = st.sampled_from([{}, {"indent": 2}, {"indent": 4}, {"indent": "\t"}, {"separators": (" ,  ", " :\t")}])
 texts = st.builds(
     lambda members, hooks, first, layout, ascii_only: json.dumps(
-        ({"hooks": hooks} | members if first else members | {"hooks": hooks}) if hooks else members,
+        members if hooks is None else {"hooks": hooks} | members if first else members | {"hooks": hooks},
         ensure_ascii=ascii_only,
         **layout,
     ),
