@@ -17,8 +17,10 @@ WITH_GO := @command -v go >/dev/null || { echo "There is no go: clients/go/gen i
 # Compiled modules are kept, whatever the environment says: hundreds of processes of the tests load the same ones.
 unexport PYTHONDONTWRITEBYTECODE
 
-# `make test COVER=yes` measures the branches that the tests enter, which takes twice as long, and fails if they are too few.
+# `make test COVER=yes` also measures the branches that some packages' own tests enter, and fails if they are too few.
+# These packages decide what agents may do, and prove it. To measure all of them would double the time of `make test`.
 COVER ?=
+MEASURED := approvals audit guardrails tokens
 .PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-deploy run-tests check check-types check-others generate docs format constraints clean preflight
 
 help: ## Show what can be made.
@@ -42,13 +44,16 @@ bench-check: $(VENV)/.installed-dev ## Measure, and fail where a figure is worse
 bench-accept: $(VENV)/.installed-dev ## Keep the figures of the newest run as the accepted ones.
 	@$(BIN)/python -m tests.bench --from newest --accept
 
-test: $(VENV)/.installed-dev ## Check and test everything; COVER=yes measures branch coverage too.
+test: $(VENV)/.installed-dev ## Check and test everything; COVER=yes also measures the coverage of some packages.
 	@$(MAKE) --no-print-directory --jobs 2 check-types run-tests
 
 # Tests wait for much of their time, and each worker collects all of them: twice as many workers as the two cores.
 # Threads of numpy wait for each other by spinning, which takes a third of the CPU of tests that compute.
+run-tests: export OPENBLAS_NUM_THREADS := 1
 run-tests: check-others $(VENV)/.compiled
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),--cov --cov-report=term:skip-covered)
+	$(if $(COVER),$(BIN)/python -m pytest -n 2 --dist worksteal $(MEASURED:%=tests/%) \
+		$(MEASURED:%=--cov=cstp_grpc.%) --cov-report=term:skip-covered)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),$(MEASURED:%=--ignore=tests/%))
 
 # Those of deploy/ run with `make test-deploy`, which has the tools that they need.
 test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and large inputs.
