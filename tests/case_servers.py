@@ -7,6 +7,7 @@ all that a server holds says `alone: true` and has a server for itself.
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from collections import Counter
@@ -49,8 +50,9 @@ class CaseRun:
     ending: str = ""
 
 
+@functools.cache
 def read_case(path: Path) -> Case:
-    """Return the case in a file."""
+    """Return the case in a file, which several modules read and none changes."""
     # The safe loader in C reads the same and takes a tenth of the time, which every process of the suite spends.
     case: Case = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
     assert case["requirement"], path

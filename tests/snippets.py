@@ -103,7 +103,8 @@ class Snippet:
 def read_snippets(document: str) -> list[Snippet]:
     """Return the fenced blocks of a document, in the order of reading."""
     found = []
-    for token in MarkdownIt().parse((ROOT / document).read_text(encoding="utf-8")):
+    # Blocks alone: most of the time would go into their text.
+    for token in MarkdownIt().disable("inline").parse((ROOT / document).read_text(encoding="utf-8")):
         if token.type == "fence" and token.map:
             language, _, rest = token.info.partition(" ")
             title = re.search(r'title="([^"]+)"', rest)
