@@ -35,6 +35,7 @@ class BucketRecord:
     """The decisions of an agent in one bucket, enough for a judgement: `is_misleading` if they were far from true."""
 
     count: int
+    mean_confidence: float
     success_rate: float
     is_misleading: bool
 
@@ -152,14 +153,18 @@ def judge_bucket(values: Sequence[tuple[float, float]]) -> BucketRecord:
     stated, rate = fmean(confidence for confidence, _ in values), fmean(value for _, value in values)
     interval = wilson_interval(rate, len(values), Z_WARNING)
     is_misleading = abs(stated - rate) >= MIN_GAP and not interval.low <= stated <= interval.high
-    return BucketRecord(len(values), rate, is_misleading)
+    return BucketRecord(len(values), stated, rate, is_misleading)
 
 
 def warning_text(bucket: BucketRecord, category: str | None, confidence: float) -> str:
-    """Return a sentence with the figures."""
+    """Return a sentence with the figures; it names the mean confidence, which is compared with the success rate."""
     interval = wilson_interval(bucket.success_rate, bucket.count)
     kind = "" if category is None else f" of the category {category}"
+    announced, stated = f"{confidence:.2g}", f"{bucket.mean_confidence:.2g}"
+    subject = f"Your confidence of {stated} has"
+    if announced != stated:
+        subject = f"Your confidences near {announced}, on average {stated}, have"
     return (
-        f"Your confidence of {confidence:.2g} has meant {bucket.success_rate:.2g} in {bucket.count} reviewed"
+        f"{subject} meant {bucket.success_rate:.2g} in {bucket.count} reviewed"
         f" decisions{kind} (95 % interval {interval.low:.2f} to {interval.high:.2f})."
     )

@@ -196,7 +196,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.Calibration.success_interval': 'The 95 % interval of the success rate (Wilson).',
     'cstp.v1.Calibration.success_rate': 'The mean of the outcomes, 0 to 1.',
     'cstp.v1.Calibration.uncertainty': 'The variance of the outcomes, which no confidence changes.',
-    'cstp.v1.CalibrationDrift': 'Whether confidences came to mean something else, by a permutation test for one change. It raises a false alarm with a probability of at most 1 %, each time that it is asked.',
+    'cstp.v1.CalibrationDrift': 'Whether confidences came to mean something else, by a simulated test for one change. It raises a false alarm with a probability of about 1 %, each time that it is asked.',
     'cstp.v1.CalibrationDrift.changed_at': 'The date of the first decision after the likeliest change; absent if nothing was detected.',
     'cstp.v1.CalibrationDrift.count': 'How many decisions were tested: the latest.',
     'cstp.v1.CalibrationDrift.detected': 'True if the p-value is at most 0.01.',

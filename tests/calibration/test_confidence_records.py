@@ -62,7 +62,15 @@ def test_an_agent_whose_confidence_has_meant_more_is_told_too() -> None:
     records = ConfidenceRecords(CountedReviews(*outcomes(0.5, 30, 0)))
     warning = find_warning(records, None, 0.55)
     assert warning is not None
-    assert warning.startswith("Your confidence of 0.55 has meant 1 in 30 reviewed decisions (")
+    assert warning.startswith("Your confidences near 0.55, on average 0.5, have meant 1 in 30 reviewed decisions (")
+
+
+def test_the_confidence_that_is_named_is_the_one_that_was_compared() -> None:
+    known = [*outcomes(0.81, 2, 1), *outcomes(0.899, 34, 13)]
+    assert find_warning(ConfidenceRecords(CountedReviews(*known)), None, 0.8) == (
+        "Your confidences near 0.8, on average 0.89, have meant 0.72 in 50 reviewed decisions"
+        " (95 % interval 0.58 to 0.83)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -373,8 +373,8 @@ Global___CalibrationGroup: _TypeAlias = CalibrationGroup  # noqa: Y015
 
 @_typing.final
 class CalibrationDrift(_message.Message):
-    """Whether confidences came to mean something else, by a permutation test for one change. It raises a false alarm with a
-    probability of at most 1 %, each time that it is asked.
+    """Whether confidences came to mean something else, by a simulated test for one change. It raises a false alarm with a
+    probability of about 1 %, each time that it is asked.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
