@@ -171,6 +171,8 @@ SQLITE_PRAGMAS = (
     "PRAGMA fullfsync = ON",
     "PRAGMA checkpoint_fullfsync = ON",
     "PRAGMA foreign_keys = ON",
+    # A group of rows would use the temporary folder of the system, which may be read-only.
+    "PRAGMA temp_store = MEMORY",
     # What the write-ahead log needed once, it does not keep for ever.
     "PRAGMA journal_size_limit = 67108864",
     # Without it REPLACE removes rows behind the back of the triggers that keep the audit trail append-only.

@@ -116,6 +116,7 @@ def open_connection(path: Path, busy_milliseconds: int = BUSY_MILLISECONDS) -> s
         f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=busy_milliseconds / 1000, isolation_level=None
     )
     connection.execute("PRAGMA fullfsync = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,6 +27,7 @@ from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE
+from tests.faults.disks import DiskFault, FailingDisk
 from tests.paging import walk
 
 BOUND = 20.0
@@ -376,3 +381,13 @@ def test_a_database_that_does_not_answer_is_told_without_its_reasons(
     with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
         SqlAuditTrail(database, writer).page(AuditFilter(), ALL)
     database.close()
+
+
+def test_a_group_of_entries_needs_no_temporary_folder(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    disk = FailingDisk(tmp_path, tmp_path / "temporary")
+    environment = {**os.environ, **disk.environment, "SQLITE_TMPDIR": str(tmp_path / "temporary")}
+    command = [sys.executable, "-m", "tests.audit.group_writer", str(tmp_path / "journal.db")]
+    with disk.failing(DiskFault.READ_ONLY):
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -55,6 +55,8 @@ def test_every_sqlite_connection_is_durable(tmp_path: Path) -> None:
             assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
             full = 2
             assert connection.execute(text("PRAGMA synchronous")).scalar_one() == full
+            in_memory = 2
+            assert connection.execute(text("PRAGMA temp_store")).scalar_one() == in_memory
     database.close()
 
 
