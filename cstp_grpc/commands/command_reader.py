@@ -138,6 +138,7 @@ class CommandReader:
         privileged, remote, directory = self.is_privileged, self.is_remote, self.directory
         self.is_privileged |= unwrapped.wrapper.is_privileged
         if unwrapped.wrapper.is_remote:
+            self._add_wrapper(words, len(unwrapped.words))
             self.is_remote, self.directory = True, ""
         try:
             if unwrapped.text is not None:
@@ -151,6 +152,23 @@ class CommandReader:
             return self.run(inner, unwrapped.assignments, stdin, effects)
         finally:
             self.is_privileged, self.is_remote, self.directory = privileged, remote, directory
+
+    def _add_wrapper(self, words: Sequence[str], inner: int) -> None:
+        """Add the program that runs a command elsewhere, whose own flags matter, such as `docker run --privileged`."""
+        program = program_name(words[0])
+        own = list(words[1 : len(words) - inner])
+        split = split_arguments(program, own)
+        self.add(
+            Command(
+                program,
+                text=" ".join(words),
+                arguments=cut_words(own),
+                flags=cut_words(split.flags),
+                operands=cut_words(split.operands),
+                names=tuple((program, *found) for found in split.names),
+            ),
+            Effects(),
+        )
 
     def _fill_xargs(self, words: Sequence[str], inner: list[str], stdin: Flow | None) -> list[str]:
         """Return the command of `xargs` with the words that it reads."""

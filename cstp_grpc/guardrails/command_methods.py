@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from cstp_grpc.commands.model import Place, Unresolved
+from cstp_grpc.commands.model import UNKNOWN, Place, Unresolved
 from cstp_grpc.guardrails.rule_errors import RuleExpressionError
 
 
@@ -36,9 +36,14 @@ COMMAND_METHODS: Final[Mapping[str, CommandMethod]] = {
     "readsSecret": CommandMethod("reads", "c.readsSecret()", is_optional=True),
     "sql": CommandMethod("sql", 'c.sql("drop table", "delete all")', is_optional=True),
     "unresolved": CommandMethod("unresolved", 'c.unresolved("downloaded")', tuple(Unresolved), is_optional=True),
+    "hasUnknownOperand": CommandMethod("operands", "c.hasUnknownOperand()", is_optional=True),
     "sendsOut": CommandMethod("sends_out", "c.sendsOut()", is_optional=True),
 }
-WITHOUT_ARGUMENTS: Final = {"readsSecret": f'reads.exists(each, each == "{Place.SECRET}")', "sendsOut": "sends_out"}
+WITHOUT_ARGUMENTS: Final = {
+    "readsSecret": f'reads.exists(each, each == "{Place.SECRET}")',
+    "sendsOut": "sends_out",
+    "hasUnknownOperand": f'operands.exists(each, each.contains("{UNKNOWN}"))',
+}
 """The methods that take no text, in the form of the engine."""
 
 
