@@ -33,6 +33,17 @@ class Stakes(StrEnum):
     CRITICAL = "critical"
 
 
+class RulePreset(StrEnum):
+    """The packaged rules of a server without rulebooks of its own."""
+
+    STANDARD = "standard"
+    """The default rulebook, words of danger, and the packs that read commands."""
+    STRICT = "strict"
+    """Commands that cannot be read before they run are blocked, too."""
+    PARANOID = "paranoid"
+    """Destructive actions inside the project need approval, too."""
+
+
 class Shell(StrEnum):
     """The language of a command text."""
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from cstp_grpc import config
 from cstp_grpc.config.settings import ProjectSettings
+from cstp_grpc.guardrails.rulebook import default_rulebook_path
 from tests.harness import TOKENS, Outcome, settings
 
 CASES = Path(__file__).parent / "cases"
@@ -27,8 +28,9 @@ def settings_of(case: Mapping[str, Any], data_dir: Path) -> config.Settings:
     """Return the settings of a case without those of its project."""
     overrides = case.get("settings", {})
     rulebook = case.get("rulebook", "default")
-    if rulebook != "default":
-        guardrails = {"config_path": str(CASES / "rulebooks" / rulebook)}
+    if "config_path" not in overrides.get("cstp", {}).get("guardrails", {}):
+        path = default_rulebook_path() if rulebook == "default" else CASES / "rulebooks" / rulebook
+        guardrails = {**overrides.get("cstp", {}).get("guardrails", {}), "config_path": str(path)}
         overrides = config.deep_merge(overrides, {"cstp": {**overrides.get("cstp", {}), "guardrails": guardrails}})
     return settings(data_dir, **overrides)
 

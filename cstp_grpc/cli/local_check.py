@@ -56,6 +56,7 @@ def judge_locally(
     agent: str,
     description: str,
     context: Mapping[str, Json],
+    ran: Mapping[str, Any],
     *,
     category: str | None,
     stakes: str | None,
@@ -64,8 +65,9 @@ def judge_locally(
 ) -> cstp_pb2.CheckGuardrailsResponse:
     """Return the verdict on an action as a server would answer it, but by no agent and without a record.
 
-    Raises InvalidArgument and click.ClickException.
+    `ran` is the command with its shell and folder. Raises InvalidArgument and click.ClickException.
     """
+    from cstp_grpc.commands.model import Invocation
     from cstp_grpc.guardrails.local_rulebook import WARN_OF_UNKNOWN, Rulebook
     from cstp_grpc.guardrails.messages import check_message
     from cstp_grpc.guardrails.model import Action, CheckResult
@@ -79,6 +81,7 @@ def judge_locally(
         project=project,
         agent=agent,
         permissions=rules.permissions,
+        invocation=Invocation.from_json({name: value for name, value in ran.items() if value}),
     )
     verdict = Rulebook(open_rules(rules.path), WARN_OF_UNKNOWN).check(action)
     return check_message(CheckResult(verdict, datetime.now(UTC)), agent="", check_id="")

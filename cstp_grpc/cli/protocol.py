@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import closing, suppress
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import click
 
@@ -31,7 +33,7 @@ from cstp_grpc.cli.command_decorators import (
 )
 from cstp_grpc.cli.local_check import RulesChoice, judge_locally, rules_options
 from cstp_grpc.cli.output import Output, ReconnectNotices
-from cstp_grpc.enums import Outcome, Stakes, Visibility
+from cstp_grpc.enums import Outcome, Shell, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.lazy_imports import LazyModule
 from cstp_grpc.version import VERSION
@@ -116,10 +118,18 @@ class JudgedOptions(TypedDict):
     project: str | None
 
 
+MAX_DESCRIPTION_CHARACTERS: Final = 8000
+"""Maximum length of a description, as the contract has it."""
+
+
 @click.command()
-@click.argument("description")
+@click.argument("description", required=False)
 @judged_options
 @inputs_options("--context")
+@click.option("--command", metavar="TEXT", help="The shell command that is about to run.")
+@click.option(
+    "--shell", type=click.Choice([word.value for word in Shell]), help="Language of the command. [default: bash]"
+)
 @click.option("--project", metavar="NAME", help="The project that it is about, for guardrails of some projects only.")
 @click.option("--wait", is_flag=True, help="If an approval is missing, wait until people have decided on it.")
 @federated_options
@@ -128,8 +138,10 @@ class JudgedOptions(TypedDict):
 @json_option
 @config_option
 def check_command(
-    description: str,
+    description: str | None,
     inputs: dict[str, Json],
+    command: str | None,
+    shell: str | None,
     wait: bool,
     scope: str | None,
     asked: tuple[str, ...],
@@ -147,6 +159,7 @@ def check_command(
 
     \b
     Examples:
+      cstp check --command "rm -rf /"
       cstp check "deploy the auth service" --stakes high --confidence 0.9 \\
           --context affectsProduction=true --context codeReviewCompleted=true
       cstp check "drop the old table" --context-json '{"affectsProduction": true}' && ./drop.sh
@@ -156,16 +169,26 @@ def check_command(
       cstp check "drop the old table" --rules guardrails/
     """
     out = Output(json_wanted=current_state().json_wanted)
+    if not (description or command):
+        raise click.UsageError("Say what is about to be done: a DESCRIPTION, --command, or both.")
+    if shell and not command:
+        raise click.UsageError("--shell is the language of --command, which is missing.")
+    described = description or (command or "")[:MAX_DESCRIPTION_CHARACTERS]
+    # The folder of this process, in which the command would run.
+    ran: dict[str, Any] = {"command": command, "shell": shell, "directory": str(Path.cwd())} if command else {}
     if rules is None:
         with connected_client(choice, timeout) as client:
-            answer = client.check_guardrails(description, context=inputs, scope=scope, agents=asked, **judged)
+            ask = partial(
+                client.check_guardrails, described, context=inputs, scope=scope, agents=asked, **judged, **ran
+            )
+            answer = ask()
             if wait and answer.approval_required and answer.HasField("approval"):
                 wait_for_decision(client, out, answer.approval.id)
-                answer = client.check_guardrails(description, context=inputs, scope=scope, agents=asked, **judged)
+                answer = ask()
     else:
         if timeout or scope or asked or wait or choice.is_made:
             raise click.UsageError("--rules asks no server; options that choose one have no meaning.")
-        answer = judge_locally(rules, choice.identity or "", description, inputs, **judged)
+        answer = judge_locally(rules, choice.identity or "", described, inputs, ran, **judged)
     out.answer(answer, lambda console: decision_output.print_check_answer(console, answer))
     exit_by_verdict(answer)
 

@@ -18,11 +18,12 @@ RULES_PATH = click.Path(path_type=Path, exists=True)
 
 def locate_rules(path: Path | None) -> Path:
     """Return the path, or else that of the configured or default rules. Raises ConfigError."""
-    from cstp_grpc.guardrails.rulebook_files import default_rulebook_path
+    from cstp_grpc.guardrails.rulebook_files import packaged_rulebook_path
 
     if path is not None:
         return path
-    return current_state().settings().cstp.guardrails.config_path or default_rulebook_path()
+    guardrails = current_state().settings().cstp.guardrails
+    return guardrails.config_path or packaged_rulebook_path(guardrails.preset)
 
 
 def open_rules(path: Path | None) -> RuleSet:
@@ -30,6 +31,7 @@ def open_rules(path: Path | None) -> RuleSet:
     from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
 
     try:
-        return load_rule_set(locate_rules(path))
+        disabled = () if path is not None else current_state().settings().cstp.guardrails.disabled_packs
+        return load_rule_set(locate_rules(path), disabled=disabled)
     except RulebookError as error:
         raise click.ClickException(str(error)) from error

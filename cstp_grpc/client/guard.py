@@ -116,6 +116,16 @@ class GuardOptions(TypedDict, total=False):
     """The project that contains `paths`."""
     paths: Sequence[str]
     """The files and folders that the action touches."""
+    command: str
+    """The command that the action runs."""
+    shell: str
+    """The language of the command: bash or powershell."""
+    directory: str
+    """The absolute folder in which it runs."""
+    reads: Sequence[str]
+    """The files that the action reads."""
+    writes: Sequence[str]
+    """The files that the action writes."""
     agent: types_pb2.AgentInfo | Fields
     """The agent's claimed identity."""
     scope: str

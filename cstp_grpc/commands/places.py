@@ -141,11 +141,15 @@ def locate_path(resolved: str, project: str) -> set[str]:
         return set()
     if DEVICES.match(resolved):
         return {Place.DEVICE}
-    if folder.startswith(TEMPORARY_FOLDERS) and is_below(folder, TEMPORARY_FOLDERS):
+    # First, since a project may be in a temporary folder. One in the root or in a home folder is none.
+    if (
+        project
+        and is_below(folder, (project,))
+        and not locate_path(project, "") & {Place.ROOT, Place.SYSTEM, Place.HOME}
+    ):
+        return locate_in_project(posixpath.relpath(folder, project))
+    if is_below(folder, TEMPORARY_FOLDERS):
         return {Place.TEMPORARY}
-    if project and is_below(folder, (project,)):
-        inner = posixpath.relpath(folder, project)
-        return locate_in_project(inner)
     if folder == "/":
         return {Place.ROOT}
     if folder.startswith("/"):

@@ -24,7 +24,7 @@ from cstp_grpc.config.listeners import (
 from cstp_grpc.config.other_agents import FederationSettings, LiaisonSettings
 from cstp_grpc.config.settings_section import URL, SettingsSection, SqliteFile, add_setting_descriptions
 from cstp_grpc.config.yaml_file import DEFAULT_DATA_DIR
-from cstp_grpc.enums import JudgedContent, NodeRule, Reaction, RuleSeverity
+from cstp_grpc.enums import JudgedContent, NodeRule, Reaction, RulePreset, RuleSeverity
 from cstp_grpc.errors import ConfigError
 
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -89,8 +89,14 @@ class GuardrailSettings(SettingsSection):
     """The rule set."""
 
     config_path: Path | None = None
-    """A rulebook, or a folder of them; when absent, the default rulebook that comes with the package. That one is meant
-    by `guardrails/default.yaml` too, if there is no folder `guardrails` beside the configuration file."""
+    """A rulebook, or a folder of them, in the place of the packaged rules. [default: those of `preset`] The packaged
+    default rulebook is meant by `guardrails/default.yaml`, if there is no folder `guardrails` beside the configuration
+    file."""
+    preset: RulePreset = RulePreset.STANDARD
+    """The packaged rules, if there is no `config_path`: `standard`; `strict`, which blocks commands that cannot be read
+    before they run; `paranoid`, which also asks about destructive actions inside the project."""
+    disabled_packs: list[str] = []
+    """Packaged rulebooks that are left out, such as `safety-messaging`."""
     undeclared: Reaction = Reaction.ALLOW
     """What happens to an action whose context has keys that no rule knows, or whose undeclared category resembles a
     declared one: `allow` only lists them in `ignoredContext`, `warn` and `block` add the violation `undeclared-input`.

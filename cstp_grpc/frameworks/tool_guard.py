@@ -207,6 +207,7 @@ class ToolGuard:
         """Return the options of the check or the announcement of a call."""
         inputs = {} if self._inputs is None else self._inputs(call)
         options = GuardOptions(metadata={**inputs, **question.inputs})
+        options |= cast(GuardOptions, question.invocation)
         confidence = self._confidence(call) if callable(self._confidence) else self._confidence
         if confidence is not None:
             options["confidence"] = confidence
@@ -235,6 +236,11 @@ class CheckedAction:
             confidence=options.get("confidence"),
             context=cast(Mapping[str, Json], options.get("metadata")),
             project=options.get("project"),
+            command=options.get("command"),
+            shell=options.get("shell"),
+            directory=options.get("directory"),
+            reads=options.get("reads", ()),
+            writes=options.get("writes", ()),
         )
 
     async def __aenter__(self) -> None:

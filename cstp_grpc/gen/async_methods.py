@@ -338,6 +338,11 @@ class AsyncCstp:
         agents: Sequence[str] = (),
         min_journal_revision: str | None = None,
         visibility: str | None = None,
+        command: str | None = None,
+        shell: str | None = None,
+        directory: str | None = None,
+        reads: Sequence[str] = (),
+        writes: Sequence[str] = (),
         timeout: float | None = None,
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of
@@ -377,6 +382,13 @@ class AsyncCstp:
                 When absent, as the server is configured for the agent, private by default. Shared and private
                 announcements are different contents, so that one that is announced again as private is no longer told.
                 Peers do not get it. One of private, shared.
+            command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
+                structure.
+            shell: The language of the command. [default: bash] One of bash, powershell.
+            directory: The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as
+                the project.
+            reads: The files that a tool is about to read, absolute or relative to the directory; at most 100.
+            writes: The files that a tool is about to write, likewise.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.announce_intent(
@@ -394,6 +406,11 @@ class AsyncCstp:
             agents=agents,
             min_journal_revision=min_journal_revision,
             visibility=visibility,
+            command=command,
+            shell=shell,
+            directory=directory,
+            reads=reads,
+            writes=writes,
         )
         return await self._caller.make(call, timeout=timeout)
 
@@ -1297,6 +1314,11 @@ class AsyncCstp:
         agents: Sequence[str] = (),
         min_journal_revision: str | None = None,
         visibility: str | None = None,
+        command: str | None = None,
+        shell: str | None = None,
+        directory: str | None = None,
+        reads: Sequence[str] = (),
+        writes: Sequence[str] = (),
         decision: journal_pb2.DecisionContent | Fields | None = None,
         links: journal_pb2.Links | Fields | None = None,
         timeout: float | None = None,
@@ -1340,6 +1362,13 @@ class AsyncCstp:
                 When absent, as the server is configured for the agent, private by default. Shared and private
                 announcements are different contents, so that one that is announced again as private is no longer told.
                 Peers do not get it. One of private, shared.
+            command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
+                structure.
+            shell: The language of the command. [default: bash] One of bash, powershell.
+            directory: The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as
+                the project.
+            reads: The files that a tool is about to read, absolute or relative to the directory; at most 100.
+            writes: The files that a tool is about to write, likewise.
             decision: The decision to record. What it leaves out of context, category, stakes, confidence and project is
                 that of the announcement. When absent, the intent is the title, and where that is too long the beginning
                 of the context too; a server that stores no contents of intents requires it.
@@ -1361,6 +1390,11 @@ class AsyncCstp:
             agents=agents,
             min_journal_revision=min_journal_revision,
             visibility=visibility,
+            command=command,
+            shell=shell,
+            directory=directory,
+            reads=reads,
+            writes=writes,
             decision=decision,
             links=links,
         )

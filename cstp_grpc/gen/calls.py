@@ -205,6 +205,11 @@ def announce_intent(
     agents: Sequence[str] = (),
     min_journal_revision: str | None = None,
     visibility: str | None = None,
+    command: str | None = None,
+    shell: str | None = None,
+    directory: str | None = None,
+    reads: Sequence[str] = (),
+    writes: Sequence[str] = (),
 ) -> UnaryCall[cstp_pb2.AnnounceIntentResponse]:
     """Describe announceIntent of cstp.v1.CstpService."""
     return UnaryCall(
@@ -224,6 +229,11 @@ def announce_intent(
             "agents": agents,
             "min_journal_revision": min_journal_revision,
             "visibility": visibility,
+            "command": command,
+            "shell": shell,
+            "directory": directory,
+            "reads": reads,
+            "writes": writes,
         },
     )
 
@@ -749,6 +759,11 @@ def pre_action(
     agents: Sequence[str] = (),
     min_journal_revision: str | None = None,
     visibility: str | None = None,
+    command: str | None = None,
+    shell: str | None = None,
+    directory: str | None = None,
+    reads: Sequence[str] = (),
+    writes: Sequence[str] = (),
     decision: journal_pb2.DecisionContent | Fields | None = None,
     links: journal_pb2.Links | Fields | None = None,
 ) -> UnaryCall[pre_actions_pb2.PreActionResponse]:
@@ -771,6 +786,11 @@ def pre_action(
                 "agents": agents,
                 "min_journal_revision": min_journal_revision,
                 "visibility": visibility,
+                "command": command,
+                "shell": shell,
+                "directory": directory,
+                "reads": reads,
+                "writes": writes,
             },
             "decision": decision,
             "links": links,

@@ -196,8 +196,10 @@ def read_now(action: Action) -> object:
 
 
 def read_words(action: Action) -> object:
-    """Return the words of the description and of the announced context. Raises InputValueError."""
-    return normalize_words(to_string(f"{action.description} {action.announced_context}"))
+    """Return the words of the description, the announced context and the command. Raises InputValueError."""
+    # Hooks describe a command by itself, cut to the length of a description.
+    command = "" if action.command in (None, action.description) else action.command
+    return normalize_words(to_string(f"{action.description} {action.announced_context} {command}"))
 
 
 def read_category(action: Action) -> object:

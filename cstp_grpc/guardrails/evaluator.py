@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from cstp_grpc.commands.model import NO_INVOCATION
 from cstp_grpc.enums import Enforcement, Reaction, Severity
 from cstp_grpc.guardrails.cel_cost import measure_size, measure_sizes
 from cstp_grpc.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError
-from cstp_grpc.guardrails.cel_variables import INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression
+from cstp_grpc.guardrails.cel_variables import COMMANDS_VARIABLE, INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression
 from cstp_grpc.guardrails.evaluation_plan import (
     CODE_READERS,
     CONTEXT_PREFIX,
@@ -207,6 +208,7 @@ class GuardrailEvaluator:
             input_names_of([guardrail.when for _, guardrail in group.guardrails]) - server_keys for group in groups
         ]
         read = {name for guardrail in guardrails for each in guardrail.expressions for name in each.values}
+        self._reads_commands = COMMANDS_VARIABLE in read
         self.reads_intents = INTENTS_VARIABLE in read
         """Whether any guardrail reads the related intents of other agents."""
         self.reads_time = NOW_VARIABLE in read or self._selector.expires
@@ -248,7 +250,7 @@ class GuardrailEvaluator:
         # category, does not matter: nobody shall become known by naming one of which no guardrail speaks.
         concerning = self._selector.select_for_agent(action.agent, period)
         reporter = self._reporters.get(concerning) or self._make_reporter(concerning)
-        is_informed = reporter.is_informed(action.context)
+        is_informed = self._informs_by_command(action) or reporter.is_informed(action.context)
         if action.is_stated_by_server:
             ignored, is_informed = (), True
         # Verdicts are immutable, and nothing matches in almost all checks.
@@ -287,6 +289,10 @@ class GuardrailEvaluator:
     def find_given_key(self, action: Action, name: str) -> str | None:
         """Return the key by which an action gives an input, perhaps in another spelling, or None if it does not."""
         return self._names.find_given_key(action.context, name)
+
+    def _informs_by_command(self, action: Action) -> bool:
+        """Return whether an action states a command that any guardrail reads."""
+        return self._reads_commands and action.invocation is not NO_INVOCATION
 
     def _resolve(self, action: Action) -> tuple[Action, int, tuple[IgnoredInput, ...]]:
         """Return an action with declared names for other spellings, its size, and the keys that no guardrail knows.

@@ -25,7 +25,7 @@ from cstp_grpc.guardrails.model import (
     Verdict,
 )
 from cstp_grpc.guardrails.rulebook import load_rule_set
-from cstp_grpc.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.guardrails.rulebook_files import packaged_rulebook_path
 
 WARN_OF_UNKNOWN: Final = UnknownInputPolicy(unknown_action=Reaction.WARN)
 """What a server does without settings."""
@@ -75,12 +75,12 @@ class Rulebook:
 
     @classmethod
     def load(cls, path: str | Path | None = None, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> Rulebook:
-        """Load the rulebook or folder at a path, or else the default rulebook, with what they extend.
+        """Load the rulebook or folder at a path, or else the standard rules, with what they extend.
 
         `policy` says what happens to keys that no guardrail knows, and to actions that state none of the inputs. Raises
         RulebookError with every problem in the files.
         """
-        return cls(load_rule_set(default_rulebook_path() if path is None else Path(path)), policy)
+        return cls(load_rule_set(packaged_rulebook_path("standard") if path is None else Path(path)), policy)
 
     @property
     def version(self) -> str:

@@ -49,7 +49,7 @@ def parse_action(message: cstp_pb2.Action, caller: Caller) -> Action:
     )
 
 
-def parse_invocation_fields(message: cstp_pb2.Action) -> Invocation:
+def parse_invocation_fields(message: cstp_pb2.Action | cstp_pb2.AnnounceIntentRequest) -> Invocation:
     """Parse the command of an action and the files that its tool accesses."""
     # Most actions have none.
     if not (message.command or message.reads or message.writes):

@@ -41,7 +41,7 @@ def open_rules(
     """
     guardrails = settings.cstp.guardrails
     policy = UnknownInputPolicy(guardrails.undeclared, guardrails.unknown_action)
-    loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock)
+    loader = RuleLoader(rulebook_path(settings), policy, server_keys, clock, guardrails.disabled_packs)
     copy = None if deployment.rulebook_copy is None else RulebookCopy(deployment.rulebook_copy)
     rules = RulesInForce(load_first_rules(loader, copy))
     if copy is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from cstp_grpc.guardrails.rulebook_extension import (
 from cstp_grpc.guardrails.rulebook_files import (
     RulebookFile,
     default_rulebook_path,
+    packaged_rulebook_path,
 )
 from cstp_grpc.guardrails.rulebook_parsing import (
     InheritedParts,
@@ -53,19 +54,25 @@ class RulebookError(Exception):
 
 
 def load_rule_set(
-    path: Path, files: Sequence[RulebookFile] | None = None, unreadable: Sequence[RulebookProblem] = ()
+    path: Path,
+    files: Sequence[RulebookFile] | None = None,
+    unreadable: Sequence[RulebookProblem] = (),
+    disabled: Collection[str] = (),
 ) -> RuleSet:
     """Load a rulebook, or every *.yaml and *.yml in a folder in name order, with what they extend; all or none.
 
     Hidden files and subfolders are skipped, and a rulebook of the folder that others extend is loaded with them. If
     `files` is given, it is used instead of reading the folder, and `unreadable` are the problems with the others.
-    Raises RulebookError.
+    `disabled` are packaged rulebooks by name, which are not loaded although others extend them. Raises RulebookError.
     """
     if files is None:
         files, unreadable = read_rulebooks(path, accepts_pipe=True)
     if not files and not unreadable:
         raise RulebookError([RulebookProblem(str(path), 1, "rulebook", "the folder holds no *.yaml or *.yml")])
-    return RuleSet(tuple(RulebookLoader(path, files, unreadable).load()))
+    for name in disabled:
+        if not packaged_rulebook_path(name).exists():
+            unreadable = [*unreadable, RulebookProblem(str(path), 1, "disabled_packs", f"there is no pack {name}")]
+    return RuleSet(tuple(RulebookLoader(path, files, unreadable, disabled).load()))
 
 
 def read_rulebooks(
@@ -100,7 +107,14 @@ class LoadedRulebook:
 class RulebookLoader:
     """Loads rulebooks, each after those that it extends, and each once; `problems` are known beforehand."""
 
-    def __init__(self, path: Path, files: Sequence[RulebookFile], problems: Sequence[RulebookProblem]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        files: Sequence[RulebookFile],
+        problems: Sequence[RulebookProblem],
+        disabled: Collection[str] = (),
+    ) -> None:
+        self._disabled = {packaged_rulebook_path(name) for name in disabled}
         self._root = rulebook_root(path)
         self._files = {normalize_path(file.path): file for file in files}
         # A folder's own files, or the only one; others are there because they are extended.
@@ -182,7 +196,8 @@ class RulebookLoader:
         def report(line: int, where: str, reason: str) -> None:
             self._problems.append(RulebookProblem(str(file), line, where, reason))
 
-        return read_extensions(document, file, self._root, report)
+        found = read_extensions(document, file, self._root, report)
+        return [each for each in found if each.path not in self._disabled]
 
 
 def is_same_json(one: object, other: object) -> bool:

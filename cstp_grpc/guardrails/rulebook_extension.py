@@ -16,8 +16,8 @@ from cstp_grpc.guardrails.inputs import CONVERTERS, InputType, InputValueError, 
 from cstp_grpc.guardrails.rulebook_files import (
     RULEBOOK_SUFFIXES,
     RulebookFile,
-    default_rulebook_path,
     list_rulebook_files,
+    packaged_rulebook_path,
     read_rulebook_file,
 )
 from cstp_grpc.guardrails.rulebook_format import EXTENSION, INPUT_NAME_PATTERN, PARAMETER, PARAMETER_TYPES
@@ -66,7 +66,7 @@ def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportPr
 def locate_rulebook(name: str, file: Path, root: Path) -> Path | str:
     """Return the path of the rulebook that a file names, or why it is none."""
     if PACKAGED_NAME.fullmatch(name):
-        path = default_rulebook_path().with_name(f"{name}.yaml")
+        path = packaged_rulebook_path(name)
         return path if path.exists() else f"there is no packaged rulebook {name}; a file ends in .yaml or .yml"
     path = Path(os.path.normpath(file.parent / name))
     if path.suffix.lower() not in RULEBOOK_SUFFIXES or path.name.startswith("."):

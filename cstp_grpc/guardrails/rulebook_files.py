@@ -27,10 +27,16 @@ class RulebookFile:
     content: bytes
 
 
+def packaged_rulebook_path(name: str) -> Path:
+    """Return the path of a rulebook shipped with the package, in an installation or a checkout."""
+    installed = Path(__file__).with_name("packaged")
+    folder = installed if installed.exists() else Path(__file__).parents[2] / "guardrails"
+    return folder / f"{name}.yaml"
+
+
 def default_rulebook_path() -> Path:
-    """Return the path of the rulebook shipped with the package, in an installation or a checkout."""
-    installed = Path(__file__).with_name("default.yaml")
-    return installed if installed.exists() else Path(__file__).parents[2] / "guardrails" / "default.yaml"
+    """Return the path of the packaged default rulebook."""
+    return packaged_rulebook_path("default")
 
 
 def list_rulebook_files(path: Path) -> list[Path]:

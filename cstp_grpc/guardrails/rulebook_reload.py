@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -38,7 +38,10 @@ FileStamp: TypeAlias = tuple[int, int, int, int, int] | None
 
 
 class RuleLoader:
-    """Loads the rules of a server; `server_keys` are keys of contexts that the server itself reads."""
+    """Loads the rules of a server; `server_keys` are keys of contexts that the server itself reads.
+
+    `disabled` are packaged rulebooks by name, which are left out.
+    """
 
     def __init__(
         self,
@@ -46,15 +49,17 @@ class RuleLoader:
         policy: UnknownInputPolicy,
         server_keys: frozenset[str],
         clock: Callable[[], datetime],
+        disabled: Collection[str] = (),
     ) -> None:
         self.path = path
+        self._disabled = disabled
         self.clock = clock
         self._policy = policy
         self._server_keys = server_keys
 
     def load(self, files: Sequence[RulebookFile], unreadable: Sequence[RulebookProblem] = ()) -> LoadedRules:
         """Load the rules in these files; `unreadable` are the problems with others. Raises RulebookError."""
-        rule_set = load_rule_set(self.path, files, unreadable)
+        rule_set = load_rule_set(self.path, files, unreadable, self._disabled)
         now = self.clock()
         for expired in find_expired_guardrails(rule_set.guardrails, now):
             logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)

@@ -17,7 +17,7 @@ from cstp_grpc.guardrails.explanation import GuardrailExplainer, GuardrailExplan
 from cstp_grpc.guardrails.model import Action, CheckResult, Guardrail, InputDeclaration, ParsedRulebook, RuleSet
 from cstp_grpc.guardrails.rule_compilation import input_names_of
 from cstp_grpc.guardrails.rulebook_extension import rulebook_root
-from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook_path
+from cstp_grpc.guardrails.rulebook_files import RulebookFile, packaged_rulebook_path
 from cstp_grpc.guardrails.rulebook_parsing import RulebookProblem
 from cstp_grpc.storage.pagination import (
     MAX_BYTES,
@@ -251,7 +251,7 @@ def to_relative_problem(problem: RulebookProblem, path: Path) -> RulebookProblem
     file, reason = problem.file, problem.reason
     # A problem with the folder as a whole has its name.
     file = path.name if file == str(path) else file
-    for folder in (rulebook_root(path), default_rulebook_path().parent):
+    for folder in (rulebook_root(path), packaged_rulebook_path("default").parent):
         # Reasons name other files, too.
         prefix = f"{folder}{os.sep}"
         file, reason = file.removeprefix(prefix), reason.replace(prefix, "")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cstp_grpc.hooks.claude_format import agent_timeout, read_payload, write_nested_answer
 from cstp_grpc.hooks.model import HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, SHELL_INPUTS, own_mcp_rules
+from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
 
 MOMENTS: Final[Mapping[str, HookMoment]] = {
     "SessionStart": HookMoment.SESSION_STARTED,
@@ -24,8 +24,10 @@ MOMENTS: Final[Mapping[str, HookMoment]] = {
 
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "Bash", "ask": CHECK, "description": "{command}", "inputs": SHELL_INPUTS},
-        {"tool": "PowerShell", "ask": CHECK, "description": "{command}"},
+        {"tool": "Bash", "ask": CHECK, "description": "{command}", "command": "command"},
+        {"tool": "PowerShell", "ask": CHECK, "description": "{command}", "command": "command", "shell": "powershell"},
+        {"tool": "Read", "ask": CHECK, "description": "Read {file_path}", "reads": ["file_path"]},
+        {"tool": "Grep", "ask": CHECK, "description": "Search {path} for {pattern}", "reads": ["path", "glob"]},
         {"tool": "Edit", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": ["file_path"]},
         {"tool": "MultiEdit", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": ["file_path"]},
         {"tool": "Write", "ask": ANNOUNCE, "description": "Write {file_path}", "paths": ["file_path"]},
@@ -36,7 +38,7 @@ TOOLS: Final[Mapping[str, Any]] = {
         {"tool": "mcp__*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
     ]
 }
-CHECKED_TOOLS: Final = "^(Bash|PowerShell|Edit|MultiEdit|Write|NotebookEdit|mcp__.*)$"
+CHECKED_TOOLS: Final = "^(Bash|PowerShell|Read|Grep|Edit|MultiEdit|Write|NotebookEdit|mcp__.*)$"
 """The tools of the table. Anchored: Claude Code searches names for it, and TodoWrite contains Write."""
 ANNOUNCED_TOOLS: Final = "Edit|MultiEdit|Write|NotebookEdit"
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cstp_grpc.hooks.apply_patch import find_patched_files
 from cstp_grpc.hooks.claude_format import BLOCKING_EXIT, agent_timeout, read_payload, read_text, write_nested_answer
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, SHELL_INPUTS, own_mcp_rules
+from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
 
 MOMENTS: Final[Mapping[str, HookMoment]] = {
     "SessionStart": HookMoment.SESSION_STARTED,
@@ -27,7 +27,7 @@ PATCH_TOOL: Final = "apply_patch"
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
         # Commands of whichever shell tool are told as those of Bash.
-        {"tool": "Bash", "ask": CHECK, "description": "{command}", "inputs": SHELL_INPUTS},
+        {"tool": "Bash", "ask": CHECK, "description": "{command}", "command": "command"},
         {"tool": PATCH_TOOL, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]},
         *own_mcp_rules("mcp__cstp__{}"),
         {"tool": "mcp__*", "ask": CHECK, "description": "Call {tool} with {arguments}"},

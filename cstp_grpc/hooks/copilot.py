@@ -22,7 +22,7 @@ from cstp_grpc.hooks.claude_format import (
     write_nested_answer,
 )
 from cstp_grpc.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, NOTHING, SHELL_INPUTS, own_mcp_rules
+from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, NOTHING, own_mcp_rules
 
 MOMENTS: Final[Mapping[str, HookMoment]] = {
     "SessionStart": HookMoment.SESSION_STARTED,
@@ -33,7 +33,7 @@ MOMENTS: Final[Mapping[str, HookMoment]] = {
 }
 """The end of a turn is left out: its payload does not have what the agent said."""
 
-SHELLS: Final = ("Bash", "bash", "powershell", "run_in_terminal", "runTerminalCommand")
+SHELLS: Final = ("Bash", "bash", "run_in_terminal", "runTerminalCommand")
 EDITORS: Final = (
     "Edit",
     "Write",
@@ -50,26 +50,21 @@ EDITORS: Final = (
     "createFile",
     "editFiles",
 )
+FILE_READERS: Final = ("Read", "Grep", "view", "grep", "rg", "read_file", "grep_search")
+"""Tools that show the contents of files."""
 READERS: Final = (
-    "Read",
-    "Grep",
     "Glob",
     "TodoWrite",
     "AskUserQuestion",
-    "view",
-    "grep",
-    "rg",
     "glob",
     "ask_user",
     "update_todo",
     "read_bash",
     "read_powershell",
     "report_intent",
-    "read_file",
     "view_image",
     "list_dir",
     "file_search",
-    "grep_search",
     "semantic_search",
     "test_search",
     "search_workspace_symbols",
@@ -95,7 +90,9 @@ DELEGATES: Final = ("Agent", "Task", "task", "runSubagent", "search_subagent", "
 """Tools that start other agents, whose own calls are judged."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        *({"tool": tool, "ask": CHECK, "description": "{command}", "inputs": SHELL_INPUTS} for tool in SHELLS),
+        *({"tool": tool, "ask": CHECK, "description": "{command}", "command": "command"} for tool in SHELLS),
+        {"tool": "powershell", "ask": CHECK, "description": "{command}", "command": "command", "shell": "powershell"},
+        *({"tool": tool, "ask": CHECK, "description": "Read {files}", "reads": ["files"]} for tool in FILE_READERS),
         *({"tool": tool, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]} for tool in EDITORS),
         *({"tool": tool, "ask": NOTHING} for tool in (*READERS, *DELEGATES)),
         *own_mcp_rules("cstp-{}"),
@@ -120,7 +117,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
     if not event.tool:
         return event
     call = event.call_id or derive_call_id(read_text(payload, "session_id"), event.tool, event.arguments)
-    if event.tool not in EDITORS:
+    if event.tool not in (*EDITORS, *FILE_READERS):
         return replace(event, call_id=call)
     folder = read_text(payload, "cwd") or "/"
     files = dict.fromkeys(str(Path(folder, path)) for path in find_edited_files(event.arguments, folder))

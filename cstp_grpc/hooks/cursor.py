@@ -16,7 +16,7 @@ from typing import Any, Final
 from cstp_grpc.hooks.claude_format import PERMISSIONS, agent_timeout, read_arguments, read_event_name, read_text
 from cstp_grpc.hooks.mcp_servers import FOREIGN_NOTE, OWN_NAME, is_own_server
 from cstp_grpc.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, SHELL_INPUTS, own_mcp_rules
+from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
 
 SHELL_EVENT: Final = "beforeShellExecution"
 MCP_EVENT: Final = "beforeMCPExecution"
@@ -35,7 +35,9 @@ TOLD_MOMENTS: Final = frozenset({HookMoment.SESSION_STARTED, HookMoment.AFTER_TO
 
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "Shell", "ask": CHECK, "description": "{command}", "inputs": SHELL_INPUTS},
+        {"tool": "Shell", "ask": CHECK, "description": "{command}", "command": "command"},
+        {"tool": "Read", "ask": CHECK, "description": "Read {files}", "reads": ["files"]},
+        {"tool": "Grep", "ask": CHECK, "description": "Search {files} for {pattern}", "reads": ["files"]},
         {"tool": "Write", "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]},
         {"tool": "Delete", "ask": ANNOUNCE, "description": "Delete {files}", "paths": ["files"]},
         *own_mcp_rules(f"MCP:{OWN_NAME}:{{}}"),

@@ -12,8 +12,8 @@ from cstp_grpc.hooks import hook_texts
 from cstp_grpc.hooks.learning_blocks import StatedLearning, read_learnings
 from cstp_grpc.hooks.long_calls import (
     MAX_CALL_CHARACTERS,
+    MAX_COMMAND_CHARACTERS,
     MAX_DESCRIPTION_CHARACTERS,
-    omit_written_text,
     split_description,
 )
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
@@ -131,9 +131,12 @@ def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
     question = settings.rules.question_about(event.tool, event.arguments, event.folder)
     if question.ask == NOTHING:
         return HookAnswer()
-    is_command = question.description == str(event.arguments.get("command", "")).strip()
-    if len(question.description) > MAX_DESCRIPTION_CHARACTERS and is_command:
-        question = replace(question, description=omit_written_text(question.description))
+    if len(question.invocation.get("command", "")) > MAX_COMMAND_CHARACTERS:
+        why = f"the command has more than {MAX_COMMAND_CHARACTERS} characters; put its data into a file"
+        return answer_failure(event.moment, why, FailurePolicy.DENY)
+    if "command" in question.invocation:
+        # Cut: guardrails read the command itself.
+        question = replace(question, description=question.description[:MAX_DESCRIPTION_CHARACTERS])
     # Not cut: what the guardrails do not read, they cannot forbid.
     if len(question.description) > MAX_DESCRIPTION_CHARACTERS:
         return judge_in_parts(event, question, calls, settings)
@@ -206,7 +209,11 @@ def answer_verdict(verdict: JsonObject, context: str, approvals: ApprovalPolicy)
 
 def announcement_params(event: HookEvent, question: ToolQuestion) -> JsonObject:
     """Return the parameters of an announcement without what tells where the code is."""
-    params: dict[str, Any] = {"intent": describe_call(event, question), "metadata": question.inputs}
+    params: dict[str, Any] = {
+        "intent": describe_call(event, question),
+        "metadata": question.inputs,
+        **question.invocation,
+    }
     if CORRELATION_ID.fullmatch(event.call_id):
         params["correlationId"] = event.call_id
     return {**params, **stated_facts(question)}
@@ -214,7 +221,12 @@ def announcement_params(event: HookEvent, question: ToolQuestion) -> JsonObject:
 
 def check_params(event: HookEvent, question: ToolQuestion, settings: HookSettings) -> JsonObject:
     """Return the parameters of a check."""
-    action = {"description": describe_call(event, question), "context": question.inputs, **stated_facts(question)}
+    action = {
+        "description": describe_call(event, question),
+        "context": question.inputs,
+        **question.invocation,
+        **stated_facts(question),
+    }
     if settings.project is not None:
         action["project"] = settings.project
     return {"action": action}

@@ -21,7 +21,7 @@ from cstp_grpc.hooks.claude_format import (
 )
 from cstp_grpc.hooks.mcp_servers import FOREIGN_NOTE, OWN_NAME, is_own_server
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, SHELL_INPUTS, own_mcp_rules
+from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
 
 MOMENTS: Final[Mapping[str, HookMoment]] = {
     "SessionStart": HookMoment.SESSION_STARTED,
@@ -43,14 +43,20 @@ OWN_TOOLS: Final = f"mcp_{OWN_NAME}_"
 """What the names of the tools of `cstp mcp` begin with."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "run_shell_command", "ask": CHECK, "description": "{command}", "inputs": SHELL_INPUTS},
+        {"tool": "run_shell_command", "ask": CHECK, "description": "{command}", "command": "command"},
+        {"tool": "read_file", "ask": CHECK, "description": "Read {file_path}", "reads": ["file_path", "absolute_path"]},
+        {"tool": "read_many_files", "ask": CHECK, "description": "Read {include}", "reads": ["include", "paths"]},
+        {"tool": "search_file_content", "ask": CHECK, "description": "Search {path} for {pattern}", "reads": ["path"]},
+        {"tool": "grep_search", "ask": CHECK, "description": "Search {path} for {pattern}", "reads": ["path"]},
         {"tool": "replace", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": [PATH_ARGUMENT]},
         {"tool": "write_file", "ask": ANNOUNCE, "description": "Write {file_path}", "paths": [PATH_ARGUMENT]},
         *own_mcp_rules(OWN_TOOLS + "{}"),
         {"tool": "mcp_*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
     ]
 }
-CHECKED_TOOLS: Final = "^(run_shell_command|replace|write_file|mcp_.*)$"
+CHECKED_TOOLS: Final = (
+    "^(run_shell_command|read_file|read_many_files|search_file_content|grep_search|replace|write_file|mcp_.*)$"
+)
 ANNOUNCED_TOOLS: Final = "^(replace|write_file)$"
 
 

@@ -24,6 +24,8 @@ ANNOUNCE: Final = "announce"
 NOTHING: Final = "nothing"
 """Ask nothing, and let the agent go on."""
 
+MAX_NAMED_PATHS: Final = 100
+"""Maximum number of files that are named to the server, as the contract has it."""
 PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """A name in braces in a description: an argument of the tool, or one of the two names below."""
 TOOL_NAME: Final = "tool"
@@ -31,15 +33,6 @@ ALL_ARGUMENTS: Final = "arguments"
 FULL_DESCRIPTION: Final = "Call {tool} with {arguments}"
 """The description of calls whose rule has none."""
 
-MAIN_BRANCHES: Final = r"(?:main|master|trunk|develop|production|release\S*)"
-FORCED_PUSH: Final = (
-    rf"\bgit\b[^|;&\n]*\bpush\b(?=[^|;&\n]*\s(?:--force|-f)(?![\w-]))(?=[^|;&\n]*[\s:/+]{MAIN_BRANCHES}(?![\w/.-]))"
-)
-"""`git push` with `--force` or `-f` and the name of a branch that others usually build on, in one command. Other names
-are left to rules about the words of the command."""
-
-SHELL_INPUTS: Final = [{"argument": "command", "matches": FORCED_PUSH, "set": {"forcePush": True}}]
-"""What the packaged tables state of the commands of shells, in the form of a file."""
 OWN_MCP_TOOLS: Final = (
     "look_before_acting",
     "check_action",
@@ -83,6 +76,12 @@ class ToolRule:
     category: str | None = None
     stakes: str | None = None
     inputs: Sequence[InputRule] = ()
+    command: str | None = None
+    """The argument that is a command for a shell."""
+    shell: str | None = None
+    """The language of the command: bash or powershell."""
+    reads: Sequence[str] = ()
+    """The arguments that are files which the tool reads, or lists of them; `paths` are those that it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,8 @@ class ToolQuestion:
     category: str | None = None
     stakes: str | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    invocation: Mapping[str, Any] = field(default_factory=dict)
+    """The command, its shell and folder, and the files that the tool reads and writes, by their names as fields."""
 
 
 class ToolRules:
@@ -120,7 +121,26 @@ class ToolRules:
         inside = {name: paths for name in rule.paths if (paths := paths_in_project(arguments.get(name), folder))}
         words = fill_description(rule.description, tool, {**arguments, **spell_paths(inside, arguments)})
         announced = tuple(path for found in inside.values() for path in found)
-        return ToolQuestion(rule.ask, words, announced, rule.category, rule.stakes, inputs)
+        invocation = describe_invocation(rule, arguments, folder)
+        return ToolQuestion(rule.ask, words, announced, rule.category, rule.stakes, inputs, invocation)
+
+
+def describe_invocation(rule: ToolRule, arguments: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return what a call runs, reads and writes, as fields of an action; empty if it does nothing of these."""
+    stated: dict[str, Any] = {}
+    if rule.command is not None and (command := argument_text(arguments.get(rule.command, ""))):
+        stated["command"] = command
+        if rule.shell is not None:
+            stated["shell"] = rule.shell
+    for field_name, names in (("reads", rule.reads), ("writes", rule.paths)):
+        if paths := [path for name in names for path in list_paths(arguments.get(name))]:
+            stated[field_name] = paths[:MAX_NAMED_PATHS]
+    return {**stated, "directory": folder} if stated and folder else stated
+
+
+def list_paths(value: Any) -> list[str]:
+    """Return an argument that is a path or a list of them as a list."""
+    return [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, str) and path]
 
 
 def fill_description(template: str, tool: str, arguments: Mapping[str, Any]) -> str:
@@ -137,9 +157,7 @@ def fill_description(template: str, tool: str, arguments: Mapping[str, Any]) -> 
 
 def paths_in_project(value: Any, folder: str) -> list[str]:
     """Return those of a path or a list of paths that are in a project's folder, relative to it."""
-    listed = value if isinstance(value, list) else [value]
-    named = [path for path in listed if isinstance(path, str) and path]
-    return [found for path in named if (found := path_in_project(path, folder))]
+    return [found for path in list_paths(value) if (found := path_in_project(path, folder))]
 
 
 def spell_paths(inside: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -175,6 +193,9 @@ RULE_KEYS: Final[Mapping[str, type]] = {
     "category": str,
     "stakes": str,
     "inputs": list,
+    "command": str,
+    "shell": str,
+    "reads": list,
 }
 INPUT_KEYS: Final[Mapping[str, type]] = {"argument": str, "matches": str, "set": dict}
 KIND_NAMES: Final[Mapping[type, str]] = {str: "a text that is not empty", list: "a list", dict: "a mapping"}
@@ -202,8 +223,11 @@ def find_rule_problems(rule: Any, where: str) -> Iterator[str]:
         yield f"{where}.ask: must be {CHECK}, {ANNOUNCE} or {NOTHING}"
     if rule.get("stakes", "low") not in ("low", "medium", "high", "critical"):
         yield f"{where}.stakes: must be low, medium, high or critical"
-    if not all(isinstance(name, str) for name in rule.get("paths", ())):
-        yield f"{where}.paths: must be names of arguments"
+    if rule.get("shell", "bash") not in ("bash", "powershell"):
+        yield f"{where}.shell: must be bash or powershell"
+    for key in ("paths", "reads"):
+        if not all(isinstance(name, str) for name in rule.get(key, ())):
+            yield f"{where}.{key}: must be names of arguments"
     for number, entry in enumerate(rule.get("inputs", ())):
         place = f"{where}.inputs.{number}"
         mistakes = list(find_key_problems(entry, place, INPUT_KEYS, tuple(INPUT_KEYS)))

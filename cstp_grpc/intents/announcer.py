@@ -490,4 +490,5 @@ def action_from_announcement(
         agent=acting.name,
         permissions=acting.permissions,
         announced_context=announcement.context or "",
+        invocation=announcement.invocation,
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cstp_grpc.caller import Caller
+from cstp_grpc.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.decisions.store import JournalWrite
 from cstp_grpc.enums import Outcome, Stakes, Visibility
@@ -47,6 +48,8 @@ class Announcement:
     min_journal_revision: str | None = None
     """The token of a revision that the search for similar decisions must know; no part of the content."""
     visibility: Visibility = Visibility.PRIVATE
+    invocation: Invocation = NO_INVOCATION
+    """The command that is about to run; it is part of what is judged and recorded, and not searched."""
 
     @property
     def is_shared(self) -> bool:
@@ -65,7 +68,9 @@ class Announcement:
         about = [self.project, self.paths] if self.project is not None or self.paths else []
         # Likewise private ones.
         audience = [self.visibility] if self.is_shared else []
-        return hashlib.sha256(HASHED_JSON.encode(content + about + audience).encode()).hexdigest()
+        # And those that run no command.
+        command = [self.invocation.to_json()] if self.invocation != NO_INVOCATION else []
+        return hashlib.sha256(HASHED_JSON.encode(content + about + audience + command).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,13 @@ from cstp_grpc.decisions.store import JournalWrite
 from cstp_grpc.enums import Stakes, Visibility
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, intents_pb2, intents_pb2_grpc, types_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.messages import check_message, claimed_agent_name, guardrail_status_message, parse_action
+from cstp_grpc.guardrails.messages import (
+    check_message,
+    claimed_agent_name,
+    guardrail_status_message,
+    parse_action,
+    parse_invocation_fields,
+)
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.intents.intent_feed import IntentFeed
@@ -279,6 +285,7 @@ def parse_announcement(message: cstp_pb2.AnnounceIntentRequest, default: Visibil
         paths=tuple(message.paths),
         min_journal_revision=proto_values.optional_field(message, "min_journal_revision"),
         visibility=proto_values.VISIBILITY.word(message.visibility) or default,
+        invocation=parse_invocation_fields(message),
     )
 
 

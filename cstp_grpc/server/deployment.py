@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.config import Settings, log_events_to_stderr
-from cstp_grpc.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.guardrails.rulebook_files import packaged_rulebook_path
 from cstp_grpc.storage.locks import ProcessWriteLock
 
 if TYPE_CHECKING:
@@ -59,8 +59,9 @@ class Deployment:
 
 
 def rulebook_path(settings: Settings) -> Path:
-    """Return the configured rulebook path, or the default one."""
-    return settings.cstp.guardrails.config_path or default_rulebook_path()
+    """Return the configured rulebook path, or that of the packaged rules."""
+    guardrails = settings.cstp.guardrails
+    return guardrails.config_path or packaged_rulebook_path(guardrails.preset)
 
 
 SINGLE_PROCESS: Final = Deployment()

@@ -39,7 +39,13 @@ def question(tool: str, arguments: Any) -> ToolQuestion:
 def test_an_edit_is_announced_with_its_files_and_without_its_content(
     tool: str, arguments: Any, paths: tuple[str, ...]
 ) -> None:
-    assert question(tool, arguments) == ToolQuestion("announce", f"Edit {', '.join(paths)}", paths)
+    written = {"writes": [f"/project/{path}" for path in paths], "directory": "/project"}
+    assert question(tool, arguments) == ToolQuestion("announce", f"Edit {', '.join(paths)}", paths, invocation=written)
+
+
+@pytest.mark.parametrize("tool", ["Read", "view", "grep_search"])
+def test_the_files_that_a_tool_shows_are_checked(tool: str) -> None:
+    assert question(tool, {"path": ".env"}).invocation == {"reads": ["/project/.env"], "directory": "/project"}
 
 
 def test_an_edit_whose_files_are_not_found_is_judged_by_all_that_it_has() -> None:
@@ -54,7 +60,7 @@ def test_members_are_read_in_both_spellings_of_vs_code() -> None:
     assert read_event(other) == read_event(payload("bash", agent="copilot"))
 
 
-@pytest.mark.parametrize("tool", ["Read", "grep_search", "TodoWrite", "runSubagent", "cstp-check_action"])
+@pytest.mark.parametrize("tool", ["Glob", "TodoWrite", "runSubagent", "cstp-check_action"])
 def test_nothing_is_asked_about_tools_that_only_read_or_are_judged_elsewhere(tool: str) -> None:
     assert question(tool, {"path": ["odd"]}).ask == "nothing"
 

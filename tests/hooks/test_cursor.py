@@ -68,7 +68,10 @@ def test_a_command_that_is_missing_is_refused() -> None:
 
 def test_files_are_deleted_and_written_by_their_paths() -> None:
     assert question("edit", tool_name="Delete", tool_input={"path": "src/a.py"}) == ToolQuestion(
-        "announce", "Delete src/a.py", ("src/a.py",)
+        "announce",
+        "Delete src/a.py",
+        ("src/a.py",),
+        invocation={"writes": ["/project/src/a.py"], "directory": "/project"},
     )
     unknown = question("edit", tool_input={"target": "a.py"})
     assert json.dumps({"target": "a.py"})[1:-1] in unknown.description

@@ -86,5 +86,5 @@ def test_the_hook_runs_for_commands_edits_and_mcp_tools_in_milliseconds() -> Non
     assert wanted["BeforeTool"]["matcher"] == CHECKED_TOOLS
     for tool in ("run_shell_command", "replace", "write_file", "mcp_memory_create_entities"):
         assert re.search(CHECKED_TOOLS, tool)
-    assert not re.search(CHECKED_TOOLS, "read_file")
+    assert not re.search(CHECKED_TOOLS, "list_directory")
     assert wanted["BeforeTool"]["hooks"][0]["timeout"] > 8000

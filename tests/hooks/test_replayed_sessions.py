@@ -79,15 +79,15 @@ def test_a_dangerous_command_is_denied_with_a_suggestion(session: Session) -> No
     denied = list(texts_in(session.answer(session.event("bash", "git push --force origin main"))))
     assert "deny" in denied
     reason = "\n".join(denied)
-    assert '"The history of a shared branch is not overwritten" [force-push-blocked, block]' in reason
-    assert 'How to resolve it: "Push a new commit that reverts' in reason
+    assert '"The history of a branch that others build on would be overwritten" [force-push-protected, block]' in reason
+    assert 'How to resolve it: "Push a commit that reverts' in reason
 
 
 def test_what_a_person_may_approve_is_asked_or_denied_with_the_way_to_grant_it(session: Session, agent: str) -> None:
-    asked = list(texts_in(session.answer(session.event("bash", "rm -rf build"))))
+    asked = list(texts_in(session.answer(session.event("bash", "rm -rf src"))))
     assert ("deny" if agent in CANNOT_ASK else "ask") in asked
     reason = "\n".join(asked)
-    assert "A command that cannot be undone is named" in reason
+    assert "The command deletes a folder with all that is in it" in reason
     assert "cstp approvals grant apr-" in reason
 
 

@@ -127,7 +127,13 @@ def test_the_request_is_the_one_of_the_contract() -> None:
         answer(server.url, tool_input={"command": "git push -f origin main"})
     (request,) = server.requests
     assert request[2]["params"] == {
-        "action": {"description": "git push -f origin main", "context": {"forcePush": True}, "project": "shop"}
+        "action": {
+            "description": "git push -f origin main",
+            "command": "git push -f origin main",
+            "directory": "/project",
+            "context": {},
+            "project": "shop",
+        }
     }
     assert request[1]["authorization"] == "Bearer token"
 

@@ -23,7 +23,15 @@ def ask(tool: str, **arguments: Any) -> ToolQuestion:
 
 
 def test_a_command_is_checked_in_its_own_words() -> None:
-    assert ask("Bash", command="npm test", timeout=1) == ToolQuestion("check", "npm test")
+    assert ask("Bash", command="npm test", timeout=1) == ToolQuestion(
+        "check", "npm test", invocation={"command": "npm test", "directory": "/project"}
+    )
+    shell = ask("PowerShell", command="dir").invocation
+    assert shell == {"command": "dir", "shell": "powershell", "directory": "/project"}
+
+
+def test_the_files_that_a_tool_reads_are_named() -> None:
+    assert ask("Read", file_path="/project/.env").invocation == {"reads": ["/project/.env"], "directory": "/project"}
 
 
 @pytest.mark.parametrize(
@@ -37,11 +45,13 @@ def test_a_command_is_checked_in_its_own_words() -> None:
 )
 def test_an_edit_is_announced_with_its_path_and_without_its_content(tool: str, argument: str, verb: str) -> None:
     question = ask(tool, **{argument: "/project/src/a.py", "content": "rm -rf /"})
-    assert question == ToolQuestion("announce", f"{verb} src/a.py", ("src/a.py",))
+    written = {"writes": ["/project/src/a.py"], "directory": "/project"}
+    assert question == ToolQuestion("announce", f"{verb} src/a.py", ("src/a.py",), invocation=written)
 
 
-def test_a_path_outside_of_the_project_is_in_the_words_only() -> None:
-    assert ask("Write", file_path="/etc/passwd") == ToolQuestion("announce", "Write /etc/passwd")
+def test_a_path_outside_of_the_project_is_written_and_not_announced() -> None:
+    written = {"writes": ["/etc/passwd"], "directory": "/project"}
+    assert ask("Write", file_path="/etc/passwd") == ToolQuestion("announce", "Write /etc/passwd", invocation=written)
 
 
 def test_other_tools_are_checked_by_name_and_arguments() -> None:
@@ -71,37 +81,11 @@ def test_the_own_tools_are_those_that_are_served() -> None:
 def test_all_paths_of_a_call_are_announced() -> None:
     rules = ToolRules.parse({"tools": [{"tool": "*", "ask": "announce", "description": "Edit {f}", "paths": ["f"]}]})
     inside = rules.question_about("x", {"f": ["/project/a", "b/c"]}, "/project")
-    assert inside == ToolQuestion("announce", "Edit a, b/c", ("a", "b/c"))
+    assert (inside.description, inside.paths) == ("Edit a, b/c", ("a", "b/c"))
+    assert inside.invocation["writes"] == ["/project/a", "b/c"]
     outside = rules.question_about("x", {"f": ["/project/a", "/etc/passwd"]}, "/project")
-    assert outside == ToolQuestion("announce", "Edit /project/a, /etc/passwd", ("a",))
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "git push --force origin main",
-        "git push -f origin HEAD:master",
-        "cd app && git -C . push origin +release/1.2 --force",
-        "git push origin production --force; echo done",
-    ],
-)
-def test_a_forced_push_to_a_branch_of_others_is_stated(command: str) -> None:
-    assert ask("Bash", command=command).inputs == {"forcePush": True}
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "git push origin main",
-        "git push --force origin fix/main-menu",
-        "git push --force-with-lease origin main",
-        "git push --force origin mainframe",
-        "git push origin fix; rm --force main",
-        "echo main -f",
-    ],
-)
-def test_any_other_push_is_left_to_the_words(command: str) -> None:
-    assert ask("Bash", command=command).inputs == {}
+    assert (outside.description, outside.paths) == ("Edit /project/a, /etc/passwd", ("a",))
+    assert outside.invocation["writes"] == ["/project/a", "/etc/passwd"]
 
 
 def test_rules_of_a_file_replace_the_table() -> None:

@@ -129,6 +129,11 @@ class AnnounceIntentRequest(_message.Message):
     AGENTS_FIELD_NUMBER: _builtins.int
     MIN_JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
     VISIBILITY_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    SHELL_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
+    WRITES_FIELD_NUMBER: _builtins.int
     intent: _builtins.str
     """What the agent intends to do; 1 to 8000 characters, not blank."""
     context: _builtins.str
@@ -161,6 +166,12 @@ class AnnounceIntentRequest(_message.Message):
     configured for the agent, private by default. Shared and private announcements are different contents, so that one
     that is announced again as private is no longer told. Peers do not get it.
     """
+    command: _builtins.str
+    """The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its structure."""
+    shell: _commands_pb2.Shell.ValueType
+    """The language of the command. [default: bash]"""
+    directory: _builtins.str
+    """The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as the project."""
     @_builtins.property
     def agent(self) -> _types_pb2.AgentInfo:
         """Who the agent says it is."""
@@ -183,6 +194,14 @@ class AnnounceIntentRequest(_message.Message):
         do are always asked. At most 32.
         """
 
+    @_builtins.property
+    def reads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files that a tool is about to read, absolute or relative to the directory; at most 100."""
+
+    @_builtins.property
+    def writes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files that a tool is about to write, likewise."""
+
     def __init__(
         self,
         *,
@@ -200,19 +219,28 @@ class AnnounceIntentRequest(_message.Message):
         agents: _abc.Iterable[_builtins.str] | None = ...,
         min_journal_revision: _builtins.str | None = ...,
         visibility: _types_pb2.Visibility.ValueType = ...,
+        command: _builtins.str | None = ...,
+        shell: _commands_pb2.Shell.ValueType = ...,
+        directory: _builtins.str | None = ...,
+        reads: _abc.Iterable[_builtins.str] | None = ...,
+        writes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_min_journal_revision", b"_min_journal_revision", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "metadata", b"metadata", "min_journal_revision", b"min_journal_revision", "project", b"project"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_command", b"_command", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_directory", b"_directory", "_min_journal_revision", b"_min_journal_revision", "_project", b"_project", "agent", b"agent", "category", b"category", "command", b"command", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "directory", b"directory", "metadata", b"metadata", "min_journal_revision", b"min_journal_revision", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_min_journal_revision", b"_min_journal_revision", "_project", b"_project", "agent", b"agent", "agents", b"agents", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "min_journal_revision", b"min_journal_revision", "paths", b"paths", "project", b"project", "scope", b"scope", "stakes", b"stakes", "visibility", b"visibility"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_command", b"_command", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_directory", b"_directory", "_min_journal_revision", b"_min_journal_revision", "_project", b"_project", "agent", b"agent", "agents", b"agents", "category", b"category", "command", b"command", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "directory", b"directory", "intent", b"intent", "metadata", b"metadata", "min_journal_revision", b"min_journal_revision", "paths", b"paths", "project", b"project", "reads", b"reads", "scope", b"scope", "shell", b"shell", "stakes", b"stakes", "visibility", b"visibility", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__command: _TypeAlias = _typing.Literal["command"]  # noqa: Y015
+    _WhichOneofArgType__command: _TypeAlias = _typing.Literal["_command", b"_command"]  # noqa: Y015
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
     _WhichOneofReturnType__context: _TypeAlias = _typing.Literal["context"]  # noqa: Y015
     _WhichOneofArgType__context: _TypeAlias = _typing.Literal["_context", b"_context"]  # noqa: Y015
     _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__directory: _TypeAlias = _typing.Literal["directory"]  # noqa: Y015
+    _WhichOneofArgType__directory: _TypeAlias = _typing.Literal["_directory", b"_directory"]  # noqa: Y015
     _WhichOneofReturnType__min_journal_revision: _TypeAlias = _typing.Literal["min_journal_revision"]  # noqa: Y015
     _WhichOneofArgType__min_journal_revision: _TypeAlias = _typing.Literal["_min_journal_revision", b"_min_journal_revision"]  # noqa: Y015
     _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
@@ -220,11 +248,15 @@ class AnnounceIntentRequest(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__command) -> _WhichOneofReturnType__command | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__context) -> _WhichOneofReturnType__context | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__directory) -> _WhichOneofReturnType__directory | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_journal_revision) -> _WhichOneofReturnType__min_journal_revision | None: ...
     @_typing.overload
