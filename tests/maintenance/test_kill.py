@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -45,11 +45,14 @@ class CommandRunner:
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
-    def kill_everywhere(self, *arguments: object, check: Callable[[], object]) -> int:
-        """Kill a command before each of its steps and at random moments; check what it leaves, and count the kills."""
+    def kill_everywhere(self, command: Callable[[], Sequence[object]], check: Callable[[], object]) -> int:
+        """Kill a command before each of its steps and at random moments; check what it leaves, and count the kills.
+
+        `command` returns the arguments of the next run; the steps must be the same for all runs.
+        """
         begun, kills = time.monotonic(), 0
         for step in range(1, MOST_STEPS):
-            ended = self.run(*arguments, step=step)
+            ended = self.run(*command(), step=step)
             check()
             if ended not in KILLED:
                 assert ended == 0
@@ -59,7 +62,7 @@ class CommandRunner:
             pytest.fail("the command never ends")
         longest = (time.monotonic() - begun) / (kills + 1) * 1.5
         for _ in range(RANDOM_KILLS):
-            ended = self.run(*arguments, seconds=random.uniform(0.001, longest))
+            ended = self.run(*command(), seconds=random.uniform(0.001, longest))
             assert ended in (0, *KILLED)
             check()
             kills += ended in KILLED
@@ -126,23 +129,27 @@ def test_a_killed_restore_leaves_the_old_journal_or_the_new_one(
         (folder / "dev-token").write_text(f"token {number}")
         fill(url, number)
         assert runner.run("backup", saved[number - 1], "--config", files[number - 1]) == 0
-    seen: list[set[int]] = []
+    seen: set[str] = set()
+    old, new = 1, 2
+
+    def restore() -> Sequence[object]:
+        return "restore", saved[new - 1], "--force", "--config", files[0]
 
     def check() -> None:
+        nonlocal old, new
         found = count_rows(urls[0])
-        assert found in ({1}, {2})
-        seen.append(found)
-        # Repeated it is done, and what was killed has left nothing behind.
-        for number in (2, 1):
-            assert runner.run("restore", saved[number - 1], "--force", "--config", files[0]) == 0
-            assert count_rows(urls[0]) == {number}
-            assert (folders[0] / "dev-token").read_text() == f"token {number}"
+        assert found in ({old}, {new})
+        seen.add("old" if found == {old} else "new")
+        # Repeated, it is done, and what was killed has left nothing behind.
+        assert runner.run(*restore()) == 0
+        assert count_rows(urls[0]) == {new}
+        assert (folders[0] / "dev-token").read_text() == f"token {new}"
         assert not [*folders[0].rglob("*.restoring*"), *tmp_path.glob("*.restoring*")]
+        # The next run restores the other backup.
+        old, new = new, old
 
-    kills = runner.kill_everywhere("restore", saved[1], "--force", "--config", files[0], check=check)
-    assert kills > 10
-    assert {1} in seen
-    assert {2} in seen
+    assert runner.kill_everywhere(restore, check) > 10
+    assert seen == {"old", "new"}
 
 
 def test_a_killed_backup_is_whole_or_none(runner: CommandRunner, tmp_path: Path, new_url: Callable[[], str]) -> None:
@@ -159,7 +166,7 @@ def test_a_killed_backup_is_whole_or_none(runner: CommandRunner, tmp_path: Path,
             saved.rename(tmp_path / f"kept-{next(numbers)}")
         assert count_rows(url) == {2}
 
-    assert runner.kill_everywhere("backup", saved, "--config", file, check=check) > 10
+    assert runner.kill_everywhere(lambda: ("backup", saved, "--config", file), check) > 10
     assert runner.run("backup", saved, "--config", file) == 0
     assert not saved.with_name("saved.unfinished").exists()
 
