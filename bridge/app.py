@@ -183,7 +183,12 @@ async def run_bridge(
         open_channel(upstream.target, upstream.ca_file, upstream.client_certificate, interceptors) as channel,
         metrics.serve(settings.metrics, inner_metrics_port) if metrics else nullcontext(None) as metrics_url,
     ):
-        forwarder = Forwarder(channel, contract_methods(settings.disabled_services), settings.server.timeout_seconds)
+        forwarder = Forwarder(
+            channel,
+            contract_methods(settings.disabled_services),
+            settings.server.timeout_seconds,
+            settings.cstp.guardrails.max_values,
+        )
         a2a: A2aModule | None = None
         if settings.a2a.enabled:
             # Imported late: without A2A, neither this package nor its SDK is loaded.

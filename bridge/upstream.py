@@ -7,14 +7,16 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import grpc
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from bridge.call_errors import DETAIL, unexpected_failure, violation_text, visible_rpc_error
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.config import ConfigError, is_loopback
+from cstp_grpc.contract.context_bounds import find_large_contexts
 from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_json
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rate_limit_headers import rate_limit_headers
@@ -186,11 +188,14 @@ class ForwardedMethod:
 class Forwarder:
     """Forwards calls to every method of the contract on a channel.
 
-    `timeout` is in seconds, for each call.
+    `timeout` is in seconds, for each call; no context of a check may have more than `max_context_values`.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, methods: Mapping[str, RpcMethod], timeout: float) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, methods: Mapping[str, RpcMethod], timeout: float, max_context_values: int
+    ) -> None:
         self._timeout = timeout
+        self._max_context_values = max_context_values
         self._routes = {
             name: build_forwarded_method(channel, method) for name, method in methods.items() if method.public
         }
@@ -283,7 +288,7 @@ class Forwarder:
     ) -> Message:
         """Parse the request of a call. Raises CstpError; the server's refusal of the caller takes precedence."""
         try:
-            return parse_params(params, route.method.request)
+            return parse_params(params, route.method.request, self._max_context_values)
         except CstpError as failure:
             raise failure from await self._refusal(route, metadata)
 
@@ -337,10 +342,14 @@ async def stream_results(call: ServerStream, method: RpcMethod) -> AsyncGenerato
         call.cancel()
 
 
-def parse_params(params: dict[str, object] | list[object], request: type[Message]) -> Message:
+def parse_params(params: dict[str, object] | list[object], request: type[Message], max_context_values: int) -> Message:
     """Parse the params of a call into its request message. Raises CstpError."""
     if isinstance(params, list):
         raise InvalidArgument("params must be an object: the methods take their parameters by name")
+    # First, since converting a value takes far longer than counting it.
+    large = list(find_large_contexts(params, cast(Descriptor, request.DESCRIPTOR), max_context_values))
+    if large:
+        raise InvalidArgument(violation_text(large), violations=large)
     try:
         return from_json(params, request)
     except CodecError as error:

@@ -72,7 +72,7 @@ class ServerSettings(SettingsSection):
     """The largest request body; a larger one is answered with HTTP 413."""
     max_values: int = Field(default=20_000, ge=1000)
     """The most values in the JSON of a request body, nested ones included; one with more is answered with HTTP 413. The
-    context of a guardrail check may hold 10000."""
+    context of a guardrail check may hold fewer: `cstp.guardrails.max_values`."""
     max_batch: int = Field(default=50, ge=1, le=1000)
     """The most calls in one JSON-RPC batch."""
     grpc_target: str | None = None
@@ -169,7 +169,8 @@ class GrpcSettings(SettingsSection):
     max_message_bytes: int = Field(default=4_194_304, ge=65_536)
     """The largest message, in and out."""
     max_values: int = Field(default=200_000, ge=1000)
-    """The most values in each piece of structured data of a message; the context of a chat session may hold 130000."""
+    """The most values in each piece of structured data of a message; the context of a chat session may hold 130000, and
+    that of a guardrail check fewer: `cstp.guardrails.max_values`."""
     message_seconds: float = Field(default=10.0, gt=0)
     """How long a message of a call may take to arrive, each one of a stream."""
     max_depth: int = Field(default=24, ge=1, le=24)
@@ -483,7 +484,7 @@ class RateLimitSettings(SettingsSection):
     enabled: bool = True
     """False lifts all limits."""
     per_agent: Rate = "600/minute"
-    """For each agent and method."""
+    """For each agent and method. A large call counts as several."""
     methods: dict[str, Rate] = {}
     """For each agent and a given method, by its JSON-RPC name: `cstp.announceIntent: 60/minute`."""
     overall: Rate | None = None

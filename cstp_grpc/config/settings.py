@@ -105,6 +105,10 @@ class GuardrailSettings(SettingsSection):
     """What happens to an action that states none of the inputs that rules read: `allow`, or `warn` or `block` by the
     violation `unknown-action`."""
 
+    max_values: int = Field(default=2_000, ge=100, le=10_000)
+    """The most values in the context of a check or the metadata of an announcement, nested ones included. A request
+    with more is refused before they are converted."""
+
     @field_validator("config_path", mode="before")
     @classmethod
     def read_empty_as_absent(cls, path: object) -> object:

@@ -363,8 +363,8 @@ class Cstp:
                 characters. Generated when absent. The content that the caller announced last under it, announced again,
                 is a repetition, which is recorded once; any other content is a revision. Ids of other agents are other
                 ids.
-            metadata: Structured data; the guardrails read it as `context`. At most 24 levels deep. Checks that
-                `confirmedChecks` in it lists by their texts are not suggested.
+            metadata: Structured data; the guardrails read it as `context`. At most 24 levels deep, and with as many
+                values as that. Checks that `confirmedChecks` in it lists by their texts are not suggested.
             project: The project that the paths are in, as the server is configured with it; when absent and there are
                 paths, the only one that is configured.
             paths: The files and folders that the agent is about to touch, relative to the project's root; at most 100,
@@ -493,7 +493,7 @@ class Cstp:
             stakes: What is at risk; medium when absent. One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
-                most 24 levels deep.
+                most 24 levels deep, and with at most 2000 values unless the server is configured otherwise.
             project: The project that the action is about, for guardrails that are about some projects only. It need not
                 be one that the server is configured with.
             command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
@@ -831,7 +831,7 @@ class Cstp:
             stakes: What is at risk; medium when absent. One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
-                most 24 levels deep.
+                most 24 levels deep, and with at most 2000 values unless the server is configured otherwise.
             project: The project that the action is about, for guardrails that are about some projects only. It need not
                 be one that the server is configured with.
             command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
@@ -900,7 +900,7 @@ class Cstp:
             stakes: What is at risk; medium when absent. One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
-                most 24 levels deep.
+                most 24 levels deep, and with at most 2000 values unless the server is configured otherwise.
             project: The project that the action is about, for guardrails that are about some projects only. It need not
                 be one that the server is configured with.
             command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
@@ -1343,8 +1343,8 @@ class Cstp:
                 characters. Generated when absent. The content that the caller announced last under it, announced again,
                 is a repetition, which is recorded once; any other content is a revision. Ids of other agents are other
                 ids.
-            metadata: Structured data; the guardrails read it as `context`. At most 24 levels deep. Checks that
-                `confirmedChecks` in it lists by their texts are not suggested.
+            metadata: Structured data; the guardrails read it as `context`. At most 24 levels deep, and with as many
+                values as that. Checks that `confirmedChecks` in it lists by their texts are not suggested.
             project: The project that the paths are in, as the server is configured with it; when absent and there are
                 paths, the only one that is configured.
             paths: The files and folders that the agent is about to touch, relative to the project's root; at most 100,

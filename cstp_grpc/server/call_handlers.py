@@ -33,9 +33,10 @@ from cstp_grpc.server.interceptors.admission import (
     find_repeated_keys,
 )
 from cstp_grpc.server.interceptors.error_status import ErrorReporter, RichStatus
-from cstp_grpc.server.request_validation import RequestValidator
+from cstp_grpc.server.request_validation import RequestValidator, count_values
 
 if TYPE_CHECKING:
+    from cstp_grpc.server.interceptors.rate_limits import RateLimiter
     from cstp_grpc.server.interceptors.shared_rate_limits import SharedRateLimiter
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,13 @@ ServicerRegistration: TypeAlias = tuple[Callable[[Any, grpc.Server], None], obje
 LARGE_BYTES: Final = 16_384
 """Message size above which parsing and validation run on a thread. Chosen: below it they take less than a millisecond,
 for which the event loop is blocked."""
+
+BYTES_PER_CALL: Final = 16_384
+VALUES_PER_CALL: Final = 250
+"""For so many bytes, and for so many values of structured data, a call counts as one more for rate limits. Measured: a
+small check takes 1.6 ms, and one more of 250 values 0.9 ms."""
+MIN_VALUE_BYTES: Final = 2
+"""The least bytes of a value in a message."""
 
 OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
@@ -84,6 +92,8 @@ class CallPolicy:
     observers: Sequence[CallObserver] = ()
     shared_limits: SharedRateLimiter | None = None
     """Rate limits that are asked for over the network; None if admission counts calls itself."""
+    local_limits: RateLimiter | None = None
+    """The rate limits by which admission counts calls itself."""
 
 
 class CallHandlers(grpc.GenericRpcHandler):
@@ -229,19 +239,32 @@ class CallHandlers(grpc.GenericRpcHandler):
             raise InvalidArgument("The method takes one message, and none was sent")
         # It may have come long after the call was admitted.
         require_valid_credential(call)
+        # Before it is parsed, which takes longest of all that is done for an invalid message.
+        await self._charge(call, len(data) // BYTES_PER_CALL)
         if len(data) <= LARGE_BYTES:
-            return self._read_message(call.method, data)
-        pool = self._pools.for_method(call.method.name)
-        message = await pool.run(self._read_message, call.method, data)
-        # Converting a large message in the servicer takes long too: a turn lets other calls run between two of them.
-        await pool.take_turn()
+            message, values = self._read_message(call.method, data)
+        else:
+            pool = self._pools.for_method(call.method.name)
+            message, values = await pool.run(self._read_message, call.method, data)
+            # Converting a large message in the servicer takes long too: a turn lets others run between two of them.
+            await pool.take_turn()
+        await self._charge(call, values // VALUES_PER_CALL)
         return message
 
-    def _read_message(self, method: RpcMethod, data: bytes) -> Message:
-        """Parse and validate a message. Raises InvalidArgument."""
+    async def _charge(self, call: InboundCall, count: int) -> None:
+        """Count a call by its size as further calls. Raises RateLimited, and Unavailable if it cannot be counted."""
+        if not count:
+            return
+        if self._policy.shared_limits is not None:
+            await self._policy.shared_limits.admit(call, count)
+        elif self._policy.local_limits is not None:
+            self._policy.local_limits(call, count)
+
+    def _read_message(self, method: RpcMethod, data: bytes) -> tuple[Message, int]:
+        """Parse and validate a message, and return it and the values in it, or 0 if few. Raises InvalidArgument."""
         message = parse_message(method.request.FromString, data)
         self._policy.validation.validate(message)
-        return message
+        return message, count_values(message) if len(data) >= MIN_VALUE_BYTES * VALUES_PER_CALL else 0
 
     async def _receive_each(self, call: InboundCall) -> AsyncIterator[Message]:
         """Yield the messages of a stream. Raises like `_receive`, with the number of the message."""

@@ -35,7 +35,7 @@ from cstp_grpc.server.interceptors.error_status import ErrorReporter
 from cstp_grpc.server.interceptors.load_shedding import LoadShedder
 from cstp_grpc.server.interceptors.rate_limits import RateLimiter
 from cstp_grpc.server.open_services import MAX_OPEN_STREAMS, HealthService, OpenHandlers
-from cstp_grpc.server.request_validation import RequestValidator
+from cstp_grpc.server.request_validation import RequestValidator, StructBounds
 
 if TYPE_CHECKING:
     from cstp_grpc.server.interceptors.shared_rate_limits import SharedRateLimiter
@@ -236,11 +236,14 @@ def build_call_policy(
         methods,
         admission_steps(settings, methods, credentials, None if shared else limiter),
         CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls, build_shedder(settings.grpc)),
-        RequestValidator(settings.grpc.max_depth, settings.grpc.max_values),
+        RequestValidator(
+            StructBounds(settings.grpc.max_depth, settings.grpc.max_values, settings.cstp.guardrails.max_values)
+        ),
         ErrorReporter(refusals),
         settings.grpc.message_seconds,
         observers,
         shared,
+        limiter,
     )
 
 

@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from cstp_grpc.contract.context_bounds import CONTEXT_FIELDS, describe_excess
 from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.gen.buf.validate import validate_pb2
 
@@ -50,10 +51,15 @@ CLEARER_MESSAGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StructBounds:
-    """Limits of structured data: nesting depth, itself included, and values in total."""
+    """Limits of structured data: nesting depth, itself included, and values in total, fewer in contexts of checks."""
 
     depth: int
     values: int
+    context_values: int
+
+    def values_of(self, field: FieldDescriptor) -> int:
+        """Return the most values that a field may hold."""
+        return min(self.values, self.context_values) if field.full_name in CONTEXT_FIELDS else self.values
 
 
 class FastValidator:
@@ -79,10 +85,13 @@ class FastValidator:
         """Return True for an instant."""
         return 0 <= timestamp.nanos < NANOS
 
-    def accept_struct(self, struct: Struct) -> bool:
-        """Return True for a JSON object within bounds."""
+    def acceptance_of_struct(self, field: FieldDescriptor) -> Accept:
+        """Return a predicate of JSON objects within the bounds of a field."""
+        return functools.partial(self._accept_struct, self._bounds.values_of(field))
+
+    def _accept_struct(self, most: int, struct: Struct) -> bool:
         fields = struct.fields
-        if len(fields) > self._bounds.values:
+        if len(fields) > most:
             return False
         # By key, because `values` of a map field is slow Python; flat ones here, because nearly all are.
         for key in fields:
@@ -94,7 +103,7 @@ class FastValidator:
                 if not math.isfinite(value.number_value):
                     return False
             elif kind in ("struct_value", "list_value"):
-                return describe_struct_flaw(struct, self._bounds) is None
+                return describe_struct_flaw(struct, self._bounds.depth, most) is None
         return True
 
 
@@ -198,6 +207,8 @@ def compile_value(field: FieldDescriptor, rules: validate_pb2.FieldRules, valida
     given = known_fields(rules)
     given.pop("required", None)
     if field.message_type is not None:
+        if field.message_type.full_name == STRUCT and not given:
+            return validator.acceptance_of_struct(field)
         return accept_nothing if given else compile_message(field.message_type, validator)
     tests = [test_of_expression(rule.expression) for rule in given.pop("cel", ())]
     if field.type == FieldDescriptor.TYPE_STRING:
@@ -212,8 +223,6 @@ def compile_value(field: FieldDescriptor, rules: validate_pb2.FieldRules, valida
 
 def compile_message(kind: Descriptor, validator: FastValidator) -> Accept:
     """Return a predicate of valid messages of a type within others."""
-    if kind.full_name == STRUCT:
-        return validator.accept_struct
     if kind.full_name == TIMESTAMP:
         return validator.accept_timestamp
     if kind.file.package == "google.protobuf":
@@ -288,11 +297,11 @@ def test_of_expression(expression: str) -> Accept:
     return KNOWN_EXPRESSIONS.get(expression, accept_nothing)
 
 
-def describe_struct_flaw(struct: Struct, bounds: StructBounds) -> str | None:
+def describe_struct_flaw(struct: Struct, max_depth: int, max_values: int) -> str | None:
     """Return why a Struct is not a JSON object within bounds, or None."""
     # A list of its own in place of recursion, which a caller could exhaust.
     pending: list[tuple[Struct | ListValue, int]] = [(struct, 1)]
-    left = bounds.values
+    left = max_values
     while pending:
         holder, depth = pending.pop()
         if isinstance(holder, Struct):
@@ -303,7 +312,7 @@ def describe_struct_flaw(struct: Struct, bounds: StructBounds) -> str | None:
             values = holder.values
         left -= len(values)
         if left < 0:
-            return f"holds more than {bounds.values} values"
+            return describe_excess(max_values)
         for value in values:
             kind = value.WhichOneof("kind")
             if kind == "number_value":
@@ -313,10 +322,36 @@ def describe_struct_flaw(struct: Struct, bounds: StructBounds) -> str | None:
                 if NUL in value.string_value:
                     return NUL_FLAW
             elif kind in ("struct_value", "list_value"):
-                if depth == bounds.depth:
-                    return f"is nested deeper than {bounds.depth} levels"
+                if depth == max_depth:
+                    return f"is nested deeper than {max_depth} levels"
                 pending.append((getattr(value, kind), depth + 1))
     return None
+
+
+def count_values(message: Message) -> int:
+    """Return the number of values in the structured data of a request."""
+    count = 0
+    for field, found in message.ListFields():
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for each in found if field.is_repeated else (found,):
+                count += count_struct_values(each) if isinstance(each, Struct) else count_values(each)
+    return count
+
+
+def count_struct_values(struct: Struct) -> int:
+    """Return the number of values in a Struct, nested ones included."""
+    count = 0
+    pending: list[Collection[Value]] = [struct.fields.values()]
+    while pending:
+        values = pending.pop()
+        count += len(values)
+        for value in values:
+            kind = value.WhichOneof("kind")
+            if kind == "struct_value":
+                pending.append(value.struct_value.fields.values())
+            elif kind == "list_value":
+                pending.append(value.list_value.values)
+    return count
 
 
 @functools.cache
@@ -331,8 +366,8 @@ def contract_validator() -> protovalidate.Validator:
 class RequestValidator:
     """Validates requests against the annotations of the contract, and limits the depth and size of structured data."""
 
-    def __init__(self, max_depth: int, max_values: int) -> None:
-        self._bounds = StructBounds(max_depth, max_values)
+    def __init__(self, bounds: StructBounds) -> None:
+        self._bounds = bounds
         self._fast = FastValidator(self._bounds)
 
     def warm_up(self, requests: Iterable[type[Message]]) -> None:
@@ -399,12 +434,14 @@ def find_malformed_fields(message: Message, prefix: str, bounds: StructBounds) -
     for field in inspected_fields(message.DESCRIPTOR):
         if field.is_repeated:
             for index, item in enumerate(getattr(message, field.name)):
-                yield from find_malformed_value(item, f"{prefix}{field.name}[{index}]", bounds)
+                yield from find_malformed_value(item, field, f"{prefix}{field.name}[{index}]", bounds)
         elif not field.has_presence or message.HasField(field.name):
-            yield from find_malformed_value(getattr(message, field.name), prefix + field.name, bounds)
+            yield from find_malformed_value(getattr(message, field.name), field, prefix + field.name, bounds)
 
 
-def find_malformed_value(value: Any, path: str, bounds: StructBounds) -> Iterator[FieldViolation]:
+def find_malformed_value(
+    value: Any, field: FieldDescriptor, path: str, bounds: StructBounds
+) -> Iterator[FieldViolation]:
     """Yield the violations of the value of a field."""
     if isinstance(value, str):
         if NUL in value:
@@ -415,7 +452,7 @@ def find_malformed_value(value: Any, path: str, bounds: StructBounds) -> Iterato
         if not 0 <= value.nanos < NANOS:
             yield FieldViolation(path, "is not an instant: nanos must be from 0 to 999999999")
     elif kind == STRUCT:
-        if flaw := describe_struct_flaw(value, bounds):
+        if flaw := describe_struct_flaw(value, bounds.depth, bounds.values_of(field)):
             yield FieldViolation(path, flaw)
     else:
         yield from find_malformed_fields(value, f"{path}.", bounds)

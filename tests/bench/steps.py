@@ -26,7 +26,7 @@ from cstp_grpc.guardrails.messages import parse_action
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from cstp_grpc.server.call_handlers import serialize_message
 from cstp_grpc.server.execution import CallPools, PoolName
-from cstp_grpc.server.request_validation import RequestValidator
+from cstp_grpc.server.request_validation import RequestValidator, StructBounds
 from cstp_grpc.storage.database import open_database
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -88,7 +88,7 @@ def compute_steps(run: Run) -> dict[str, Series]:
     method = contract_methods()["cstp.checkGuardrails"]
     data = cstp_method(0, method.name, lambda: CHECK).request()
     request: Any = method.request.FromString(data)
-    validation = RequestValidator(max_depth=24, max_values=20_000)
+    validation = RequestValidator(StructBounds(24, 20_000, 2_000))
     wanted = parse_action(request.action, BENCH_CALLER)
     steps: dict[str, tuple[str, Callable[[], object]]] = {
         "parse": ("parsing a check", lambda: method.request.FromString(data)),

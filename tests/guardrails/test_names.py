@@ -56,7 +56,7 @@ def judged(category: str, policy: UnknownInputPolicy | None = None, *rules: Any)
 def test_no_other_spelling_leaves_a_condition(
     condition: dict[str, dict[str, str]], field: str, written: str, stated: str
 ) -> None:
-    conditions = {key: dict.fromkeys(names, written) for key, names in condition.items()}
+    conditions: dict[str, Any] = {key: dict.fromkeys(names, written) for key, names in condition.items()}
     rules = rule_set([rule("r", "true", **conditions)])
     evaluator = GuardrailEvaluator(rules)
     known: dict[str, Any] = {field: stated}

@@ -44,19 +44,19 @@ def memory() -> Iterator[int]:
     os.close(descriptor)
 
 
-@given(st.lists(st.tuples(st.floats(0, 6), st.integers(0, 1)), max_size=60))
-def test_calls_are_admitted_as_by_the_limiter_of_one_process(calls: list[tuple[float, int]]) -> None:
+@given(st.lists(st.tuples(st.floats(0, 6), st.integers(0, 1), st.integers(1, RATE.amount)), max_size=60))
+def test_calls_are_admitted_as_by_the_limiter_of_one_process(calls: list[tuple[float, int, int]]) -> None:
     now = [START]
     descriptor = create_shared_memory()
     # Two servers in turn, with one window in the memory that they share.
     servers = [MovingWindows(window_value_count(RATE.amount), descriptor, clock=lambda: now[0]) for _ in range(2)]
     with patch("time.time", lambda: now[0]):
         limiter = MovingWindowRateLimiter(MemoryStorage())
-        for pause, server in calls:
+        for pause, server, count in calls:
             now[0] += pause
-            wait = servers[server].take(0, RATE.amount, RATE.get_expiry())
-            assert (wait is None) == limiter.hit(RATE, "agent")
-            if wait is not None:
+            wait = servers[server].take(0, RATE.amount, RATE.get_expiry(), count)
+            assert (wait is None) == limiter.hit(RATE, "agent", cost=count)
+            if wait is not None and count == 1:
                 assert now[0] + wait == pytest.approx(limiter.get_window_stats(RATE, "agent").reset_time)
     os.close(descriptor)
 

@@ -68,11 +68,11 @@ class MovingWindows:
                 # The mapping keeps the memory. A shared descriptor stays open, because record locks need it.
                 os.close(opened)
 
-    def take(self, start: int, most: int, seconds: float) -> float | None:
-        """Count a call if fewer than `most` were counted in the last `seconds`.
+    def take(self, start: int, most: int, seconds: float, count: int = 1) -> float | None:
+        """Count `count` calls, at most `most`, if no more than `most` are counted in the last `seconds` with them.
 
-        `start` is the offset of the window, the same each time. Returns None if the call is admitted, else the
-        seconds until it would be.
+        `start` is the offset of the window, the same each time. Returns None if the calls are admitted, else the
+        seconds until they would be.
         """
         # The lock of the process comes first: a record lock does not keep its own threads apart.
         with self._lock:
@@ -81,13 +81,17 @@ class MovingWindows:
                 values = self._values
                 now = self._clock()
                 position = int(values[start])
-                oldest = values[start + 1 + position]
-                if oldest >= now - seconds:
-                    return oldest + seconds - now
+                if not count:
+                    return None
+                # The last of the times that are replaced, from the oldest one on.
+                last = values[start + 1 + (position + count - 1) % most]
+                if last >= now - seconds:
+                    return last + seconds - now
                 # In this order a process that is killed in between leaves a call uncounted. In the other one, the new
                 # time would stay the "oldest", and the window would look full for its whole length.
-                values[start] = (position + 1) % most
-                values[start + 1 + position] = now
+                values[start] = (position + count) % most
+                for place in range(position, position + count):
+                    values[start + 1 + place % most] = now
                 return None
             finally:
                 if locked:
@@ -242,25 +246,25 @@ class RateLimiter:
         self._slots = size
         self._windows = MovingWindows(size + self._others * (1 + self._agent_values), memory)
 
-    def __call__(self, call: InboundCall) -> None:
-        """Count the call. Raises RateLimited with the seconds to wait."""
+    def __call__(self, call: InboundCall, further: int = 0) -> None:
+        """Count the call, or the `further` calls as which it counts too. Raises RateLimited with the time to wait."""
         method, agent = call.method.name, call.agent
         assert agent is not None, "authentication comes before"
         window = self._methods[method]
         start = self._agents.get(agent)
         if start is None:
             start = self._assign_windows(agent)
-        self._take(call, f"calls of {method}", window, start + window.start)
+        self._take(call, f"calls of {method}", window, start + window.start, further)
         if self._overall is not None:
-            self._take(call, "calls of all agents", self._overall, self._overall.start)
+            self._take(call, "calls of all agents", self._overall, self._overall.start, further)
 
-    def _take(self, call: InboundCall, what: str, window: RateWindow, start: int) -> None:
+    def _take(self, call: InboundCall, what: str, window: RateWindow, start: int, further: int) -> None:
         """Count the call in a window, and report how much of it is left. Raises RateLimited."""
-        wait = self._windows.take(start, window.most, window.seconds)
+        wait = self._windows.take(start, window.most, window.seconds, count_within(window.most, further))
         count, reset_seconds = self._windows.usage(start, window.most, window.seconds)
         report_rate_limit(call, RateLimitState(window.most, window.most - count, reset_seconds, window.seconds))
         if wait is not None:
-            raise too_many_calls_in_window(what, window.limit, wait)
+            raise too_many_calls_in_window(what, window.limit, wait, further)
 
     def _assign_windows(self, agent: str) -> int:
         """Return the offset of the windows of an agent that the settings do not name."""
@@ -281,7 +285,16 @@ def report_rate_limit(call: InboundCall, state: RateLimitState) -> None:
     call.context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id), *state.to_metadata()))
 
 
-def too_many_calls_in_window(what: str, limit: RateLimitItem, wait: float) -> RateLimited:
+def count_within(most: int, further: int) -> int:
+    """Return how many calls to count in a window: the call itself, or those that it counts as too, as far as they fit.
+
+    A call that alone exceeds a limit is admitted if nothing else was counted.
+    """
+    return min(further, most - 1) if further else 1
+
+
+def too_many_calls_in_window(what: str, limit: RateLimitItem, wait: float, further: int) -> RateLimited:
     """Return the error for a call beyond a limit, with the seconds until one is admitted."""
     wait = max(wait, MIN_WAIT)
-    return RateLimited(f"Too many {what}: {limit} is the limit; try again in {wait:.1f} s", retry_after=wait)
+    size = f" (this one counts as {further + 1} because of its size)" if further else ""
+    return RateLimited(f"Too many {what}{size}: {limit} is the limit; try again in {wait:.1f} s", retry_after=wait)

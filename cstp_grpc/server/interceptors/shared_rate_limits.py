@@ -19,6 +19,7 @@ from cstp_grpc.extras import require_extra
 from cstp_grpc.server.interceptors.admission import InboundCall, RateLimitState
 from cstp_grpc.server.interceptors.rate_limits import (
     RateLimiter,
+    count_within,
     method_limits,
     report_rate_limit,
     too_many_calls_in_window,
@@ -90,23 +91,26 @@ class SharedRateLimiter:
         except Unavailable as error:
             logger.warning("%s", error.message)
 
-    async def admit(self, call: InboundCall) -> None:
-        """Count the call. Raises RateLimited, and Unavailable if it cannot be counted and may not go uncounted."""
+    async def admit(self, call: InboundCall, further: int = 0) -> None:
+        """Count the call, or the `further` calls as which it counts too.
+
+        Raises RateLimited, and Unavailable if it cannot be counted and may not go uncounted.
+        """
         if self._lost_until is not None:
             now = time.monotonic()
             if now < self._lost_until:
-                self._admit_without_redis(call)
+                self._admit_without_redis(call, further)
                 return
             # This call asks; those that come meanwhile do not wait for what becomes of it.
             self._lost_until = now + RETRY_SECONDS
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
-                await self._count(call)
+                await self._count(call, further)
         except self._failures as error:
             if self._lost_until is None:
                 logger.warning("%s: %s", LOST_REDIS, describe_failure(error))
             self._lost_until = time.monotonic() + RETRY_SECONDS
-            self._admit_without_redis(call)
+            self._admit_without_redis(call, further)
         else:
             self._note_answer()
 
@@ -114,16 +118,17 @@ class SharedRateLimiter:
         """Close the connections."""
         await self._pool.aclose()
 
-    async def _count(self, call: InboundCall) -> None:
+    async def _count(self, call: InboundCall, further: int) -> None:
         """Count the call in Redis. Raises RateLimited, and errors of Redis."""
         agent, method = call.agent or "", call.method.name
-        await self._take(call, self._limits[method], f"calls of {method}", agent, method)
+        await self._take(call, self._limits[method], f"calls of {method}", further, agent, method)
         if self._overall is not None:
-            await self._take(call, self._overall, "calls of all agents", OVERALL)
+            await self._take(call, self._overall, "calls of all agents", further, OVERALL)
 
-    async def _take(self, call: InboundCall, limit: RateLimitItem, what: str, *window: str) -> None:
+    async def _take(self, call: InboundCall, limit: RateLimitItem, what: str, further: int, *window: str) -> None:
         """Count the call in a window. Raises RateLimited, and errors of Redis."""
-        is_admitted = await self._windows.hit(limit, *window)
+        count = count_within(limit.amount, further)
+        is_admitted = not count or await self._windows.hit(limit, *window, cost=count)
         free_at, remaining = await self._windows.get_window_stats(limit, *window)
         wait = free_at - time.time()
         state = RateLimitState(limit.amount, remaining, wait, limit.get_expiry())
@@ -131,7 +136,7 @@ class SharedRateLimiter:
         if not is_admitted:
             # Redis has answered, if with a refusal, so that the next calls may ask it again.
             self._note_answer()
-            raise too_many_calls_in_window(what, limit, wait)
+            raise too_many_calls_in_window(what, limit, wait, further)
 
     def _note_answer(self) -> None:
         """Note that Redis answers."""
@@ -139,11 +144,11 @@ class SharedRateLimiter:
             logger.warning("Redis answers again, so rate limits are shared")
             self._lost_until = None
 
-    def _admit_without_redis(self, call: InboundCall) -> None:
+    def _admit_without_redis(self, call: InboundCall, further: int) -> None:
         """Count the call in this server alone, or refuse it. Raises RateLimited and Unavailable."""
         if self._settings.on_failure == "refuse":
             raise Unavailable("Calls cannot be counted now, so none is admitted; try again", retry_after=RETRY_SECONDS)
-        self._local(call)
+        self._local(call, further)
 
 
 def check_redis(shared: SharedRateLimitSettings) -> None:

@@ -125,7 +125,7 @@ async def conversing(target: str, settings: Settings, calls: str | None = None) 
     """Yield conversations that keep their tasks at `target`, and call methods there too or at `calls`."""
     async with open_channel(target) as channel, open_channel(calls or target) as other:
         contract = contract_methods()
-        forwarder = Forwarder(other, contract, TIMEOUT)
+        forwarder = Forwarder(other, contract, TIMEOUT, settings.cstp.guardrails.max_values)
         cards = AgentCardBuilder(settings, "1.2.3", contract.values(), AdvertisedPorts(50051, 50052))
         conversations = A2aRequestHandler(
             forwarder, A2aAccessCheck(AccessCheck(forwarder)), GrpcTaskStore(channel, TIMEOUT), cards, settings

@@ -178,8 +178,8 @@ class AnnounceIntentRequest(_message.Message):
 
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
-        """Structured data; the guardrails read it as `context`. At most 24 levels deep. Checks that `confirmedChecks` in it
-        lists by their texts are not suggested.
+        """Structured data; the guardrails read it as `context`. At most 24 levels deep, and with as many values as that. Checks
+        that `confirmedChecks` in it lists by their texts are not suggested.
         """
 
     @_builtins.property
@@ -1188,7 +1188,7 @@ class Action(_message.Message):
     @_builtins.property
     def context(self) -> _struct_pb2.Struct:
         """The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At most 24 levels
-        deep.
+        deep, and with at most 2000 values unless the server is configured otherwise.
         """
 
     @_builtins.property

@@ -186,8 +186,8 @@ type AnnounceIntentRequest struct {
 	// absent. The content that the caller announced last under it, announced again, is a repetition, which is recorded
 	// once; any other content is a revision. Ids of other agents are other ids.
 	CorrelationId *string `protobuf:"bytes,7,opt,name=correlation_id,json=correlationId,proto3,oneof" json:"correlation_id,omitempty"`
-	// Structured data; the guardrails read it as `context`. At most 24 levels deep. Checks that `confirmedChecks` in it
-	// lists by their texts are not suggested.
+	// Structured data; the guardrails read it as `context`. At most 24 levels deep, and with as many values as that. Checks
+	// that `confirmedChecks` in it lists by their texts are not suggested.
 	Metadata *structpb.Struct `protobuf:"bytes,8,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// The project that the paths are in, as the server is configured with it; when absent and there are paths, the only
 	// one that is configured.
@@ -1846,7 +1846,7 @@ type Action struct {
 	// How sure the agent is, 0 to 1.
 	Confidence *float64 `protobuf:"fixed64,4,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
 	// The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At most 24 levels
-	// deep.
+	// deep, and with at most 2000 values unless the server is configured otherwise.
 	Context *structpb.Struct `protobuf:"bytes,5,opt,name=context,proto3" json:"context,omitempty"`
 	// The project that the action is about, for guardrails that are about some projects only. It need not be one that the
 	// server is configured with.
