@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
@@ -11,14 +12,16 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.console import COLUMN_GAP, TextTable
 from cstp_grpc.cli.decision_output import enum_word, format_date
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.gen.cstp.v1 import calibration_pb2 as pb2
 
 PLOT_COLUMNS: Final = 41
-"""Characters of a scale: odd, so that its middle is one of them, and 10 for each quarter."""
+"""Characters of a scale where there is room: odd, so that its middle is one of them, and 10 for each quarter."""
+MIN_PLOT_COLUMNS: Final = 13
+"""Characters of the narrowest scale; where there is less room, there is no plot."""
 
 POINT, LINE, LOW_END, HIGH_END, STATED = "●", "─", "├", "┤", "┊"
 
@@ -36,7 +39,7 @@ def print_calibration(console: Console, answer: pb2.GetCalibrationResponse) -> N
         came_true = rate_text(item.success_rate, item.success_interval)
         console.print(f"On average {item.mean_confidence:.2f} was stated, and {came_true} came true.")
         console.print()
-        console.print(reliability_table(item.buckets))
+        console.print(reliability_table(item.buckets, console.width))
         console.print(Text(f"{POINT} came true  {LOW_END}{LINE}{HIGH_END} 95 % interval  {STATED} stated", style="dim"))
         console.print()
         console.print(figures_table(item))
@@ -62,13 +65,15 @@ def rate_text(rate: float, interval: pb2.EstimateInterval) -> str:
     return f"{rate:.2f} ({interval.low:.2f} to {interval.high:.2f})"
 
 
-def reliability_table(buckets: Sequence[pb2.ReliabilityBucket]) -> TextTable:
-    """Return the buckets as rows with a plot each."""
-    table = TextTable("confidence", "decisions", "came true", scale_text([("0", 0), ("0.5", 0.5), ("1", 1)]))
+def reliability_table(buckets: Sequence[pb2.ReliabilityBucket], width: int) -> TextTable:
+    """Return the buckets as rows with a plot each, as wide as there is room."""
+    columns = plot_columns(width, ["confidence", "decisions", "came true"])
+    scale = scale_text([("0", 0), ("0.5", 0.5), ("1", 1)], columns)
+    table = TextTable("confidence", "decisions", "came true", scale)
     for item in buckets:
         interval = item.success_interval
         is_within = interval.low <= item.mean_confidence <= interval.high
-        plot = plot_interval(interval.low, item.success_rate, interval.high, item.mean_confidence)
+        plot = plot_interval(interval.low, item.success_rate, interval.high, item.mean_confidence, columns)
         table.add_row(
             f"{item.lower:.1f} to {item.upper:.1f}",
             f"{item.count:>9}",
@@ -78,29 +83,38 @@ def reliability_table(buckets: Sequence[pb2.ReliabilityBucket]) -> TextTable:
     return table
 
 
-def plot_interval(low: float, point: float, high: float, mark: float) -> str:
-    """Return an interval with its point and a mark, each from 0 to 1, on a scale of `PLOT_COLUMNS`."""
-    cells = [" "] * PLOT_COLUMNS
-    first, last = plot_column(low), plot_column(high)
+def plot_columns(width: int, widest: Sequence[str]) -> int:
+    """Return the characters of a scale in the last column of a line; the others are as wide as their widest cells."""
+    room = width - sum(len(cell) + len(COLUMN_GAP) for cell in widest)
+    columns = min(room - 1 + room % 2, PLOT_COLUMNS)
+    return columns if columns >= MIN_PLOT_COLUMNS else 0
+
+
+def plot_interval(low: float, point: float, high: float, mark: float, columns: int = PLOT_COLUMNS) -> str:
+    """Return an interval with its point and a mark, each from 0 to 1, on a scale of so many columns; empty for none."""
+    if not columns:
+        return ""
+    cells = [" "] * columns
+    first, last = plot_column(low, columns), plot_column(high, columns)
     for place in range(first, last + 1):
         cells[place] = LINE
     cells[first], cells[last] = LOW_END, HIGH_END
     # In this order: the ends over the line, the mark over both, and the point over everything.
-    cells[plot_column(mark)] = STATED
-    cells[plot_column(point)] = POINT
+    cells[plot_column(mark, columns)] = STATED
+    cells[plot_column(point, columns)] = POINT
     return "".join(cells).rstrip()
 
 
-def plot_column(value: float) -> int:
+def plot_column(value: float, columns: int) -> int:
     """Return the column of a value from 0 to 1."""
-    return round(min(max(value, 0.0), 1.0) * (PLOT_COLUMNS - 1))
+    return round(min(max(value, 0.0), 1.0) * (columns - 1))
 
 
-def scale_text(labels: Sequence[tuple[str, float]]) -> str:
+def scale_text(labels: Sequence[tuple[str, float]], columns: int) -> str:
     """Return the labels of a scale, each centred at its value from 0 to 1, as far as there is room."""
     line = ""
-    for label, value in labels:
-        start = min(max(plot_column(value) - len(label) // 2, 0), PLOT_COLUMNS - len(label))
+    for label, value in labels if columns else ():
+        start = min(max(plot_column(value, columns) - len(label) // 2, 0), columns - len(label))
         line = line.ljust(start) + label
     return line
 
@@ -179,10 +193,10 @@ def print_patterns(console: Console, answer: pb2.GetPatternsResponse) -> None:
         console.print("Nothing that decisions have in common is frequent enough to be tested.")
     else:
         console.print()
-        console.print(factors_table(answer.factors))
+        console.print(factors_table(answer.factors, console.width))
         console.print(
             Text(
-                f"{POINT} odds ratio  {LOW_END}{LINE}{HIGH_END} 95 % interval  {STATED} no difference;"
+                f"{POINT} odds ratio of failure  {LOW_END}{LINE}{HIGH_END} 95 % interval  {STATED} no difference;"
                 f" p-values account for {answer.tested} tests; * is significant",
                 style="dim",
             )
@@ -190,25 +204,33 @@ def print_patterns(console: Console, answer: pb2.GetPatternsResponse) -> None:
     print_recurring_failures(console, answer.recurring)
 
 
-def factors_table(factors: Sequence[pb2.FailureFactor]) -> TextTable:
-    """Return the factors as rows with a plot each."""
-    scale = scale_text([(f"1/{MAX_ODDS}", 0), ("1", 0.5), (str(MAX_ODDS), 1)])
-    table = TextTable("factor", "failed with", "without", "odds ratio", "p", scale)
-    for item in factors:
-        with_it = item.failures_with + item.others_with
-        without = item.failures_without + item.others_without
-        ends = item.odds_interval
-        plot = plot_interval(*map(odds_position, (ends.low, item.odds_ratio, ends.high, 1)))
-        style = "" if not item.significant else "red" if item.odds_ratio > 1 else "green"
-        table.add_row(
-            f"{enum_word(pb2.FailureFactorKind, item.kind)} {to_printable(item.value)}",
-            f"{item.failures_with} of {with_it}",
-            f"{item.failures_without} of {without}",
-            f"{item.odds_ratio:>10.2f}",
+def factors_table(factors: Sequence[pb2.FailureFactor], width: int) -> TextTable:
+    """Return the factors as rows with a plot each, as wide as there is room."""
+    rows = [
+        (
+            factor_label(item),
+            f"{item.failures_with} of {item.failures_with + item.others_with}",
+            f"{item.failures_without} of {item.failures_without + item.others_without}",
+            f"{item.odds_ratio:>6.2f}",
             f"{p_value_text(item.adjusted_p_value)}{'*' if item.significant else ''}",
-            Text(plot, style=style),
         )
+        for item in factors
+    ]
+    headings = ("factor", "failed with", "without", "odds", "p")
+    columns = plot_columns(width, [max(cells, key=len) for cells in zip(headings, *rows, strict=True)])
+    table = TextTable(*headings, scale_text([(f"1/{MAX_ODDS}", 0), ("1", 0.5), (str(MAX_ODDS), 1)], columns))
+    for item, row in zip(factors, rows, strict=True):
+        ends = item.odds_interval
+        low, point, high, mark = map(odds_position, (ends.low, item.odds_ratio, ends.high, 1))
+        style = "" if not item.significant else "red" if item.odds_ratio > 1 else "green"
+        table.add_row(*row, Text(plot_interval(low, point, high, mark, columns), style=style))
     return table
+
+
+def factor_label(item: pb2.FailureFactor) -> str:
+    """Return the name of a factor, cut to `MAX_LABEL` characters."""
+    name = to_printable(f"{enum_word(pb2.FailureFactorKind, item.kind)} {item.value}")
+    return name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"
 
 
 def odds_position(odds: float) -> float:
@@ -245,6 +267,8 @@ LABELS: Final = 260
 """Pixels for the names of factors."""
 MAX_LABEL: Final = 36
 """Characters of a name, so that it fits into `LABELS`."""
+TITLE_LETTER: Final = 8
+"""Pixels of a letter of the title, more than the mean of usual fonts."""
 RIGHT_COLOUR: Final = "#1a7f37"
 WRONG_COLOUR: Final = "#c0392b"
 PLAIN_COLOUR: Final = "#555555"
@@ -324,9 +348,7 @@ def factor_shapes(item: pb2.FailureFactor, up: float) -> Iterator[str]:
         LABELS + SIDE * odds_position(odds)
         for odds in (item.odds_interval.low, item.odds_ratio, item.odds_interval.high)
     )
-    name = f"{enum_word(pb2.FailureFactorKind, item.kind)} {item.value}"
-    short = name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"
-    yield svg_text(LABELS - 12, up + 4, short, anchor="end")
+    yield svg_text(LABELS - 12, up + 4, factor_label(item), anchor="end")
     yield svg_line(low, up, high, up, colour)
     tooltip = escape(f"odds ratio {item.odds_ratio:.2f}, p {p_value_text(item.adjusted_p_value)}")
     yield f'<circle cx="{point:.1f}" cy="{up:.1f}" r="5" fill="{colour}"><title>{tooltip}</title></circle>'
@@ -334,18 +356,23 @@ def factor_shapes(item: pb2.FailureFactor, up: float) -> Iterator[str]:
 
 def svg_document(width: int, height: int, title: str, shapes: Iterable[str]) -> str:
     """Return an SVG document with a title and a white background, so that it can be read wherever it is shown."""
-    heading = escape(title)
+    lines = textwrap.wrap(title, int(width / TITLE_LETTER))
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
             ' font-family="sans-serif" font-size="12" role="img">',
-            f"<title>{heading}</title>",
+            f"<title>{escape(title)}</title>",
             '<rect width="100%" height="100%" fill="#ffffff"/>',
-            f'<text x="{width / 2:.1f}" y="24" text-anchor="middle" font-size="14">{heading}</text>',
+            *(title_line(width / 2, 18 + 17 * row, line) for row, line in enumerate(lines)),
             *shapes,
             "</svg>\n",
         ]
     )
+
+
+def title_line(across: float, up: float, text: str) -> str:
+    """Return a line of the title."""
+    return f'<text x="{across:.1f}" y="{up:.1f}" text-anchor="middle" font-size="14">{escape(text)}</text>'
 
 
 def svg_line(left: float, top: float, right: float, bottom: float, colour: str, *, dashed: bool = False) -> str:

@@ -125,6 +125,14 @@ LINK_STYLES: Final[Mapping[int, Mapping[str, str]]] = {
     journal_pb2.LINK_TYPE_RELATES_TO: {"stroke": "#757575", "stroke-dasharray": "5 4"},
 }
 
+OUTCOME_WORDS: Final[Mapping[int, str]] = {
+    **{outcome: enum_word(types_pb2.Outcome, outcome) for outcome in OUTCOME_COLOURS},
+    types_pb2.OUTCOME_UNSPECIFIED: "no outcome yet",
+}
+LEGEND_ROW: Final = 20
+LEGEND_OUTCOMES: Final = MARGIN + 140
+"""Where the outcomes begin, to the right of the kinds of links; both fit below one box."""
+
 
 def graph_svg(graph: Graph) -> str:
     """Return the graph as an SVG document: a column of boxes for each distance from the first decision."""
@@ -137,7 +145,10 @@ def graph_svg(graph: Graph) -> str:
         for row, node in enumerate(column)
     }
     width = 2 * MARGIN + (max(columns) + 1) * (BOX_WIDTH + COLUMN_GAP) - COLUMN_GAP
-    height = 2 * MARGIN + max(map(len, columns.values())) * (BOX_HEIGHT + ROW_GAP) - ROW_GAP
+    bottom = 2 * MARGIN + max(map(len, columns.values())) * (BOX_HEIGHT + ROW_GAP) - ROW_GAP
+    kinds = [kind for kind in LINK_STYLES if any(link.type == kind for link in graph.links)]
+    outcomes = [outcome for outcome in OUTCOME_WORDS if any(node.outcome == outcome for node in graph.nodes)]
+    height = bottom + LEGEND_ROW * max(len(kinds), len(outcomes)) + MARGIN
     svg = ElementTree.Element(
         "svg",
         {
@@ -156,7 +167,25 @@ def graph_svg(graph: Graph) -> str:
         add_link(svg, link, places[link.from_id], places[link.to_id])
     for node in graph.nodes:
         add_box(svg, node, *places[node.id])
+    add_legend(svg, bottom, kinds, outcomes)
     return ElementTree.tostring(svg, encoding="unicode")
+
+
+def add_legend(svg: ElementTree.Element, top: int, kinds: Sequence[int], outcomes: Sequence[int]) -> None:
+    """Add the kinds of links and the outcomes that occur, with their lines and colours."""
+    for row, kind in enumerate(kinds):
+        y = top + LEGEND_ROW * row
+        line = {"d": f"M {MARGIN} {y} L {MARGIN + 36} {y}", "fill": "none", "marker-end": f"url(#head{kind})"}
+        ElementTree.SubElement(svg, "path", {**line, **LINK_STYLES[kind]})
+        place = {"x": str(MARGIN + 44), "y": str(y + 4), "fill": "#212121"}
+        ElementTree.SubElement(svg, "text", place).text = PHRASES[kind][0]
+    for row, outcome in enumerate(outcomes):
+        y = top + LEGEND_ROW * row
+        box = {"x": str(LEGEND_OUTCOMES), "y": str(y - 6), "width": "20", "height": "12", "rx": "3"}
+        colour = OUTCOME_COLOURS.get(outcome, PLAIN_COLOUR)
+        ElementTree.SubElement(svg, "rect", {**box, "fill": "#fafafa", "stroke": colour, "stroke-width": "2"})
+        place = {"x": str(LEGEND_OUTCOMES + 28), "y": str(y + 4), "fill": "#212121"}
+        ElementTree.SubElement(svg, "text", place).text = OUTCOME_WORDS[outcome]
 
 
 def add_arrow_heads(svg: ElementTree.Element) -> None:

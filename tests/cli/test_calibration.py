@@ -17,7 +17,10 @@ from cstp_grpc.cli.calibration_output import (
     plot_interval,
     print_calibration,
     print_patterns,
+    reliability_diagram,
 )
+from cstp_grpc.cli.console import WholeWordConsole
+from cstp_grpc.cli.developer_setup import import_examples
 from cstp_grpc.client import CstpClient
 from cstp_grpc.gen.cstp.v1 import calibration_pb2 as pb2
 from tests.cli.conftest import Server
@@ -84,6 +87,18 @@ def test_the_answer_is_json_and_the_plot_a_file(server: Server, command: str, tm
     assert root.findall("{*}circle")
 
 
+def test_the_example_decisions_are_enough_for_figures(server: Server) -> None:
+    with CstpClient(server.app.target, TOKENS["alice"]) as client:
+        assert import_examples(client) == 60
+    report = server.json("calibration")
+    assert report["count"] >= 40
+    assert "calibration" in report
+    assert "drift" in report
+    factors = server.json("patterns")["factors"]
+    assert any(factor["significant"] and factor["oddsRatio"] > 1 for factor in factors)
+    assert any(factor["significant"] and factor["oddsRatio"] < 1 for factor in factors)
+
+
 def test_a_plot_that_cannot_be_written_is_an_error(server: Server, tmp_path: Path) -> None:
     result = server("calibration", "--svg", tmp_path / "missing" / "plot.svg")
     assert result.exit_code == 1
@@ -109,6 +124,11 @@ def test_drift_is_told_with_its_date() -> None:
     )
 
 
+def open_test_console(stream: io.StringIO, width: int) -> Console:
+    """A console of a width, as commands print to it."""
+    return WholeWordConsole(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
 unit = st.floats(0, 1)
 
 
@@ -117,6 +137,65 @@ def test_a_plot_is_never_wider_than_its_scale(low: float, point: float, high: fl
     plot = plot_interval(min(low, high), point, max(low, high), mark)
     assert len(plot) <= PLOT_COLUMNS
     assert plot.count("●") == 1
+
+
+FACTORS = [
+    pb2.FailureFactor(
+        kind=kind,
+        value=value,
+        failures_with=12,
+        others_with=13,
+        failures_without=113,
+        others_without=1020,
+        odds_ratio=123.45,
+        odds_interval=pb2.EstimateInterval(low=2, high=600),
+        adjusted_p_value=0.0001,
+        significant=True,
+    )
+    for kind, value in (
+        (pb2.FAILURE_FACTOR_KIND_CATEGORY, "deployment"),
+        (pb2.FAILURE_FACTOR_KIND_PROJECT, "web-shop"),
+    )
+]
+
+
+@pytest.mark.parametrize("width", [72, 80, 100, 110, 200])
+def test_each_factor_is_one_line_of_a_narrow_terminal(width: int) -> None:
+    stream = io.StringIO()
+    print_patterns(
+        open_test_console(stream, width),
+        pb2.GetPatternsResponse(count=1158, failures=125, factors=FACTORS, tested=2),
+    )
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if line.startswith(("category deployment", "project web-shop"))]
+    assert len(rows) == len(FACTORS)
+    assert all("< 0.001*" in row for row in rows)
+    assert all(("●" in row) == (width >= 80) for row in rows)
+    (factor,) = [line for line in lines if line.startswith("factor ")]
+    assert ("64" in factor) == (width >= 80)
+
+
+def test_each_bucket_is_one_line_of_a_narrow_terminal() -> None:
+    bucket = pb2.ReliabilityBucket(lower=0.9, upper=1, count=41, mean_confidence=0.9, success_rate=0.6)
+    calibration = pb2.Calibration(buckets=[bucket])
+    stream = io.StringIO()
+    answer = pb2.GetCalibrationResponse(count=41, minimum=20, calibration=calibration)
+    print_calibration(open_test_console(stream, 60), answer)
+    (row,) = [line for line in stream.getvalue().splitlines() if line.startswith("0.9 to 1.0")]
+    assert "●" in row
+    assert len(row) <= 60
+
+
+def test_a_long_title_of_the_plot_is_broken_to_fit() -> None:
+    answer = pb2.GetCalibrationResponse(count=20_000, left_out=12_345, truncated=True, minimum=20)
+    root = ElementTree.fromstring(reliability_diagram(answer))
+    titles = [text for text in root.findall("{*}text") if text.get("font-size") == "14"]
+    assert " ".join(text.text or "" for text in titles) == root.findtext("{*}title")
+    # A letter of a sans-serif font is half as wide as it is high, or a bit more.
+    assert all(len(text.text or "") * 14 * 0.55 <= float(root.get("width", 0)) for text in titles)
+    # Above the plot and its label.
+    assert all(float(text.get("y", 0)) < 40 for text in titles)
 
 
 @given(st.text(max_size=60), st.floats(1e-6, 1e6), st.booleans())

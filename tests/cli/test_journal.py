@@ -173,7 +173,10 @@ def test_a_graph_is_shown_as_text_mermaid_and_svg(server: Server) -> None:
     assert "#34;PostgreSQL#34; #60;b#62;9" in mermaid
     assert mermaid.count("|supersedes|") == 1
     svg = ElementTree.fromstring(server.ok("graph", old, "--format", "svg"))
-    assert len(svg.findall(".//{*}rect")) == 4
+    # The background, three decisions, and the outcomes of the legend.
+    assert len(svg.findall(".//{*}rect")) == 4 + 2
+    texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[-5:] == ["supersedes", "depends on", "relates to", "success", "no outcome yet"]
     assert "Use PostgreSQL 18" in [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert [link["type"] for link in server.json("graph", old, "--depth", 1)["links"]].count("supersedes") == 1
 
