@@ -125,7 +125,7 @@ def serves_from(command: Sequence[str], folder: Path, monkeypatch: pytest.Monkey
         monkeypatch.delenv(name)
     with started("serve", "--dev", program=command, environment=ENVIRONMENT) as process:
         process.wait_for(READY)
-        assert "with 12 example decisions" in process.value("data")
+        assert "with 60 example decisions" in process.value("data")
         asked = json.loads(run([*command, "query", "zero downtime migration", "--json"], folder))
         assert asked["decisions"]
         assert process.end() == 0

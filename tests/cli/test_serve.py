@@ -53,7 +53,7 @@ def test_a_first_start_needs_nothing_and_a_second_one_keeps_what_the_first_made(
     with started("serve", "--dev") as process:
         process.wait_for(READY)
         token = process.value("token").split()[0]
-        assert "with 12 example decisions" in process.value("data")
+        assert "with 60 example decisions" in process.value("data")
         assert (home / "var/dev-token").read_text() == token
         assert mode(home / "var/dev-token") == mode(home / "var/agents.yaml") == 0o600
         # By what they are, not by their places: lines of the log may stand between.
@@ -78,8 +78,8 @@ def test_a_first_start_needs_nothing_and_a_second_one_keeps_what_the_first_made(
         assert process.value("token") == "var/dev-token"
         assert process.value("data") == "var"
         assert not any(token in line for line in process.printed)
-        listed = json.loads(invoke("list", "--json").stdout)["decisions"]
-        assert len(listed) == 12
+        listed = json.loads(invoke("list", "--limit", "100", "--json").stdout)["decisions"]
+        assert len(listed) == 60
         assert {decision["visibility"] for decision in listed} == {"shared"}
         assert process.end() == 0
 
@@ -321,7 +321,7 @@ def test_the_demonstration_leaves_nothing_and_keeps_to_itself_whatever_the_envir
         "CSTP_INTENT_LAYER__PROJECTS": '[{"name": "shop", "root": "/nowhere"}]',
     }
     with started("demo", environment=environment) as process:
-        process.wait_for("12 example decisions were imported")
+        process.wait_for("60 example decisions were imported")
         process.wait_for("announced over gRPC to grpc://127.0.0.1:")
         process.wait_for("Received by demo")
         process.wait_for("announced over JSON-RPC to http://127.0.0.1:")

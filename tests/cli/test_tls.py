@@ -57,7 +57,7 @@ def test_a_developers_server_is_found_with_its_certificate(
         process.wait_for(READY)
         assert process.value("gRPC").startswith("grpcs://127.0.0.1:")
         assert bridge_url(process).startswith("https://127.0.0.1:")
-        assert "with 12 example decisions" in process.value("data")
+        assert "with 60 example decisions" in process.value("data")
         assert invoke(*CHECK).exit_code == 0
         assert invoke(*CHECK, "--agent", "developer-http").exit_code == 0
         assert json.loads(invoke("agent-card").stdout)["url"] == bridge_url(process)

@@ -129,12 +129,12 @@ def test_workers_serve_one_journal_on_one_port_over_all_transports(workers: Proc
     assert len(children(workers, WORKER)) == len(children(workers, BRIDGE)) == 2
     target, url = workers.value("gRPC"), workers.value("JSON-RPC").removesuffix("/cstp")
     # A developer gets examples and a token once, and finds the server by both its names.
-    assert "with 12 example decisions" in workers.value("data")
+    assert "with 60 example decisions" in workers.value("data")
     token = Path("var/dev-token").read_text()
     for agent in ("developer", "developer-http"):
-        listed = invoke("list", "--agent", agent, "--json")
+        listed = invoke("list", "--limit", "100", "--agent", agent, "--json")
         assert listed.exit_code == 0, listed.output
-        assert listed.stdout.count('"id"') == 12
+        assert listed.stdout.count('"id"') == 60
 
     with closing(connect(target)) as caller:
         recorded = ok(caller.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}, token))
