@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -180,6 +181,30 @@ def test_a_request_id_of_the_servers_own_wins() -> None:
 def test_a_result_that_json_cannot_express_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         jsonrpc.encode_result("1", {"x": float("nan")})
+
+
+def test_a_lone_surrogate_stays_one() -> None:
+    answer = jsonrpc.encode_utf8(jsonrpc.encode_result("1", "größer \ud800"))
+    assert json.loads(answer)["result"] == "größer \ud800"
+
+
+def test_few_calls_of_a_batch_are_in_progress_at_once_and_all_are_answered_in_order() -> None:
+    body = jsonrpc.parse_body(
+        json.dumps([{"jsonrpc": "2.0", "method": f"m{n}", "id": n} for n in range(20)]).encode(), 20
+    )
+    in_progress: list[int] = [0]
+
+    async def answer(call: jsonrpc.JsonRpcEntry) -> jsonrpc.JsonRpcOutcome:
+        in_progress.append(in_progress[-1] + 1)
+        # The later ones end sooner.
+        for _ in range(40 - 2 * int(call.id or 0)):
+            await asyncio.sleep(0)
+        in_progress.append(in_progress[-1] - 1)
+        return jsonrpc.JsonRpcOutcome(call.id)
+
+    outcomes = asyncio.run(jsonrpc.answer_batch(body.calls, answer))
+    assert [outcome.response for outcome in outcomes] == [str(n) for n in range(20)]
+    assert max(in_progress) == jsonrpc.BATCH_CONCURRENCY < 8
 
 
 json_documents = st.recursive(
