@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from cstp_grpc.approvals.model import ApprovalFilter, digest_of_action
 from cstp_grpc.audit.model import AuditEvent, AuditFilter
+from cstp_grpc.caller import Caller
 from cstp_grpc.canonical_json import is_same_json
 from cstp_grpc.enums import ApprovalStatus, Stakes
 from cstp_grpc.errors import Conflict, InvalidArgument, PermissionDenied, RateLimited
@@ -133,8 +134,24 @@ def test_another_guardrail_that_asks_needs_its_own_grant(kit: ApprovalKit) -> No
     assert verdict.approval is not None
     assert (verdict.approval.id, verdict.approval.status) == (granted, ApprovalStatus.PENDING)
     assert kit.reviewer.grant(granted, CAROL, None, None).status is ApprovalStatus.PENDING
+    kit.now += SECOND
     assert kit.reviewer.grant(granted, BOB, None, None).status is ApprovalStatus.GRANTED
     assert kit.check(ACTION, MANY_ROWS, PRICES).allowed
+    # The record says which guardrails each grant was for.
+    found = kit.trail.page(AuditFilter(approval_id=granted), PageRequest(100)).items
+    grants = [entry.violations for entry in reversed(found) if entry.event is AuditEvent.APPROVAL_GRANTED]
+    assert grants == [(MANY_ROWS.guardrail_id,), (PRICES.guardrail_id,)]
+
+
+def test_who_may_not_approve_lists_its_own_requests_only(kit: ApprovalKit) -> None:
+    own, other = kit.request(), kit.request(replace(ACTION, agent="bob"))
+
+    def listed(agent: str | None, caller: Caller) -> set[str]:
+        return {found.id for found in kit.reviewer.page(ApprovalFilter(agent=agent), PageRequest(10), caller).items}
+
+    asking = replace(CAROL, agent=ACTION.agent, permissions=frozenset())
+    assert [listed(agent, asking) for agent in (None, ACTION.agent, "bob")] == [{own}, {own}, set()]
+    assert [listed(agent, CAROL) for agent in (None, "bob")] == [{own, other}, {other}]
 
 
 def test_who_is_no_approver_any_more_has_granted_nothing(kit: ApprovalKit) -> None:

@@ -15,6 +15,7 @@ from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Verdict
 from cstp_grpc.guardrails.rule_compilation import find_expired_guardrails
 from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests
+from cstp_grpc.guardrails.rules_in_force import RuleListing
 from tests.example_counts import examples
 from tests.guardrails.rulebooks import content, rule, rule_set, write
 
@@ -172,6 +173,8 @@ def test_a_rule_fires_until_it_expires(expires: str, last: datetime) -> None:
     assert (ids(after), after.evaluated) == ([], 1)
     assert len(after.warnings) == 1
     assert ids(judged(given)) == ["r"]
+    listing = RuleListing(rule_set([given]), NOW)
+    assert [len(listing.guardrails_for("a", None, now)) for now in (last - timedelta(microseconds=1), last)] == [1, 0]
 
 
 def test_what_has_expired_can_be_named() -> None:

@@ -39,7 +39,7 @@ def test_a_page_of_long_rules_is_cut_by_their_size() -> None:
     assert page.next_token
 
 
-@pytest.mark.parametrize("place", [-5, 10, 2**62])
+@pytest.mark.parametrize("place", [-5, -1, 10, 2**62])
 def test_a_made_up_token_never_leaves_the_list(place: int) -> None:
     rules = listing(3)
     page = rules.list_guardrails(PageRequest(1, encode_page_token(("guardrails", rules.version), (place,))))

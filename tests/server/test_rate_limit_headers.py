@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cstp_grpc.contract.methods import contract_methods
@@ -96,13 +96,16 @@ def test_answers_over_grpc_tell_it_in_trailing_metadata(tmp_path: Path) -> None:
     assert "x-request-id" in told
 
 
-@given(st.integers(1, 7), st.lists(st.floats(0, 6), max_size=40))
+@example(1, [0, 10])
+@given(st.integers(1, 7), st.lists(st.floats(0, 6) | st.integers(0, 6), max_size=40))
 def test_what_is_left_is_what_a_window_still_admits(most: int, pauses: list[float]) -> None:
     now, seconds, admitted = [1_000.0], 10, list[float]()
     windows = MovingWindows(window_value_count(most), clock=lambda: now[0])
     for pause in pauses:
         now[0] += pause
-        if windows.take(0, most, seconds) is None:
-            admitted.append(now[0])
         counted = [at for at in admitted if at >= now[0] - seconds]
+        assert (windows.take(0, most, seconds) is None) == (len(counted) < most)
+        if len(counted) < most:
+            admitted.append(now[0])
+            counted.append(now[0])
         assert windows.usage(0, most, seconds) == (len(counted), counted[0] + seconds - now[0])
