@@ -24,6 +24,10 @@ NOT_RUN = {
     ): "fetches the kits from the network",
     ("docs/a2a-compatibility.md", "import contextlib"): "a plugin of the kits, which are fetched from the network",
     ("docs/a2a-compatibility.md", "import uuid"): "a plugin of the kits, which are fetched from the network",
+    **{
+        ("docs/a2a.md", title): "run with the real package by tests/bridge/a2a/test_agent_frameworks.py"
+        for title in ("adk_client.py", "strands_client.py")
+    },
     ("docs/a2a.md", "func parseCard"): "needs the SDK for Go, from the network",
     ("docs/a2a.md", "AgentCard card = "): "needs the SDK for Java, from the network",
     ("docs/a2a.md", "public PayloadAndHeaders"): "needs the SDK for Java, from the network",

@@ -60,12 +60,10 @@ WORD_FORM: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedPorts:
-    """The gRPC ports that the cards advertise if the settings name no public target."""
+    """The gRPC port that the cards advertise if the settings name no public target."""
 
     cstp: int
     """The port of the gRPC server of CSTP."""
-    a2a: int
-    """The port of A2A over gRPC."""
     cstp_secure: bool = False
     """True if the gRPC server of CSTP speaks TLS."""
 
@@ -193,16 +191,16 @@ class AgentCardBuilder:
 
     def _interfaces(self, address: str) -> Iterable[a2a_pb2.AgentInterface]:
         """Yield the addresses of the A2A interfaces, the preferred one first."""
-        # `host:port` for gRPC, as the specification says: clients pass it to their gRPC libraries unchanged, which
-        # accept no http:// or https://.
-        grpc_target = self._a2a.public_grpc_target or host_target(address, self._ports.a2a)
-        rows = (
+        rows = [
             (f"{address}{A2A_PATH}", JSONRPC, V1_0),
             (f"{address}{A2A_PATH}", JSONRPC, V0_3),
-            (grpc_target, GRPC, V1_0),
-            (grpc_target, GRPC, V0_3),
             (f"{address}{REST_PATH}", HTTP_JSON, V1_0),
-        )
+        ]
+        # Only if configured: some clients, such as google-adk, refuse a card with an interface of another origin.
+        if grpc_target := self._a2a.public_grpc_target:
+            # `host:port`, as the specification says: clients pass it to their gRPC libraries unchanged, which accept no
+            # http:// or https://.
+            rows[2:2] = [(grpc_target, GRPC, V1_0), (grpc_target, GRPC, V0_3)]
         for url, binding, version in rows:
             yield a2a_pb2.AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
 

@@ -62,9 +62,7 @@ class A2aModule:
         self._settings = settings
         self._grpc_server = A2aGrpcServer(settings, certificate, reuse_port=reuse_port)
         announced = upstream.announced or upstream.target
-        ports = AdvertisedPorts(
-            target_port(announced, settings.grpc.port), self._grpc_server.port, cstp_secure=is_secure_target(announced)
-        )
+        ports = AdvertisedPorts(target_port(announced, settings.grpc.port), cstp_secure=is_secure_target(announced))
         self._services = build_a2a_services(settings, version, channel, forwarder, ports, origins, observer)
         self._rest = A2aRestEndpoint(self._services)
 

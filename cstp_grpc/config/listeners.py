@@ -128,7 +128,8 @@ class A2aSettings(SettingsSection):
     grpc_port: Port = 50052
     """The port that A2A over gRPC listens on; 0 chooses a free one."""
     public_grpc_target: str | None = Field(default=None, pattern=TARGET)
-    """The `host:port` by which others reach A2A over gRPC; when absent, the host of the request and the port above."""
+    """The `host:port` by which others reach A2A over gRPC, which puts it on the agent cards. Without it they name no
+    gRPC, because some clients refuse a card with an interface of another origin."""
     public_cstp_target: str | None = Field(default=None, pattern=SECURE_TARGET)
     """The `host:port` by which others reach the gRPC server of CSTP, for the agent card, with `grpcs://` before it
     where they do so over TLS; when absent, the host of the request and the port of the server."""

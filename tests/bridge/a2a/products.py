@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -65,7 +66,15 @@ def serving(folder: Path, **overrides: Any) -> Iterator[Product]:
     wanted = settings(folder, **overrides)
     with ExitStack() as opened:
         app = opened.enter_context(running(wanted))
-        first, second = (opened.enter_context(peering(wanted, app.target)) for _ in range(2))
+        first, second = (opened.enter_context(peering(with_grpc_on_cards(wanted), app.target)) for _ in range(2))
         core = GrpcCaller(app.target)
         opened.callback(core.close)
         yield Product(wanted, core, (first, second), opened)
+
+
+def with_grpc_on_cards(wanted: Settings) -> Settings:
+    """Return settings of a bridge whose cards name its A2A over gRPC, on a port that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    on_cards = {"grpc_port": port, "public_grpc_target": f"127.0.0.1:{port}"}
+    return wanted.model_copy(update={"a2a": wanted.a2a.model_copy(update=on_cards)})

@@ -1,4 +1,4 @@
-"""The official clients of A2A that cannot be installed beside ours: for JavaScript, and for Python that of 0.3."""
+"""The clients of A2A that cannot be installed beside ours: for JavaScript, for Python 0.3, and of agent frameworks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ JS_SOURCE = TESTS / "a2a_js"
 JS_PACKAGE = ("package.json", "package-lock.json", ".npmrc")
 JS_SESSIONS = ("session.mjs", "discovery.mjs", "verify.mjs")
 PYTHON_SOURCE = TESTS / "a2a_v0_3"
+FRAMEWORKS_SOURCE = TESTS / "a2a_frameworks"
 NODE_DEMANDED_BY = ("CI", "REQUIRE_NODE")
 PYTHON_DEMANDED_BY = ("CI", "REQUIRE_A2A_0_3")
+FRAMEWORKS_DEMANDED_BY = ("REQUIRE_A2A_FRAMEWORKS",)
 """If one of these is set in the environment, the tests that need the client fail instead of being skipped."""
 NPM_INSTALL = (
     *("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"),
@@ -87,6 +89,17 @@ def install_python_sdk_v0_3() -> Path:
         install((*PIP_INSTALL, "--target", str(target), "-r", str(requirements)), PYTHON_SOURCE, PYTHON_DEMANDED_BY)
 
     return install_once("a2a-v0.3", requirements, install_into)
+
+
+def install_frameworks() -> Path:
+    """Return a folder with the agent frameworks that call A2A agents."""
+    requirements = FRAMEWORKS_SOURCE / "requirements.txt"
+
+    def install_into(target: Path) -> None:
+        command = (*PIP_INSTALL, "--target", str(target), "-r", str(requirements))
+        install(command, FRAMEWORKS_SOURCE, FRAMEWORKS_DEMANDED_BY)
+
+    return install_once("a2a-frameworks", requirements, install_into)
 
 
 def install_once(name: str, versions: Path, install_into: Callable[[Path], None]) -> Path:

@@ -126,7 +126,7 @@ async def conversing(target: str, settings: Settings, calls: str | None = None) 
     async with open_channel(target) as channel, open_channel(calls or target) as other:
         contract = contract_methods()
         forwarder = Forwarder(other, contract, TIMEOUT, settings.cstp.guardrails.max_values)
-        cards = AgentCardBuilder(settings, "1.2.3", contract.values(), AdvertisedPorts(50051, 50052))
+        cards = AgentCardBuilder(settings, "1.2.3", contract.values(), AdvertisedPorts(50051))
         conversations = A2aRequestHandler(
             forwarder, A2aAccessCheck(AccessCheck(forwarder)), GrpcTaskStore(channel, TIMEOUT), cards, settings
         )

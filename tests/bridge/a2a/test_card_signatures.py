@@ -79,7 +79,7 @@ def described(algorithm: str = "ES256", **agent: Any) -> tuple[AgentCardBuilder,
     )
     signing_key = SigningKey.load(wanted.agent.card_signing, "agent.card_signing")
     return AgentCardBuilder(
-        wanted, "1.2.3", contract_methods().values(), AdvertisedPorts(4711, 4712), signing_key
+        wanted, "1.2.3", contract_methods().values(), AdvertisedPorts(4711), signing_key
     ), public_pem(key)
 
 
@@ -159,7 +159,7 @@ def test_the_tag_follows_the_key_and_not_the_signature() -> None:
 
 
 def test_cards_are_not_signed_without_a_key() -> None:
-    card = AgentCardBuilder(Settings(), "1.2.3", contract_methods().values(), AdvertisedPorts(4711, 4712)).build_public(
+    card = AgentCardBuilder(Settings(), "1.2.3", contract_methods().values(), AdvertisedPorts(4711)).build_public(
         PUBLIC_URL
     )
     with pytest.raises(NoSignatureError):
@@ -168,7 +168,7 @@ def test_cards_are_not_signed_without_a_key() -> None:
 
 def test_cards_that_the_python_client_signs_are_verified() -> None:
     key = make_key()
-    card = AgentCardBuilder(Settings(), "1.2.3", contract_methods().values(), AdvertisedPorts(4711, 4712)).build_public(
+    card = AgentCardBuilder(Settings(), "1.2.3", contract_methods().values(), AdvertisedPorts(4711)).build_public(
         PUBLIC_URL
     )
     header: ProtectedHeader = {"kid": "k", "alg": "ES256", "jku": None, "typ": "JOSE"}

@@ -32,7 +32,7 @@ OLD_CARD = "/.well-known/agent.json"
 
 def cards(a2a: dict[str, Any] | None = None, **agent: Any) -> AgentCardBuilder:
     settings = Settings(a2a=a2a or {}, agent=agent)  # type: ignore[arg-type]
-    return AgentCardBuilder(settings, "1.2.3", contract_methods().values(), AdvertisedPorts(cstp=4711, a2a=4712))
+    return AgentCardBuilder(settings, "1.2.3", contract_methods().values(), AdvertisedPorts(cstp=4711))
 
 
 def access(*permissions: str) -> dict[str, Any]:
@@ -74,17 +74,22 @@ def served(described: AgentCardBuilder, path: str, address: str = ADDRESS) -> tu
 
 
 def test_interfaces_are_listed_by_preference() -> None:
-    found = [
-        (one.protocol_binding, one.protocol_version, one.url)
-        for one in cards().build_public(ADDRESS).supported_interfaces
-    ]
+    card = cards({"public_grpc_target": "a2a.example.com:443"}).build_public(ADDRESS)
+    found = [(one.protocol_binding, one.protocol_version, one.url) for one in card.supported_interfaces]
     assert found == [
         ("JSONRPC", "1.0", "https://agent.example.com/a2a/"),
         ("JSONRPC", "0.3", "https://agent.example.com/a2a/"),
-        ("GRPC", "1.0", "agent.example.com:4712"),
-        ("GRPC", "0.3", "agent.example.com:4712"),
+        ("GRPC", "1.0", "a2a.example.com:443"),
+        ("GRPC", "0.3", "a2a.example.com:443"),
         ("HTTP+JSON", "1.0", "https://agent.example.com/a2a/v1"),
     ]
+
+
+def test_without_a_public_grpc_target_all_interfaces_have_the_origin_of_the_card() -> None:
+    urls = {one.url for one in cards().build_public(ADDRESS).supported_interfaces}
+    assert urls == {"https://agent.example.com/a2a/", "https://agent.example.com/a2a/v1"}
+    old = types.AgentCard.model_validate(cards().build_v0_3(ADDRESS))
+    assert {one.transport for one in old.additional_interfaces or ()} == {"JSONRPC"}
 
 
 @pytest.mark.parametrize(
@@ -97,9 +102,8 @@ def test_interfaces_are_listed_by_preference() -> None:
         ("http://[::1]", "[::1]"),
     ],
 )
-def test_grpc_is_on_the_host_of_the_address(address: str, host: str) -> None:
+def test_the_grpc_target_of_cstp_is_on_the_host_of_the_address(address: str, host: str) -> None:
     card = cards().build_public(address)
-    assert {one.url for one in card.supported_interfaces if one.protocol_binding == "GRPC"} == {f"{host}:4712"}
     assert params(card)["grpcTarget"] == f"{host}:4711"
     assert params(card)["endpoint"] == f"{address}/cstp"
 
@@ -120,12 +124,10 @@ def test_the_card_names_where_the_inputs_of_guardrails_are_listed() -> None:
 def test_a_server_that_speaks_tls_is_named_so(given: dict[str, str], grpc_target: str) -> None:
     settings = Settings(a2a=given)  # type: ignore[arg-type]
     described = AgentCardBuilder(
-        settings, "1.2.3", contract_methods().values(), AdvertisedPorts(cstp=4711, a2a=4712, cstp_secure=True)
+        settings, "1.2.3", contract_methods().values(), AdvertisedPorts(cstp=4711, cstp_secure=True)
     )
     card = described.build_public(ADDRESS)
     assert params(card)["grpcTarget"] == grpc_target
-    # Clients of A2A give it to their gRPC libraries as it stands.
-    assert "agent.example.com:4712" in {one.url for one in card.supported_interfaces}
 
 
 def test_a_proxy_may_speak_tls_for_the_server() -> None:
@@ -267,7 +269,7 @@ def test_the_old_card_fits_0_3(contact: str | None) -> None:
 
 
 def test_the_sdk_converts_both_cards() -> None:
-    card = parse_agent_card(cards().build_v0_3(ADDRESS))
+    card = parse_agent_card(cards({"public_grpc_target": "a2a.example.com:443"}).build_v0_3(ADDRESS))
     assert {(one.protocol_binding, one.protocol_version) for one in card.supported_interfaces} == {
         ("JSONRPC", "0.3.0"),
         ("GRPC", "0.3.0"),

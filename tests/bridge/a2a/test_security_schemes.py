@@ -26,7 +26,7 @@ CERTIFICATES = [{"name": "deployer", "uri": "spiffe://example.com/deployer"}]
 
 
 def builder(**sections: Any) -> AgentCardBuilder:
-    return AgentCardBuilder(Settings(**sections), "1.2.3", contract_methods().values(), AdvertisedPorts(4711, 4712))
+    return AgentCardBuilder(Settings(**sections), "1.2.3", contract_methods().values(), AdvertisedPorts(4711))
 
 
 @pytest.mark.parametrize(
