@@ -77,13 +77,14 @@ def render_code_context(response: JsonObject) -> str:
     if not response["covered"]:
         return "No AGENTS.md or CLAUDE.md covers this path."
     left_out = [f"{each['section']} of {each['file']} ({each['tokens']} tokens)" for each in response["leftOut"]]
-    pending = [f"{each['type']}: {each['title']}" for each in response["pending"]]
     return join_sections(
         [
             # The page has the form of the protocol, which has no place for a note.
             response["markdown"].replace(PENDING_HEADING, f"{PENDING_HEADING}\n{OTHERS_NOTE}\n"),
             render_items("Left out by maxTokens", left_out),
-            render_items("Reported and not yet reviewed, so it may be wrong", pending, note=OTHERS_NOTE),
+            render_items(
+                "Reported and not yet reviewed, so it may be wrong", list_pending(response["pending"]), note=OTHERS_NOTE
+            ),
         ]
     )
 
@@ -183,14 +184,23 @@ def render_guarded_code(context: JsonObject | None) -> str:
             ("Checks to make first", "checks"),
         )
     ]
-    pending = (f"{each['type']}: {each['title']}" for each in context["pending"])
     return join_sections(
         [
             *parts,
-            render_items("Reported about the code and not yet reviewed", pending, note=OTHERS_NOTE),
+            render_items(
+                "Reported about the code and not yet reviewed", list_pending(context["pending"]), note=OTHERS_NOTE
+            ),
             render_items("What could not be read", context["missing"]),
         ]
     )
+
+
+def list_pending(learnings: Iterable[JsonObject]) -> Iterable[str]:
+    """Return a line for each unreviewed learning; one that several agents reported counts once."""
+    lines: dict[str, str] = {}
+    for each in learnings:
+        lines.setdefault(f"{each['type']}: {each['title']}".casefold(), f"{each['type']}: {each['title']}")
+    return lines.values()
 
 
 def render_items(heading: str, items: Iterable[str], *, note: str = "", most: int = MAX_LISTED) -> str:

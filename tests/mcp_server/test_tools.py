@@ -15,6 +15,7 @@ from cstp_grpc.contract.json_codec import from_json, to_json
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from cstp_grpc.mcp_server.tool_errors import ERROR_META_KEY
 from cstp_grpc.mcp_server.tool_texts import MAX_SECTION_CHARACTERS, render_announcement
+from cstp_grpc.quoted_text import quote_answer
 from cstp_grpc.server.app import App
 from tests.harness import TOKENS
 from tests.mcp_server.hosts import MODES, MODES_OF_COMMANDS, Host, text_of
@@ -177,6 +178,15 @@ def test_the_command_serves_the_same_over_standard_streams(cstp_server: App, mod
     assert version == ("2025-11-25" if mode == "legacy" else mode)
     assert names[0] == "look_before_acting"
     assert text_of(result).startswith("BLOCKED.")
+
+
+def test_a_learning_that_several_agents_reported_is_told_once() -> None:
+    titles = ["Rates are percentages"] * 6 + ["rates are  percentages", "Tax is whole"]
+    pending = [{"id": f"PITFALL-{at}", "type": "pitfall", "title": title} for at, title in enumerate(titles)]
+    content = {"guardrailStatus": {"allowed": True}, "codeContext": {"covered": True, "pending": pending}}
+    text = render_announcement(quote_answer(to_json(from_json(content, cstp_pb2.AnnounceIntentResponse))))
+    assert text.lower().count("rates are") == 1
+    assert "Tax is whole" in text
 
 
 def test_each_section_about_the_code_is_shown_however_long_another_is() -> None:
