@@ -24,6 +24,10 @@ APPROVE: Final = "approve"
 """The severity of a violation that a person may approve."""
 INVALID_ARGUMENT: Final = "INVALID_ARGUMENT"
 """The reason of a call that is wrong in itself."""
+INTERNAL: Final = "INTERNAL"
+"""The reason of an answer that is none."""
+UNANSWERED: Final = frozenset({"", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+"""The reasons of failures that `--on-failure allow` lets pass; empty for what no server has answered."""
 SEVERAL_PROJECTS: Final = "there are several"
 """What the server says of a project that must be named."""
 CORRELATION_ID: Final = re.compile(r"[!-~]{1,128}")
@@ -46,7 +50,7 @@ class FailurePolicy(StrEnum):
     ASK = "ask"
     DENY = "deny"
     ALLOW = "allow"
-    """The agent goes on as without the hook, and its user is told."""
+    """The agent goes on as without the hook, and its user is told; asks if the server refuses to judge."""
 
 
 class ApprovalPolicy(StrEnum):
@@ -90,16 +94,19 @@ def answer_event(event: HookEvent, calls: ServerCalls, settings: HookSettings) -
             case _:
                 return HookAnswer()
     except ServerCallFailed as error:
-        return answer_failure(event.moment, error.message, settings.on_failure)
+        return answer_failure(event.moment, error.message, settings.on_failure, error.reason or INTERNAL)
     except (KeyError, TypeError, AttributeError) as error:
         # Another version of the server, or something else at its address.
         why = f"the server's answer does not fit the contract ({type(error).__name__}: {error})"
-        return answer_failure(event.moment, why, settings.on_failure)
+        return answer_failure(event.moment, why, settings.on_failure, INTERNAL)
 
 
-def answer_failure(moment: HookMoment, why: str, policy: FailurePolicy) -> HookAnswer:
-    """Return the answer to an event that could not be dealt with."""
+def answer_failure(moment: HookMoment, why: str, policy: FailurePolicy, reason: str = "") -> HookAnswer:
+    """Return the answer to an event that could not be dealt with; `reason` is the one of a failed call."""
     said = hook_texts.describe_failure(why)
+    # An agent could see to a refusal, such as by withholding the token: only a missing answer allows anything.
+    if policy is FailurePolicy.ALLOW and reason not in UNANSWERED:
+        policy = FailurePolicy.ASK
     if moment is not HookMoment.BEFORE_TOOL or policy is FailurePolicy.ALLOW:
         return HookAnswer(notice=said)
     return HookAnswer(HookDecision.ASK if policy is FailurePolicy.ASK else HookDecision.DENY, said)

@@ -73,6 +73,21 @@ def test_without_a_server_the_policy_decides_and_somebody_is_told(
     assert "no server answers at" in (said.notice if policy is FailurePolicy.ALLOW else said.reason)
 
 
+@pytest.mark.parametrize("reason", ["AUTHENTICATION_REQUIRED", "PERMISSION_DENIED", "INVALID_ARGUMENT", "RATE_LIMITED"])
+def test_a_refusal_of_the_server_allows_nothing(reason: str) -> None:
+    error = {"code": -32001, "message": "The token is unknown", "data": {"reason": reason}}
+    with http_server(HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "error": error})) as server:
+        said = answer(server.url, policy=FailurePolicy.ALLOW)
+    assert said.decision is HookDecision.ASK
+    assert "The token is unknown" in said.reason
+
+
+@pytest.mark.parametrize("reply", [{}, {"jsonrpc": "2.0", "id": 2, "result": ALLOWED}, result({})])
+def test_an_answer_that_is_no_verdict_allows_nothing_either(reply: Any) -> None:
+    with http_server(HttpReply(reply if callable(reply) else lambda _: reply)) as server:
+        assert answer(server.url, policy=FailurePolicy.ALLOW).decision is HookDecision.ASK
+
+
 @pytest.mark.parametrize("name", ["session_start", "user_prompt_submit", "edited"])
 def test_without_a_server_other_events_go_on_with_a_notice(name: str, unused_url: str) -> None:
     said = answer(unused_url, name, policy=FailurePolicy.DENY)
