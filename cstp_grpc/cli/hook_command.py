@@ -33,7 +33,7 @@ from cstp_grpc.errors import ConfigError, CstpError
 from cstp_grpc.git_command import find_work_tree
 from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy, HookSettings, answer_event, answer_failure
 from cstp_grpc.hooks.hosts import HOSTS, load_host
-from cstp_grpc.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment
+from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment
 from cstp_grpc.hooks.server_calls import BridgeCalls, ClientCalls, JsonObject, ServerCalls
 from cstp_grpc.hooks.tool_rules import ToolRules
 
@@ -64,6 +64,12 @@ def hook_options(command: Command) -> Command:
             default=ApprovalPolicy.ASK.value,
             show_default=True,
             help="Who approves: whoever sits before the agent, or (deny) people on the server only.",
+        ),
+        click.option(
+            "--headless",
+            is_flag=True,
+            expose_value=False,
+            help="Deny instead of asking, since the agent runs without its user. [default: as the agent was started]",
         ),
         click.option("--tools", "tools_file", type=FILE, help="The table of tools; the packaged one when absent."),
         click.option(
@@ -130,7 +136,7 @@ def hook_command(
     try:
         with time_limit(seconds), ExitStack() as opened:
             data = read_standard_input()
-            if resident and print_resident_answer(data):
+            if resident and print_resident_answer(agent, data):
                 return
             event = read_hook_event(agent, data)
             settings = HookSettings(
@@ -145,25 +151,36 @@ def hook_command(
     # A hook that fails lets the tool call through, or stops the session: each failure is an answer. An event that
     # cannot be read may be a tool call, and is answered as one.
     except Exception as error:  # noqa: BLE001
-        answer = answer_failure(event.moment, explain_failure(error), policy)
+        reason = error.reason if isinstance(error, CstpError) else ""
+        answer = answer_failure(event.moment, explain_failure(error), policy, reason)
     write_hook_answer(agent, event, answer)
     if resident:
         leave_resident()
 
 
-def print_resident_answer(payload: bytes) -> bool:
+def print_resident_answer(agent: HookHost, payload: bytes) -> bool:
     """Print what the resident process answers to a payload, and return whether there is one."""
     from cstp_grpc.cli.resident_process import ask_resident, resident_socket
 
     given = click.get_current_context().meta[GIVEN_ARGUMENTS]
     where = resident_socket()
     # The last one counts: what the fork runs is this hook.
-    printed = None if where is None else ask_resident(where, [*given, "--no-resident"], payload)
+    # The agent is an ancestor of this process only.
+    known = ["--headless"] if is_headless_session(agent) else []
+    printed = None if where is None else ask_resident(where, [*given, "--no-resident", *known], payload)
     if printed is None:
         return False
     click.echo(printed.errors, nl=False, err=True)
     click.echo(printed.output, nl=False)
     return True
+
+
+def is_headless_session(agent: HookHost) -> bool:
+    """Return whether the agent cannot ask its user, by the arguments of the hook or by how the agent was started."""
+    from cstp_grpc.hooks.host_process import is_headless
+
+    given = click.get_current_context().meta[GIVEN_ARGUMENTS]
+    return "--headless" in given or (agent.waiting_program is not None and is_headless(agent.waiting_program))
 
 
 def leave_resident() -> None:
@@ -260,7 +277,9 @@ def find_missing_extra(error: ImportError) -> str:
 
 
 def write_hook_answer(agent: HookHost, event: HookEvent, answer: HookAnswer) -> None:
-    """Print an answer on standard output."""
+    """Print an answer on standard output; a question becomes a denial if nobody could answer it."""
+    if answer.decision is HookDecision.ASK and is_headless_session(agent):
+        answer = replace(answer, decision=HookDecision.DENY)
     if answer.notice and not agent.shows_notices:
         from cstp_grpc.unicode_text import replace_invisible
 

@@ -166,4 +166,5 @@ COPILOT: Final = HookHost(
     {"user": "~/.copilot/hooks/cstp.json", "project": ".github/hooks/cstp.json"},
     empty_settings='{\n  "version": 1\n}\n',
     hears_last_message=False,
+    waiting_program="copilot",
 )

@@ -137,4 +137,5 @@ GEMINI_CLI: Final = HookHost(
     TOOLS,
     {"user": "~/.gemini/settings.json", "project": ".gemini/settings.json"},
     tells_before_tool=False,
+    waiting_program="gemini",
 )

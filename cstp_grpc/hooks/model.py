@@ -123,5 +123,7 @@ class HookHost:
     """Whether its hooks are told what the agent said last."""
     shows_notices: bool = True
     """Whether its user is shown notices; otherwise they are printed on standard error, for the agent's log of hooks."""
+    waiting_program: str | None = None
+    """The name of its program if that waits for ever for an answer that its user cannot give."""
     project_folder_variable: str | None = None
     """The environment variable with the folder in which the session was started; that of a payload may change."""
