@@ -51,6 +51,35 @@ class TextSimilarity(Protocol):
         """Return the similarity of the text to each of the others, from 0 to 1. Raises QueryFailed."""
 
 
+class StatementsChanged(Exception):
+    """A statement has not been compared yet, and no comparison is allowed now."""
+
+
+class RecordedSimilarity:
+    """The similarities that were computed for one review; once `is_complete`, it computes no more."""
+
+    def __init__(self, inner: TextSimilarity) -> None:
+        self._inner = inner
+        self._scores: dict[tuple[str, str], float] = {}
+        self._failure: QueryFailed | None = None
+        self.is_complete = False
+
+    def compare(self, text: str, others: Sequence[str]) -> Sequence[float]:
+        """Return the similarities. Raises QueryFailed, and StatementsChanged if a new one is needed but not allowed."""
+        if self._failure:
+            raise self._failure
+        if new := [other for other in dict.fromkeys(others) if (text, other) not in self._scores]:
+            if self.is_complete:
+                raise StatementsChanged
+            try:
+                scores = self._inner.compare(text, new)
+            except QueryFailed as error:
+                self._failure = error
+                raise
+            self._scores.update(zip(((text, other) for other in new), scores, strict=True))
+        return [self._scores[text, other] for other in others]
+
+
 @dataclass(frozen=True, slots=True)
 class _Statement:
     """A statement in a node: its lines from `line` up to `end` (excluded), and its text."""

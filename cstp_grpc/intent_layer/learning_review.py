@@ -38,7 +38,13 @@ from datetime import UTC, datetime
 
 from cstp_grpc.errors import Conflict, CstpError, InvalidArgument, Unavailable
 from cstp_grpc.intent_layer import durable_files
-from cstp_grpc.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD, TextSimilarity, find_duplicates
+from cstp_grpc.intent_layer.duplicate_search import (
+    WORD_OVERLAP_THRESHOLD,
+    RecordedSimilarity,
+    StatementsChanged,
+    TextSimilarity,
+    find_duplicates,
+)
 from cstp_grpc.intent_layer.learning_merge import (
     NodeEntry,
     covering_node,
@@ -67,6 +73,7 @@ from cstp_grpc.intent_layer.model import (
     LearningEdits,
     LearningReview,
     LearningState,
+    Node,
     ReviewOutcome,
     ReviewRequest,
     ReviewVerdict,
@@ -173,13 +180,38 @@ class Reviewer:
         calls it.
         """
         _check_request(request)
+        similarity = RecordedSimilarity(self._similarity) if self._similarity else None
+        # Ends: the statements change only with another review that succeeds, or an edit by hand.
+        while True:
+            self._compare_meanings(request, similarity)
+            with suppress(StatementsChanged):
+                return self._review(request, before, similarity)
+
+    def _compare_meanings(self, request: ReviewRequest, similarity: RecordedSimilarity | None) -> None:
+        """Compare the statements of the node that a learning is to be merged into.
+
+        It takes seconds, so it happens before the lock is held, under which only what is recorded here is used.
+        """
+        if similarity is None or request.verdict is not ReviewVerdict.ACCEPT:
+            return
+        similarity.is_complete = False
+        # Errors of the request are reported under the lock.
+        with suppress(CstpError):
+            self._compare(self._learnings.get(request.id), request.edits, similarity)
+        similarity.is_complete = True
+
+    def _review(
+        self, request: ReviewRequest, before: Callable[[Learning], None], similarity: RecordedSimilarity | None
+    ) -> ReviewOutcome:
+        """Review a learning under the lock. Raises as `review` does, and StatementsChanged."""
         with self._hold_lock() as mistakes:
             if mistakes is None:
                 raise learning_not_found(request.id)
             # First, so that a learning whose review was interrupted is judged in the state that the review gave it.
             self._recover(mistakes)
             learning = self._require_pending(request)
-            merge_ = self._plan_merge(learning, request.edits) if request.verdict is ReviewVerdict.ACCEPT else None
+            accepts = request.verdict is ReviewVerdict.ACCEPT
+            merge_ = self._plan_merge(learning, request.edits, similarity) if accepts else None
             if not request.dry_run:
                 if merge_ and merge_.duplicates and not request.force:
                     raise LikelyDuplicate(merge_.duplicates)
@@ -236,18 +268,22 @@ class Reviewer:
                 raise Conflict(f"there is another {request.id} that is {state}")
         return learning
 
-    def _plan_merge(self, learning: Learning, edits: LearningEdits) -> _PlannedMerge:
-        """Plan the merge of a learning into its node."""
+    def _compare(
+        self, learning: Learning, edits: LearningEdits, similarity: RecordedSimilarity | None
+    ) -> tuple[NodeEntry, Node | None, list[DuplicateMatch]]:
+        """Return the entry for a learning, the node that it is to be merged into, and its duplicates there."""
         entry = entry_for_learning(learning, edits)
         node = covering_node(self._tree, tuple(self._tree.locate(path) for path in learning.paths))
-        files = target_files(self._tree, node, entry.section)
         documents = [self._tree.document(file.path) for file in node.all_files] if node else []
-        duplicates = [
-            duplicate
-            for document in documents
-            if document
-            for duplicate in find_duplicates(document, entry, self._threshold, self._similarity)
-        ]
+        found = [find_duplicates(each, entry, self._threshold, similarity) for each in documents if each]
+        return entry, node, [duplicate for duplicates in found for duplicate in duplicates]
+
+    def _plan_merge(
+        self, learning: Learning, edits: LearningEdits, similarity: RecordedSimilarity | None
+    ) -> _PlannedMerge:
+        """Plan the merge of a learning into its node."""
+        entry, node, duplicates = self._compare(learning, edits, similarity)
+        files = target_files(self._tree, node, entry.section)
         # Located, so that a link and its target are changed once.
         targets = list(dict.fromkeys(self._tree.locate(file) for file in files))
         before = self._text(targets[0])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from cachetools import LRUCache
+from numpy.typing import NDArray
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import inherited_environment
 from cstp_grpc.decisions.journal import Journal
-from cstp_grpc.embedding.embedder import Embedder
+from cstp_grpc.embedding.embedder import Embedder, cache_key
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
 from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
 from cstp_grpc.intent_layer.journal_sync import NodeJournalSync, NodeJournalSyncWorker
@@ -22,13 +27,20 @@ from cstp_grpc.server_module import Module, SharedParts
 
 MAX_COMPARED = 500
 """Texts that are embedded for one comparison at most. Chosen: ten times the statements of a node within its budget."""
+CACHED_VECTORS = 10 * MAX_COMPARED
+"""Vectors in memory for reviews. Chosen: the statements of a few large nodes, in 8 MB with 384 dimensions."""
+
+Vector = NDArray[np.float32]
 
 
 class EmbeddedSimilarity:
-    """Compares texts by the dot product of their vectors; implements `duplicate_search.TextSimilarity`."""
+    """Compares texts by the dot product of their vectors, which it caches; safe for many threads."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
+        self._vectors: LRUCache[bytes, Vector] = LRUCache(CACHED_VECTORS)
+        # Guards the cache, also while texts are embedded: concurrent reviews of a node embed its statements once.
+        self._lock = threading.Lock()
 
     def compare(self, text: str, others: Sequence[str]) -> Sequence[float]:
         """Return the similarity to each of the others, from 0 to 1; those beyond `MAX_COMPARED` get 0.
@@ -36,9 +48,18 @@ class EmbeddedSimilarity:
         Raises QueryFailed.
         """
         compared = others[:MAX_COMPARED]
-        vector, *vectors = self._embedder.embed([text, *compared])
+        vector, *vectors = self._embed([text, *compared])
         scores = [min(max(float(each @ vector), 0.0), 1.0) for each in vectors]
         return [*scores, *[0.0] * (len(others) - len(compared))]
+
+    def _embed(self, texts: Sequence[str]) -> list[Vector]:
+        keys = [cache_key(text) for text in texts]
+        with self._lock:
+            known = {key: vector for key in keys if (vector := self._vectors.get(key)) is not None}
+            if new := {key: text for key, text in zip(keys, texts, strict=True) if key not in known}:
+                known |= zip(new, self._embedder.embed(list(new.values())), strict=True)
+                self._vectors.update((key, known[key]) for key in new)
+        return [known[key] for key in keys]
 
 
 @dataclass(frozen=True, slots=True)
