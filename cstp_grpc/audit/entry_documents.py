@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from cstp_grpc.audit.entry_hashing import EntryRow, format_instant
+from cstp_grpc.unicode_text import escape_invisible, normalize_text
 
 INSTANTS: Final = ("timestamp", "first_at", "last_at")
 LISTS: Final = ("violations", "warnings", "dryrun", "peers")
@@ -39,6 +40,8 @@ TYPES: Final[Mapping[str, type]] = {
 }
 """The types of members in JSON; the others are texts."""
 CSV_COLUMNS: Final = (*EVENT_MEMBERS, *PROOF_MEMBERS)
+FORMULA_STARTS: Final = ("=", "+", "-", "@", "\N{MINUS SIGN}")
+"""What formulas of spreadsheets begin with."""
 EVENT_TYPE: Final = "org.cstp.audit"
 """The beginning of the types of CloudEvents; the event of the entry follows."""
 
@@ -92,8 +95,11 @@ def to_field(value: object) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # What callers write must not become a formula: https://owasp.org/www-community/attacks/CSV_Injection.
-    return f"'{text}" if isinstance(value, str) and text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    # What callers write must not become a formula (https://owasp.org/www-community/attacks/CSV_Injection), also behind
+    # spaces and in the wide forms of signs, nor steer a terminal or look like another line.
+    is_formula = isinstance(value, str) and normalize_text(text, "NFKC").lstrip().startswith(FORMULA_STARTS)
+    line = escape_invisible(text).replace("\n", "\\n").replace("\t", "\\t")
+    return f"'{line}" if is_formula else line
 
 
 def document_to_cloud_event(document: Mapping[str, Any], source: str) -> dict[str, Any]:

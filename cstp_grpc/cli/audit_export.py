@@ -39,6 +39,7 @@ from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.errors import ServerUnreachable, Unavailable
 from cstp_grpc.extras import require_extra
 from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.unicode_text import escape_invisible
 
 if TYPE_CHECKING:
     from cstp_grpc.audit.entry_hashing import EntryRow
@@ -163,7 +164,7 @@ def iter_lines(rows: Iterator[EntryRow], form: str, database: Database) -> Itera
             return entry_documents.document_to_cloud_event(document, source)
 
     for document in documents:
-        yield f"{json.dumps(convert(document), ensure_ascii=False)}\n"
+        yield f"{escape_invisible(json.dumps(convert(document), ensure_ascii=False))}\n"
 
 
 def csv_line(fields: Sequence[str]) -> str:

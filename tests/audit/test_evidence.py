@@ -27,6 +27,7 @@ from cstp_grpc.audit.sql_evidence import EvidenceScope, SqlEvidenceReader
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.unicode_text import INVISIBLE
 from tests.audit.kit import NOON, TRUSTED, add_checkpoint, make_entry
 from tests.databases import ServerWriter
 
@@ -159,6 +160,29 @@ def test_an_entry_is_a_row_of_csv_that_no_spreadsheet_evaluates() -> None:
     fields = dict(zip(CSV_COLUMNS, document_to_csv(document), strict=True))
     assert (fields["action"], fields["allowed"], fields["violations"]) == ("'=1+1", "false", '["a", "b"]')
     assert fields["error"] == ""
+
+
+@pytest.mark.parametrize(
+    ("action", "field"),
+    [
+        ("tidy up", "tidy up"),
+        (" =1+1", "' =1+1"),
+        ("\n=1+1", "'\\n=1+1"),
+        ("\u3000=1+1", "'\u3000=1+1"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("\uff20SUM(1)", "'\uff20SUM(1)"),
+        ("\u22121+1", "'\u22121+1"),
+        ("\u200b=1+1", "\\u200b=1+1"),
+        ("a\x1b[2Jb", "a\\u001b[2Jb"),
+        ("ok\r\n2026-02-04T12:00:00Z,forged", "ok\\r\\n2026-02-04T12:00:00Z,forged"),
+        ("a\u2028b\u202ec\td", "a\\u2028b\\u202ec\\td"),
+    ],
+)
+def test_a_field_of_csv_is_one_line_that_steers_nothing(action: str, field: str) -> None:
+    fields = dict(zip(CSV_COLUMNS, document_to_csv({"action": action, "violations": [action]}), strict=True))
+    assert fields["action"] == field
+    assert not INVISIBLE.search(fields["violations"])
+    assert json.loads(fields["violations"]) == [action]
 
 
 def test_an_entry_is_a_cloud_event() -> None:
