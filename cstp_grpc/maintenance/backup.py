@@ -168,6 +168,7 @@ def read_backup(folder: Path, start_progress: ProgressStart) -> BackupManifest:
 def write_manifest(folder: Path, manifest: BackupManifest) -> None:
     """Write the manifest of a backup, and return when all of the backup is on disk."""
     path = folder / MANIFEST
+    path.touch(mode=0o600)
     path.write_text(json.dumps(asdict(manifest), indent=2) + "\n")
     for written in (path, *(each for each in folder.rglob("*") if each.is_dir()), folder):
         sync_file(written)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, cast
 
@@ -179,6 +181,9 @@ SQLITE_PRAGMAS = (
     "PRAGMA recursive_triggers = ON",
 )
 
+CREATION_LOCK: Final = threading.Lock()
+"""Held while a SQLite file is created, before any connection of this process opens it."""
+
 POSTGRESQL_ARGUMENTS = {
     "connect_timeout": "5",
     "application_name": "cstp",
@@ -305,7 +310,8 @@ def parse_database_url(url: str) -> URL:
 
 def open_sqlite_database(url: URL, pool_size: int) -> Database:
     """Return the database in a SQLite file, creating its folder."""
-    Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
+    path = Path(url.database or "")
+    path.parent.mkdir(parents=True, exist_ok=True)
     files = DatabaseFiles()
     engine = sqlalchemy.create_engine(
         url,
@@ -317,6 +323,7 @@ def open_sqlite_database(url: URL, pool_size: int) -> Database:
     )
     # SQLite would make a new file where the lost one was.
     event.listen(engine, "do_connect", lambda *_: files.check())
+    event.listen(engine, "do_connect", lambda *_: create_private_file(path))
     event.listen(engine, "connect", prepare_sqlite_connection)
     event.listen(engine, "connect", lambda connection, _: files.register_connection(open_database_path(connection)))
     event.listen(engine, "checkout", lambda *_: files.refuse_if_lost())
@@ -324,6 +331,13 @@ def open_sqlite_database(url: URL, pool_size: int) -> Database:
         event.listen(engine, closing, lambda *_: files.unregister_connection())
     event.listen(engine, "begin", begin_sqlite_transaction)
     return Database(engine, files)
+
+
+def create_private_file(path: Path) -> None:
+    """Create an empty file that its owner alone may read, unless there is one; SQLite gives its mode to the log."""
+    # SQLite says why if that fails. The lock, because closing the file of an open database takes SQLite's locks away.
+    with CREATION_LOCK, suppress(OSError):
+        os.close(os.open(os.path.realpath(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def prepare_sqlite_connection(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:

@@ -103,7 +103,8 @@ def write_postgresql_dump(
         snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
         rows = count_table_rows(connection)
         arguments = ["--format=custom", "--no-owner", "--no-privileges", f"--snapshot={snapshot}"]
-        with target.open("xb") as output, tools.run("pg_dump", arguments) as tool:
+        target.touch(mode=0o600, exist_ok=False)
+        with target.open("wb") as output, tools.run("pg_dump", arguments) as tool:
             assert tool.stdout is not None
             while chunk := tool.stdout.read(CHUNK_BYTES):
                 output.write(chunk)

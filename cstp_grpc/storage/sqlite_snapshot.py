@@ -31,6 +31,7 @@ def write_sqlite_snapshot(source: Path, target: Path, on_progress: Callable[[int
     """
     if not source.is_file():
         raise SnapshotFailed(f"{source}: there is no database")
+    target.touch(mode=0o600)
     try:
         with closing(open_connection(source)) as connection:
             connection.set_progress_handler(lambda: report_size(target, on_progress), PROGRESS_STEPS)

@@ -101,6 +101,25 @@ def ids_of(app: App) -> set[str]:
         return {decision.id for decision in client.list_decisions()}
 
 
+def open_files(folder: Path) -> list[str]:
+    """Return the files of a folder that others than their owner may read."""
+    return [str(path) for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o077]
+
+
+def test_a_backup_and_what_is_restored_are_private(
+    invoke: Invoke, tmp_path: Path, source_url: str | None, new_url: str | None
+) -> None:
+    source, restored, backup = tmp_path / "source", tmp_path / "restored", tmp_path / "backup"
+    with running(settings_on(source, source_url)) as app, CstpClient(app.target, TOKENS["alice"]) as client:
+        client.record_decision("Mine")
+        assert invoke("backup", backup, "--config", write_config(source, source_url)).exit_code == 0
+    assert open_files(backup) == []
+    result = invoke("restore", backup, "--config", write_config(restored, new_url))
+    assert result.exit_code == 0, result.output
+    with running(settings_on(restored, new_url)):
+        assert open_files(restored) == []
+
+
 def test_a_backup_under_load_is_one_state_that_a_server_serves(
     invoke: Invoke, tmp_path: Path, source_url: str | None, new_url: str | None
 ) -> None:

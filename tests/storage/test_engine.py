@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -45,6 +46,27 @@ def test_the_folder_of_a_sqlite_file_is_created(tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{tmp_path}/new/folder/journal.db", 1)
     with database.engine.connect() as connection:
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    database.close()
+
+
+def test_a_new_sqlite_file_and_its_log_are_private(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path}/journal.db", 2)
+    with database.open_write_connection() as connection, connection.begin():
+        connection.execute(text("CREATE TABLE things (id INTEGER)"))
+        assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == dict.fromkeys(
+            ("journal.db", "journal.db-wal", "journal.db-shm"), 0o600
+        )
+    database.close()
+
+
+def test_the_mode_of_a_sqlite_file_that_is_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    path.touch()
+    path.chmod(0o640)
+    database = open_database(f"sqlite:///{path}", 2)
+    with database.engine.connect() as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
     database.close()
 
 
