@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 MAX_CLIENTS: Final = 256
 """Number of clients that are kept open. Chosen: more agents than share one such server at a time."""
 MAX_KNOWN_TOKENS: Final = 1024
-TOKEN_SECONDS: Final = 30.0
-"""How long a token that the server knew is let in without asking again. A call is judged by the server anyhow: only
-what is the same for all callers, such as the list of tools, is answered to a token that was withdrawn meanwhile.
+TOKEN_SECONDS: Final = 0.4
+"""How long a token that the server knew is let in without asking again. Chosen: with the half second in which servers
+hear of a revocation, one holds within a second, also for what the server is not asked for, such as the list of tools.
 """
 
 

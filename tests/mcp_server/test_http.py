@@ -19,8 +19,8 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.streamable_http import EventMessage
 
-from cstp_grpc.client import AsyncCstpClient
-from cstp_grpc.mcp_server.client_pool import ClientPool
+from cstp_grpc.client import AsyncCstpClient, CstpClient
+from cstp_grpc.mcp_server.client_pool import TOKEN_SECONDS, ClientPool
 from cstp_grpc.mcp_server.event_store import MAX_EVENTS, SessionEventStore
 from cstp_grpc.mcp_server.http_transport import MAX_BODY_BYTES, HttpOptions
 from cstp_grpc.server.app import App
@@ -36,6 +36,7 @@ from tests.mcp_server.hosts import (
     text_of,
 )
 from tests.mcp_server.test_command import INITIALIZE
+from tests.waiting import wait_until
 
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -78,6 +79,18 @@ def test_without_a_token_that_the_server_knows_nobody_is_let_in(mcp_url: str, to
     refused = post(mcp_url, "this is not even looked at", token)
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"].startswith("Bearer ")
+
+
+def test_a_revoked_token_lists_no_tools_within_a_second(cstp_server: App, mcp_url: str) -> None:
+    with CstpClient(cstp_server.target, TOKENS["alice"]) as client:
+        made = client.create_token("revoked-over-mcp", "short-lived", ["query"])
+        headers = open_session(mcp_url, made.secret)
+        listing = {"jsonrpc": "2.0", "id": 7, "method": "tools/list"}
+        assert post(mcp_url, listing, made.secret, **headers).status_code == 200
+        client.revoke_token(made.token.id)
+    # Revocations reach servers within half a second, and a server of MCP asks one again as soon.
+    assert TOKEN_SECONDS <= 0.5
+    wait_until(lambda: post(mcp_url, listing, made.secret, **headers).status_code == 401, "it is refused", 10.0)
 
 
 @pytest.mark.parametrize(
