@@ -15,6 +15,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from cstp_grpc.config.environment import is_loopback
 from cstp_grpc.config.identity import CertificateAgentSettings, JwtIssuerSettings
 from cstp_grpc.config.settings_section import URL, URL_PREFIX, SettingsSection
+from cstp_grpc.confusable_names import NameIndex
 from cstp_grpc.contract.call_origin import MIN_BRIDGE_KEY_CHARACTERS
 from cstp_grpc.enums import DEFAULT_TENANT, INTENT_LAYER_AGENT, LIAISON_SUPERVISOR, Permission
 
@@ -376,13 +377,17 @@ class AuthSettings(SettingsSection):
 
     @model_validator(mode="after")
     def check_certificate_agents(self) -> AuthSettings:
-        """Reject certificates of our own agents, and of an agent with two tenants."""
+        """Reject certificates of our own agents, an agent with two tenants, and names that look alike."""
         tenants = {token.name: token.tenant for token in self.tokens}
         for each in self.certificates:
             if each.name in (INTENT_LAYER_AGENT, LIAISON_SUPERVISOR):
                 raise ValueError(f"certificates: no agent may be called {each.name}, which acts by itself")
             if tenants.setdefault(each.name, each.tenant) != each.tenant:
                 raise ValueError(f"certificates: {each.name} has credentials of two tenants")
+        names = NameIndex(tenants)
+        for name in tenants:
+            if other := names.find_lookalike(name):
+                raise ValueError(f"the names of the agents {other!r} and {name!r} look alike; rename one of them")
         return self
 
     @property

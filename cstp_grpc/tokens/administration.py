@@ -9,6 +9,7 @@ from typing import Final
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.caller import Caller
+from cstp_grpc.confusable_names import NameIndex, find_name_fault
 from cstp_grpc.enums import SERVER_AGENTS, Permission
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from cstp_grpc.storage.pagination import Page, PageRequest
@@ -177,6 +178,8 @@ class TokenAdministration:
                 self._store.replace_digest(unit_of_work, earlier.id, digest)
                 token = earlier
             else:
+                if token.rotated_from is None:
+                    self._require_clear_name(unit_of_work, token.identity.name)
                 self._require_room(unit_of_work, token, at)
                 self._store.add(unit_of_work, token, digest)
                 if keep is not None:
@@ -195,6 +198,19 @@ class TokenAdministration:
         former = self._store.load(unit_of_work, token.rotated_from)
         assert former is not None, "it was loaded in this transaction"
         self._store.end(unit_of_work, replace(former, expires_at=min(former.expires_at, at)))
+
+    def _require_clear_name(self, unit_of_work: UnitOfWork, agent: str) -> None:
+        """Raise InvalidArgument or Conflict if people would take the name of a new agent for another one."""
+        known = {*self._store.list_agents(unit_of_work), *self._configured_tenants}
+        if agent in known:
+            return
+        if fault := find_name_fault(agent):
+            raise InvalidArgument.field("agent", fault)
+        if NameIndex(known | SERVER_AGENTS).find_lookalike(agent):
+            # Not which one: it may be of another tenant.
+            raise Conflict(
+                f"agent: {agent} looks like the name of another agent; choose another name", metadata={"agent": agent}
+            )
 
     def _require_room(self, unit_of_work: UnitOfWork, token: AgentToken, at: datetime) -> None:
         """Raise Conflict if the token's agent belongs to another tenant or has too many tokens, or the former ended."""

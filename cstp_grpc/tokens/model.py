@@ -101,6 +101,9 @@ class TokenStore(Protocol):
     def find_tenants(self, unit_of_work: UnitOfWork, agent: str) -> Collection[str]:
         """Return the tenants that tokens of an agent belong to, ended ones too."""
 
+    def list_agents(self, unit_of_work: UnitOfWork) -> Collection[str]:
+        """Return the agents that have tokens, ended ones too."""
+
     def count_usable(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
         """Return how many tokens of an agent are accepted at an instant."""
 

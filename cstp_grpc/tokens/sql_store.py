@@ -101,6 +101,10 @@ class SqlTokenStore:
         """Return the tenants that tokens of an agent belong to, ended ones too."""
         return unit_of_work.execute(select(columns.tenant).where(columns.agent == agent).distinct()).scalars().all()
 
+    def list_agents(self, unit_of_work: UnitOfWork) -> Collection[str]:
+        """Return the agents that have tokens, ended ones too."""
+        return unit_of_work.execute(select(columns.agent).distinct()).scalars().all()
+
     def count_usable(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
         """Return how many tokens of an agent are accepted at an instant."""
         usable = (columns.agent == agent, columns.revoked_at.is_(None), columns.expires_at > at)

@@ -76,6 +76,32 @@ def test_reserved_names_are_refused(kit: TokenKit, name: str) -> None:
         kit.create(name)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["alice ", " alice", "new  agent", "new\u00a0agent", "\u0430lice", "new\u03bf", "new\ufe0f", "new\u3164"],
+)
+def test_a_name_that_can_be_mistaken_is_refused(kit: TokenKit, name: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        kit.create(name)
+    assert [violation.field for violation in refused.value.violations] == ["agent"]
+
+
+@pytest.mark.parametrize("name", ["Alice", "aIice", "a1ice", "\uff41lice", "\U0001d41alice", "CAROL", "car0l"])
+def test_a_name_that_looks_like_that_of_another_agent_is_refused(kit: TokenKit, name: str) -> None:
+    kit.create("alice")
+    with pytest.raises(Conflict, match="looks like the name of another agent"):
+        kit.create(name)
+    kit.create("alice")
+
+
+def test_a_name_in_other_letters_alone_is_refused_beside_one_that_looks_alike(kit: TokenKit) -> None:
+    kit.create("ace")
+    with pytest.raises(Conflict, match="looks like"):
+        kit.create("\u0430\u0441\u0435")
+    kit.create("\u041e\u043b\u044c\u0433\u0430")
+    kit.create("\u6771\u4eac agent")
+
+
 def test_nobody_grants_what_they_do_not_have(kit: TokenKit) -> None:
     with pytest.raises(PermissionDenied, match="approve"):
         kit.administration.create(ADMIN, "r", "deployer", CHECK | {Permission.APPROVE}, None, None)

@@ -71,11 +71,12 @@ def test_a_creator_has_one_token_for_a_request(store: SqlTokenStore, writer: Gro
     assert writer.run(partial(store.load, token_id="tok-2")) is None
 
 
-@pytest.mark.contract("SqlTokenStore.find_tenants", "SqlTokenStore.count_usable")
+@pytest.mark.contract("SqlTokenStore.find_tenants", "SqlTokenStore.count_usable", "SqlTokenStore.list_agents")
 def test_the_tokens_of_an_agent_are_counted(store: SqlTokenStore, writer: GroupCommitWriter) -> None:
     other = replace(USABLE, id="tok-3", request_id="request-3", identity=replace(USABLE.identity, name="other"))
     add(store, writer, TOKEN, USABLE, other)
     assert list(writer.run(partial(store.find_tenants, agent="deployer"))) == ["default"]
+    assert sorted(writer.run(store.list_agents)) == ["deployer", "other"]
     assert writer.run(partial(store.count_usable, agent="deployer", at=NOON)) == 1
     assert writer.run(partial(store.count_usable, agent="deployer", at=NOON + HOUR)) == 0
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import jwt
 from cachetools import LRUCache
 
+from cstp_grpc.confusable_names import NameIndex
 from cstp_grpc.enums import SERVER_AGENTS, Permission
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.server.identity.signing_keys import SigningKeys
@@ -106,6 +107,7 @@ class JwtVerifier:
     ) -> None:
         self._issuers = {issuer.name: issuer for issuer in issuers}
         self._tenants = tenants
+        self._names = NameIndex(tenants)
         self._wake = wake
         self._clock = clock
         # Only what was verified is remembered, so that wrong tokens push nothing out.
@@ -186,6 +188,8 @@ class JwtVerifier:
             return None
         configured = self._tenants.get(identity.name)
         # Security: else whoever is given names by the issuer could be given that of an agent with more to say.
+        if configured is None and self._names.find_lookalike(identity.name) is not None:
+            return None
         if configured is not None and (identity.name not in issuer.configured_agents or configured != identity.tenant):
             return None
         try:

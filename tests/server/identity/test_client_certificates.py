@@ -193,6 +193,8 @@ def test_over_http_a_token_may_do_instead(tmp_path: Path, authority: Authority, 
         ({"auth": {"certificates": [{"name": "a", "uri": "x", "dns": "y"}]}}, "exactly one of uri"),
         ({"auth": {"certificates": [{"name": "intent-layer", "uri": "x"}]}}, "which acts by itself"),
         ({"auth": {"certificates": [{"name": "carol", "uri": "x"}]}}, "two tenants"),
+        ({"auth": {"certificates": [{"name": "Alice", "uri": "x"}]}}, "'alice' and 'Alice' look alike"),
+        ({"auth": {"certificates": [{"name": "\u0430lice ", "uri": "x"}]}}, "look alike"),
         (
             {"grpc": {"tls": {"certificate": "c", "key": "k", "client_ca": "a", "client_certificates": "optional"}}},
             "gRPC asks all clients",

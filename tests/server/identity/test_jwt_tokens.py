@@ -129,6 +129,8 @@ REFUSED: Mapping[str, Callable[[Issuer], str]] = {
     "an agent with a control character": lambda issuer: issuer.token(sub="a\nb"),
     "an agent of another tenant": lambda issuer: issuer.token(sub="configured"),
     "an agent of the settings": lambda issuer: issuer.token(sub="administrator"),
+    "an agent like one of the settings": lambda issuer: issuer.token(sub="Administrator"),
+    "an agent with letters like those of one": lambda issuer: issuer.token(sub="\u0430dministrator"),
     "a critical extension": lambda issuer: issuer.token(headers={"crit": ["exp"]}),
     "too long": lambda issuer: issuer.token(more="a" * 9000),
     "no signature": lambda issuer: issuer.token().rpartition(".")[0] + ".",
