@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
@@ -13,9 +13,9 @@ from cstp_grpc.caller import Caller
 from cstp_grpc.counted_nouns import count_audit_contents, count_nouns
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.model import RemovalFilter
-from cstp_grpc.enums import SERVER_AGENTS
+from cstp_grpc.enums import DEFAULT_TENANT, SERVER_AGENTS
 from cstp_grpc.erasure.audit_contents import AuditContentEraser
-from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.errors import InvalidArgument, PermissionDenied
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.unicode_text import replace_unstorable
@@ -73,7 +73,10 @@ class ErasureReport:
 
 
 class AgentEraser:
-    """Erases what agents have left; `on_erased` are called when it is gone from the database."""
+    """Erases what agents have left; `on_erased` are called when it is gone from the database.
+
+    `find_tenants` returns the tenants that an agent is known to belong to.
+    """
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class AgentEraser:
         clock: Callable[[], datetime],
         audit_contents: AuditContentEraser,
         on_erased: Sequence[Callable[[], object]],
+        find_tenants: Callable[[str], Set[str]],
     ) -> None:
         self._store = store
         self._journal = journal
@@ -92,14 +96,21 @@ class AgentEraser:
         self._clock = clock
         self._audit_contents = audit_contents
         self._on_erased = on_erased
+        self._find_tenants = find_tenants
 
     def erase(self, caller: Caller, agent: str) -> ErasureReport:
         """Erase what an agent has left. If it is interrupted, a repetition goes on.
 
-        Raises InvalidArgument for a name of the server's own, QueryFailed and Unavailable.
+        Raises InvalidArgument for a name of the server's own, PermissionDenied for an agent of another tenant,
+        QueryFailed and Unavailable.
         """
         if agent == ERASED_AGENT or agent in SERVER_AGENTS:
             raise InvalidArgument.field("agent", "is a name that the server itself uses")
+        # Nothing that an agent has left names its tenant. One that is not known any more is for the default tenant.
+        if (self._find_tenants(agent) or {DEFAULT_TENANT}) != {caller.tenant}:
+            raise PermissionDenied(
+                f"agent: {agent} is not known as an agent of your tenant; ask an admin of its tenant"
+            )
         agent, store = replace_unstorable(agent), self._store
         # The audit trail first: its entries about decisions and requests are found by these, which go next.
         contents = self._audit_contents.erase(caller, lambda last: store.find_audit_contents(agent, last, ROWS_AT_ONCE))

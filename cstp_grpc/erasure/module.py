@@ -14,6 +14,7 @@ from cstp_grpc.erasure.subject_eraser import SubjectEraser
 from cstp_grpc.erasure.user_sessions import StoredUserSessions
 from cstp_grpc.gen.cstp.v1 import erasure_pb2_grpc
 from cstp_grpc.server_module import Module, SharedParts
+from cstp_grpc.tokens.sql_store import SqlTokenStore
 
 
 def build_erasure_module(
@@ -25,7 +26,20 @@ def build_erasure_module(
     """
     store = SqlAgentRecordStore(shared.database)
     contents = AuditContentEraser(store, sink, shared.writer, shared.clock)
-    eraser = AgentEraser(store, journal, sink, shared.writer, shared.clock, contents, on_erased)
+    auth, tokens = shared.settings.auth, SqlTokenStore(shared.database)
+
+    def find_tenants(agent: str) -> set[str]:
+        with shared.database.read_snapshot() as unit_of_work:
+            known = {*tokens.find_tenants(unit_of_work, agent)}
+        if (configured := auth.tenants.get(agent)) is not None:
+            known.add(configured)
+        elif not known:
+            known.update(
+                each.tenant for each in auth.jwt if not each.tenant_claim and agent.startswith(each.agent_prefix)
+            )
+        return known
+
+    eraser = AgentEraser(store, journal, sink, shared.writer, shared.clock, contents, on_erased, find_tenants)
     sessions = StoredUserSessions(shared.database, shared.writer, sink, shared.clock)
     subjects = SubjectEraser(store, sessions, contents, sink, shared.clock)
     return Module(servicers=[(erasure_pb2_grpc.add_ErasureServiceServicer_to_server, ErasureService(eraser, subjects))])

@@ -49,8 +49,9 @@ class AsyncCstp:
         A repetition with the same requestId makes no other token: it gives this one a new secret in place of the one
         before, as long as nobody has used it and ten minutes are not over. Errors: PERMISSION_DENIED for a permission
         that the caller lacks; CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another
-        tenant, and for one with 20 tokens that can be used; INVALID_ARGUMENT for a reserved name, or an end in the past
-        or too far ahead.
+        tenant, for a name that looks like that of another agent, and for an agent with 20 tokens that can be used;
+        INVALID_ARGUMENT for a reserved name, one with stray spaces or letters of several alphabets, or an end in the
+        past or too far ahead.
 
         Args:
             request_id: Chosen by the caller at random, to make a repetition safe: 1 to 128 visible ASCII characters.
@@ -719,10 +720,12 @@ class AsyncCstp:
 
         Kept are identifiers of its decisions, and in the audit trail that the entries were made, by whom and when. It
         is done in batches, so a call that fails is repeated and goes on. Revoke the tokens of the agent before, or it
-        leaves more. Errors: INVALID_ARGUMENT for a name that the server itself uses, UNAVAILABLE.
+        leaves more. Errors: INVALID_ARGUMENT for a name that the server itself uses, PERMISSION_DENIED for an agent of
+        another tenant, UNAVAILABLE.
 
         Args:
-            agent: The agent, by the name of its tokens; 1 to 200 characters.
+            agent: The agent, by the name of its tokens; 1 to 200 characters. It must belong to the caller's tenant; an
+                agent that neither the configuration nor a token names any more belongs to the tenant `default`.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.erase_agent(agent)

@@ -433,7 +433,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.Enforcement.ENFORCEMENT_ENFORCE': 'It acts as its severity says.',
     'cstp.v1.Enforcement.ENFORCEMENT_UNSPECIFIED': 'Never sent.',
     'cstp.v1.EraseAgentRequest': 'Whose records to erase.',
-    'cstp.v1.EraseAgentRequest.agent': 'The agent, by the name of its tokens; 1 to 200 characters.',
+    'cstp.v1.EraseAgentRequest.agent': "The agent, by the name of its tokens; 1 to 200 characters. It must belong to the caller's tenant; an agent that neither the configuration nor a token names any more belongs to the tenant `default`.",
     'cstp.v1.EraseAgentResponse': 'How much was erased by this call, of each kind.',
     'cstp.v1.EraseAgentResponse.approvals': 'Approval requests.',
     'cstp.v1.EraseAgentResponse.audit_entries': 'Audit entries that have lost their contents.',

@@ -40,8 +40,9 @@ class AdminServiceStub:
     """Makes a token for an agent and answers with its secret, which is kept nowhere and cannot be had again. A repetition
     with the same requestId makes no other token: it gives this one a new secret in place of the one before, as long as
     nobody has used it and ten minutes are not over. Errors: PERMISSION_DENIED for a permission that the caller lacks;
-    CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, and for one with
-    20 tokens that can be used; INVALID_ARGUMENT for a reserved name, or an end in the past or too far ahead.
+    CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, for a name that
+    looks like that of another agent, and for an agent with 20 tokens that can be used; INVALID_ARGUMENT for a reserved
+    name, one with stray spaces or letters of several alphabets, or an end in the past or too far ahead.
     """
     ListTokens: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTokensRequest, _admin_pb2.ListTokensResponse]
     """Lists tokens without their secrets, the newest first, page by page. Errors: INVALID_ARGUMENT for a page token of
@@ -67,8 +68,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Makes a token for an agent and answers with its secret, which is kept nowhere and cannot be had again. A repetition
     with the same requestId makes no other token: it gives this one a new secret in place of the one before, as long as
     nobody has used it and ten minutes are not over. Errors: PERMISSION_DENIED for a permission that the caller lacks;
-    CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, and for one with
-    20 tokens that can be used; INVALID_ARGUMENT for a reserved name, or an end in the past or too far ahead.
+    CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, for a name that
+    looks like that of another agent, and for an agent with 20 tokens that can be used; INVALID_ARGUMENT for a reserved
+    name, one with stray spaces or letters of several alphabets, or an end in the past or too far ahead.
     """
     ListTokens: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTokensRequest, _admin_pb2.ListTokensResponse]  # type: ignore[assignment]
     """Lists tokens without their secrets, the newest first, page by page. Errors: INVALID_ARGUMENT for a page token of
@@ -97,8 +99,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Makes a token for an agent and answers with its secret, which is kept nowhere and cannot be had again. A repetition
         with the same requestId makes no other token: it gives this one a new secret in place of the one before, as long as
         nobody has used it and ten minutes are not over. Errors: PERMISSION_DENIED for a permission that the caller lacks;
-        CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, and for one with
-        20 tokens that can be used; INVALID_ARGUMENT for a reserved name, or an end in the past or too far ahead.
+        CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, for a name that
+        looks like that of another agent, and for an agent with 20 tokens that can be used; INVALID_ARGUMENT for a reserved
+        name, one with stray spaces or letters of several alphabets, or an end in the past or too far ahead.
         """
 
     @_abc_1.abstractmethod

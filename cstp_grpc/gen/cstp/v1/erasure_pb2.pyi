@@ -24,7 +24,9 @@ class EraseAgentRequest(_message.Message):
 
     AGENT_FIELD_NUMBER: _builtins.int
     agent: _builtins.str
-    """The agent, by the name of its tokens; 1 to 200 characters."""
+    """The agent, by the name of its tokens; 1 to 200 characters. It must belong to the caller's tenant; an agent that
+    neither the configuration nor a token names any more belongs to the tenant `default`.
+    """
     def __init__(
         self,
         *,

@@ -57,7 +57,7 @@ class ErasureServiceServicer:
         contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
         in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
         repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-        that the server itself uses, UNAVAILABLE.
+        that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

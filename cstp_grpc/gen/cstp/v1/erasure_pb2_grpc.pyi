@@ -39,7 +39,7 @@ class ErasureServiceStub:
     contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
     in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
     repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-    that the server itself uses, UNAVAILABLE.
+    that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
     """
     EraseSubject: _grpc.UnaryUnaryMultiCallable[_erasure_pb2.EraseSubjectRequest, _erasure_pb2.EraseSubjectResponse]
     """Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
@@ -59,7 +59,7 @@ class ErasureServiceAsyncStub(ErasureServiceStub):
     contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
     in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
     repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-    that the server itself uses, UNAVAILABLE.
+    that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
     """
     EraseSubject: _aio.UnaryUnaryMultiCallable[_erasure_pb2.EraseSubjectRequest, _erasure_pb2.EraseSubjectResponse]  # type: ignore[assignment]
     """Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
@@ -82,7 +82,7 @@ class ErasureServiceServicer(metaclass=_abc_1.ABCMeta):
         contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
         in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
         repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-        that the server itself uses, UNAVAILABLE.
+        that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod

@@ -38,8 +38,9 @@ type AdminServiceClient interface {
 	// Makes a token for an agent and answers with its secret, which is kept nowhere and cannot be had again. A repetition
 	// with the same requestId makes no other token: it gives this one a new secret in place of the one before, as long as
 	// nobody has used it and ten minutes are not over. Errors: PERMISSION_DENIED for a permission that the caller lacks;
-	// CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, and for one with
-	// 20 tokens that can be used; INVALID_ARGUMENT for a reserved name, or an end in the past or too far ahead.
+	// CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, for a name that
+	// looks like that of another agent, and for an agent with 20 tokens that can be used; INVALID_ARGUMENT for a reserved
+	// name, one with stray spaces or letters of several alphabets, or an end in the past or too far ahead.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// Lists tokens without their secrets, the newest first, page by page. Errors: INVALID_ARGUMENT for a page token of
 	// other conditions.
@@ -111,8 +112,9 @@ type AdminServiceServer interface {
 	// Makes a token for an agent and answers with its secret, which is kept nowhere and cannot be had again. A repetition
 	// with the same requestId makes no other token: it gives this one a new secret in place of the one before, as long as
 	// nobody has used it and ten minutes are not over. Errors: PERMISSION_DENIED for a permission that the caller lacks;
-	// CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, and for one with
-	// 20 tokens that can be used; INVALID_ARGUMENT for a reserved name, or an end in the past or too far ahead.
+	// CONFLICT for a requestId that was used otherwise or too long ago, for an agent of another tenant, for a name that
+	// looks like that of another agent, and for an agent with 20 tokens that can be used; INVALID_ARGUMENT for a reserved
+	// name, one with stray spaces or letters of several alphabets, or an end in the past or too far ahead.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// Lists tokens without their secrets, the newest first, page by page. Errors: INVALID_ARGUMENT for a page token of
 	// other conditions.

@@ -26,7 +26,8 @@ const (
 // Whose records to erase.
 type EraseAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent, by the name of its tokens; 1 to 200 characters.
+	// The agent, by the name of its tokens; 1 to 200 characters. It must belong to the caller's tenant; an agent that
+	// neither the configuration nor a token names any more belongs to the tenant `default`.
 	Agent         string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -36,7 +36,7 @@ type ErasureServiceClient interface {
 	// contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
 	// in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
 	// repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-	// that the server itself uses, UNAVAILABLE.
+	// that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
 	EraseAgent(ctx context.Context, in *EraseAgentRequest, opts ...grpc.CallOption) (*EraseAgentResponse, error)
 	// Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
 	// contexts, messages, shared contexts, routings and events, and the contents of their entries in the audit trail,
@@ -84,7 +84,7 @@ type ErasureServiceServer interface {
 	// contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
 	// in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
 	// repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-	// that the server itself uses, UNAVAILABLE.
+	// that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
 	EraseAgent(context.Context, *EraseAgentRequest) (*EraseAgentResponse, error)
 	// Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
 	// contexts, messages, shared contexts, routings and events, and the contents of their entries in the audit trail,
