@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cstp_grpc.hooks.hosts import HOSTS, load_host
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
-from cstp_grpc.hooks.settings_text import install_hooks, remove_hooks, runs_command
+from cstp_grpc.hooks.settings_text import install_hooks, is_made_by_install, remove_hooks, runs_command
 from cstp_grpc.hooks.tool_rules import ToolRules
 from tests.hooks.payloads import RECORDINGS, host_of, names, payload
 
@@ -115,4 +115,7 @@ def test_hooks_are_put_into_settings_and_taken_out_again(agent: str, every_tool:
     installed = install_hooks(host.empty_settings, wanted, is_ours)
     assert json.loads(installed)["hooks"].keys() == wanted.keys()
     assert install_hooks(installed, wanted, is_ours) == installed
-    assert remove_hooks(installed, is_ours) == host.empty_settings
+    assert is_made_by_install(installed, host.empty_settings, is_ours)
+    left = remove_hooks(installed, is_ours)
+    assert json.loads(left) == {key: value for key, value in json.loads(host.empty_settings).items() if key != "hooks"}
+    assert not is_made_by_install(left, host.empty_settings, is_ours)
