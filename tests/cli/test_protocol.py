@@ -114,7 +114,10 @@ def test_a_check_as_json_is_the_result_of_the_method(shared_server: Server) -> N
     assert result.exit_code == 3
     assert answer["allowed"] is False
     assert "no-production-without-review" in [violation["guardrailId"] for violation in answer["violations"]]
-    assert [warning["guardrailId"] for warning in answer["warnings"]] == ["no-high-stakes-low-confidence"]
+    assert [warning["guardrailId"] for warning in answer["warnings"]] == [
+        "no-high-stakes-low-confidence",
+        "prefer-staged-rollout",
+    ]
 
 
 def test_context_is_json_as_a_whole_and_key_by_key(shared_server: Server) -> None:

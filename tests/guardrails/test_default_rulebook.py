@@ -41,11 +41,23 @@ def test_every_guardrail_is_seen_to_fire_and_to_stay_silent_in_its_tests(path: P
 def test_the_allowed_example_of_the_protocol() -> None:
     verdict = judge(affectsProduction=True, codeReviewCompleted=True, hasTests=True, ciPassing=True)
 
-    assert (verdict.allowed, verdict.violations, verdict.warnings, verdict.evaluated) == (True, (), (), 5)
+    assert (verdict.allowed, verdict.violations, verdict.evaluated) == (True, (), 5)
+    assert [each.guardrail_id for each in verdict.warnings] == ["prefer-staged-rollout"]
+
+
+def test_the_announced_example_of_the_protocol() -> None:
+    verdict = judge(pr_number=42, branch="feat/auth-v2", commit="abc123")
+
+    assert (verdict.allowed, verdict.violations, verdict.evaluated) == (True, (), 5)
+    [warning] = verdict.warnings
+    assert (warning.guardrail_id, warning.message) == (
+        "prefer-staged-rollout",
+        "Consider staged rollout for production changes",
+    )
 
 
 def test_the_blocked_example_of_the_protocol() -> None:
-    verdict = judge(affectsProduction=True, codeReviewCompleted=False, ciPassing=True, rolloutPercent=100)
+    verdict = judge(affectsProduction=True, codeReviewCompleted=False, ciPassing=True)
 
     [violation], [warning] = verdict.violations, verdict.warnings
     assert (violation.guardrail_id, violation.name, violation.message, violation.severity, violation.suggestion) == (
@@ -66,7 +78,7 @@ def test_the_blocked_example_of_the_protocol() -> None:
 
 @pytest.mark.parametrize("confidence", [None, 0.0, 0.49])
 def test_low_or_unstated_confidence_at_high_stakes_warns(confidence: float | None) -> None:
-    [warning] = judge(confidence).warnings
+    [warning] = judge(confidence, rolloutPercent=10).warnings
 
     assert (warning.guardrail_id, warning.code) == ("no-high-stakes-low-confidence", None)
     assert warning.message == "High-stakes decisions require 50% confidence or more"
