@@ -473,7 +473,9 @@ def explain_compile_error(text: str) -> str:
     reason = reason.partition(" expecting ")[0].removesuffix(" [INVALID_ARGUMENT]")
     place = f"column {column}: " if line == 1 else f"line {line}, column {column}: "
     hint = ""
-    if re.search(r"\((double, (list\()?int|int, (list\()?double)", reason):
+    if "'_%_'" in reason and "double" in reason:
+        hint = "; % takes whole numbers only: write int(x) % 2"
+    elif re.search(r"\((double, (list\()?int|int, (list\()?double)", reason):
         hint = "; numbers other than sizes are doubles: write 5.0 instead of 5"
     elif re.search(r"\((int, string|string, int)\)", reason):
         hint = "; stakes compare with stakes.low, stakes.medium, stakes.high and stakes.critical"

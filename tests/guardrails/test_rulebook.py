@@ -141,6 +141,8 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
         ("action.confidnce < 0.5", "there is no action.confidnce; did you mean action.confidence?"),
         ("context.count == 'many'", "found no matching overload for '_==_' applied to '(double, string)'"),
         ("context.count + 1 > 2", "write 5.0 instead of 5"),
+        ("context.count % 2 == 0", "'(double, int)'; % takes whole numbers only: write int(x) % 2"),
+        ("context.count % 2.0 == 0.0", "'(double, double)'; % takes whole numbers only: write int(x) % 2"),
         ("context['flag']", "reads context as a whole; read it by name: context.NAME"),
         ("size(context) > 1", "reads context as a whole"),
         ("[1].all(context, context > 0)", "reads context as a whole"),
