@@ -152,8 +152,10 @@ def print_approval_of_verdict(
     console.print(f"Approval {to_printable(approval.id)} is {status}{said}", soft_wrap=True)
     if approval.status == types_pb2.APPROVAL_STATUS_PENDING:
         until = format_instant(approval.expires_at)
-        console.print(f"Have it granted until {until}, then repeat this:", soft_wrap=True)
-        console.print(f"  cstp approvals grant {to_printable(approval.id)}", soft_wrap=True)
+        # Not with the token of this command: nobody decides on a request of their own.
+        deciding = "Have another agent, with the permission approve, grant it"
+        console.print(f"{deciding} until {until}, then repeat this:", soft_wrap=True)
+        console.print(f"  cstp approvals grant {to_printable(approval.id)} --token TOKEN", soft_wrap=True)
 
 
 def describe_deciders(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> str:

@@ -40,7 +40,8 @@ def test_a_check_says_what_to_do_until_it_is_allowed(server: Server) -> None:
     assert shown.exit_code == 4
     approval_id = request(server)
     assert f"Approval {approval_id} is pending" in shown.stdout
-    assert f"  cstp approvals grant {approval_id}" in shown.stdout
+    assert "Have another agent, with the permission approve, grant it until 20" in shown.stdout
+    assert f"  cstp approvals grant {approval_id} --token TOKEN" in shown.stdout
     granted = server.ok("approvals", "grant", approval_id, "--comment", "The backup is verified", agent="bob")
     assert f"{approval_id} is granted: alice may do it once, until 20" in granted
     assert f"Approval {approval_id} is used: The backup is verified" in server.ok("check", WHAT, *ROWS)
