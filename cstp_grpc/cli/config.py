@@ -23,7 +23,8 @@ Made from the models in `cstp_grpc/config/` by `cstp config docs > docs/configur
 hold. Keys are nested as the headings say: `grpc.port` is the key `port` of the mapping `grpc`. An unknown key is an
 error, and `cstp config check` names everything that is wrong. `${NAME}` in a value is replaced by the environment
 variable `NAME`; a missing one stops the start. Each setting can also be given in the environment, under the name in the
-last column, which wins over the file; lists and mappings are written there as JSON.
+last column, which wins over the file; lists and mappings are written there as JSON. A variable of an unknown section,
+such as `CSTP_STORAG__URL`, is an error.
 
 A relative path in the file is relative to the folder of the file, that of a SQLite database too. One in the environment
 or on the command line is relative to the working directory, as is the default of `data_dir`.
@@ -35,6 +36,38 @@ auth:
 cstp:
   guardrails: {config_path: guardrails/production.yaml}
 ```
+
+Without `permissions`, a token may query and check. The configuration in section 6.1 of the protocol's design needs two
+more lines, the `permissions`, so that its tokens may announce intents and record decisions:
+
+```yaml
+server:
+  host: "0.0.0.0"
+  port: 8100
+  cors_origins: ["*"]
+
+auth:
+  enabled: true
+  tokens:
+    - name: "emerson"
+      token: "${CSTP_TOKEN_EMERSON}"
+      permissions: [query, check, announce, record, review, admin]
+    - name: "claude-ops"
+      token: "${CSTP_TOKEN_CLAUDE}"
+      permissions: [query, check, announce, record, review]
+
+cstp:
+  query:
+    max_results: 50
+    min_score: 0.3
+  guardrails:
+    config_path: "guardrails/default.yaml"
+  intent:
+    store_received: true
+    auto_respond: true
+```
+
+It listens on all addresses without TLS, so that it also needs `--insecure`, or [TLS or a proxy](deployment.md).
 
 The commands that call a server read four more variables: `CSTP_CONFIG` (the configuration file), `CSTP_AGENTS_FILE`
 (where agents are named: [the agents file](clients.md#the-agents-file)) and, for a server that no agents file describes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -231,6 +232,16 @@ def test_the_configuration_of_the_design_works_as_it_stands(elsewhere: Path, inv
     assert facts["agents"] == "claude-ops, emerson"
     assert facts["rulebook"] == "the default one, which comes with the package"
     assert facts["ruleSet"].startswith("default@")
+
+
+def test_the_document_adds_two_lines_to_the_design_so_that_tokens_announce(home: Path, invoke: Invoke) -> None:
+    block = next(each for each in re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL) if "8100" in each)
+    added = [line for line in block.splitlines() if "permissions" in line]
+    assert len(added) == 2
+    assert [line for line in block.splitlines() if line not in added] == DESIGN.splitlines()
+    (home / "cstp.yaml").write_text(block)
+    result = invoke("config", "check", "--insecure", "--config", "cstp.yaml", env=DESIGN_TOKENS)
+    assert (result.exit_code, "announce" in result.stderr) == (0, False)
 
 
 def test_a_rulebook_beside_the_configuration_is_the_one_it_names(home: Path, elsewhere: Path, invoke: Invoke) -> None:
