@@ -109,6 +109,8 @@ ABBREVIATED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Long flags that these programs accept abbreviated."""
 
+CMDLET: Final = re.compile(r"(?:get|set|remove|stop|start|restart|new|clear|add|disable|enable|format|invoke)-[a-z]+$")
+"""The names of cmdlets of PowerShell, whose parameters are words."""
 DRY_FLAGS: Final = frozenset(
     "--help --version --dry-run --dryrun --dry_run --noop --no-act --simulate --what-if --whatif --just-print"
     " --recon -whatif --help-all -help".split()
@@ -116,7 +118,7 @@ DRY_FLAGS: Final = frozenset(
 NOT_DRY: Final = frozenset({"none", "false", "no", "0"})
 HOST_FLAGS: Final = frozenset(
     "psql mysql mariadb mysqladmin mysqldump redis-cli valkey-cli mongo mongosh dropdb createdb pg_dump pg_restore"
-    " ls du df chown chgrp free sort head grep ssh curl gsutil".split()
+    " ls du df chown chgrp free sort head grep ssh curl gsutil shutdown halt poweroff".split()
 )
 """Programs for which `-h` is not help."""
 HELP_PROGRAMS: Final = frozenset("git kubectl docker helm gcloud terraform npm cargo go gh systemctl".split())
@@ -176,7 +178,7 @@ def spell_flags(program: str, word: str) -> list[str]:
             for known in ABBREVIATED.get(program, ())
             if len(name) > 4 and name != known and known.startswith(name)
         ]
-    elif program not in SINGLE_DASH_WORDS:
+    elif program not in SINGLE_DASH_WORDS and not CMDLET.match(program):
         letters = re.match(r"-([A-Za-z]{1,6})(?=\d|$)", name)
         if letters and len(name) > 2:
             found += [f"-{letter}" for letter in letters[1]]

@@ -111,7 +111,7 @@ def classify_path(path: str, directory: str = "", project: str = "") -> frozense
 
     Both may be empty: then relative paths count as inside the project unless they climb out of it.
     """
-    windows = re.match(r"(?:[A-Za-z]:)?\\", path) or re.match(r"[A-Za-z]:", path)
+    windows = re.match(r"(?:[A-Za-z]:|\.{1,2})?\\|[A-Za-z]:", path)
     shown = path.replace("\\", "/") if windows else path
     resolved = resolve_path(shown, directory)
     kinds = {kind for kind, pattern in NAMED_KINDS if pattern.search(resolved)}

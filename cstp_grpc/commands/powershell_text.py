@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.commands.bounded_parsing import parse_bounded
 from cstp_grpc.commands.model import MAX_COMMAND_CHARACTERS, UNKNOWN, Command, Effects, Unresolved
 from cstp_grpc.commands.options import program_name
 from cstp_grpc.commands.shell_words import KNOWN_VARIABLES, Flow
@@ -53,7 +54,11 @@ class PowerShellReader:
             self._reader.note(Unresolved.TOO_LARGE)
             return
         self._source = text.encode(errors="replace")
-        self._visit(powershell_parser().parse(self._source).root_node, 0)
+        tree = parse_bounded(powershell_parser(), self._source)
+        if tree is None:
+            self._reader.note(Unresolved.TOO_LARGE)
+            return
+        self._visit(tree.root_node, 0)
 
     def _text(self, node: Node) -> str:
         return self._source[node.start_byte : node.end_byte].decode(errors="replace")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.commands.bounded_parsing import parse_bounded
 from cstp_grpc.commands.command_reader import CommandReader
 from cstp_grpc.commands.model import MAX_COMMAND_CHARACTERS, MAX_NESTING, UNKNOWN, Command, Effects, Unresolved
 from cstp_grpc.commands.shell_words import Flow, WordReader, split_loosely
@@ -49,7 +50,10 @@ class ShellReader:
             self.commands.note(Unresolved.TOO_DEEP)
             return NO_FLOW
         source = text.encode(errors="replace")
-        tree = bash_parser().parse(source)
+        tree = parse_bounded(bash_parser(), source)
+        if tree is None:
+            self.commands.note(Unresolved.TOO_LARGE)
+            return NO_FLOW
         self._nesting += 1
         before = self.words.use_source(source)
         try:

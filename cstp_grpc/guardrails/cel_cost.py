@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf import empty_pb2, unknown_fields
-from google.protobuf.message import Message
 
 from cstp_grpc.guardrails.cel_variables import MENTIONS_VARIABLE
 
@@ -235,11 +234,6 @@ def measure_size(value: object) -> ValueSize:
         elif isinstance(one, dict):
             characters += sum(len(key) if key.isascii() else len(key.encode()) for key in one)
             pending.extend(one.values())
-        elif isinstance(one, Message):
-            # A value takes at least two bytes, a tag and a length.
-            size = one.ByteSize()
-            values += size // 2
-            characters += size
     return ValueSize(values, characters)
 
 

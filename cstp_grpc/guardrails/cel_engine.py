@@ -176,7 +176,9 @@ class CelProgram:
 
         A character has up to four bytes.
         """
-        return self.estimate_steps(dict.fromkeys(self._reads, ValueSize(size, 4 * size)))
+        # But for commands, whose size is bounded where they are parsed, whatever the caller sends.
+        grows = self._reads - {COMMANDS_VARIABLE}
+        return self.estimate_steps(dict.fromkeys(grows, ValueSize(size, 4 * size)))
 
     def evaluate(self, bound: CelActivation) -> object:
         """Evaluate the expression and return its value as JSON, an instant or a duration. Raises CelEvaluationError."""

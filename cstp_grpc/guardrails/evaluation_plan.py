@@ -277,10 +277,14 @@ LARGE_READERS: Mapping[str, ReadVariable] = {
     **CODE_READERS,
     INTENTS_VARIABLE: read_related_ages,
     MENTIONS_VARIABLE: read_words,
-    COMMANDS_VARIABLE: commands_reader(()),
 }
 """The readers of what may be as large as a context, and counts as such."""
-FACT_READERS: Mapping[str, ReadVariable] = {**ACTION_READERS, **LARGE_READERS, **HISTORY_READERS}
+FACT_READERS: Mapping[str, ReadVariable] = {
+    **ACTION_READERS,
+    **LARGE_READERS,
+    **HISTORY_READERS,
+    COMMANDS_VARIABLE: commands_reader(()),
+}
 """The readers of everything but the inputs."""
 
 CONTEXT_PREFIX = "context."
