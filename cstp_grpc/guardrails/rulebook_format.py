@@ -254,6 +254,7 @@ TEST_ACTION: Final = MapFormat(
         "announced_context": KeyFormat("The further text of an announcement.", text_of(MAX_ANNOUNCED_CONTEXT)),
         "history": KeyFormat("The outcomes of the past.", list_of(PAST_OUTCOME.schema)),
     },
+    {"anyOf": [{"required": [key]} for key in ("description", "command", "reads", "writes")]},
 )
 TEST: Final = MapFormat(
     {

@@ -707,8 +707,8 @@ func (x *CalibrationGroup) GetCalibration() *Calibration {
 	return nil
 }
 
-// Whether confidences came to mean something else, by a permutation test for one change. It raises a false alarm with a
-// probability of at most 1 %, each time that it is asked.
+// Whether confidences came to mean something else, by a simulated test for one change. It raises a false alarm with a
+// probability of about 1 %, each time that it is asked.
 type CalibrationDrift struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many decisions were tested: the latest.

@@ -208,7 +208,17 @@ type AnnounceIntentRequest struct {
 	// text, category, stakes, project and paths, with its verdict and how it was closed. When absent, as the server is
 	// configured for the agent, private by default. Shared and private announcements are different contents, so that one
 	// that is announced again as private is no longer told. Peers do not get it.
-	Visibility    Visibility `protobuf:"varint,14,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
+	Visibility Visibility `protobuf:"varint,14,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
+	// The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its structure.
+	Command *string `protobuf:"bytes,15,opt,name=command,proto3,oneof" json:"command,omitempty"`
+	// The language of the command. [default: bash]
+	Shell Shell `protobuf:"varint,16,opt,name=shell,proto3,enum=cstp.v1.Shell" json:"shell,omitempty"`
+	// The absolute folder in which the command runs; at most 4096 characters. Paths inside it count as the project.
+	Directory *string `protobuf:"bytes,17,opt,name=directory,proto3,oneof" json:"directory,omitempty"`
+	// The files that a tool is about to read, absolute or relative to the directory; at most 100.
+	Reads []string `protobuf:"bytes,18,rep,name=reads,proto3" json:"reads,omitempty"`
+	// The files that a tool is about to write, likewise.
+	Writes        []string `protobuf:"bytes,19,rep,name=writes,proto3" json:"writes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -339,6 +349,41 @@ func (x *AnnounceIntentRequest) GetVisibility() Visibility {
 		return x.Visibility
 	}
 	return Visibility_VISIBILITY_UNSPECIFIED
+}
+
+func (x *AnnounceIntentRequest) GetCommand() string {
+	if x != nil && x.Command != nil {
+		return *x.Command
+	}
+	return ""
+}
+
+func (x *AnnounceIntentRequest) GetShell() Shell {
+	if x != nil {
+		return x.Shell
+	}
+	return Shell_SHELL_UNSPECIFIED
+}
+
+func (x *AnnounceIntentRequest) GetDirectory() string {
+	if x != nil && x.Directory != nil {
+		return *x.Directory
+	}
+	return ""
+}
+
+func (x *AnnounceIntentRequest) GetReads() []string {
+	if x != nil {
+		return x.Reads
+	}
+	return nil
+}
+
+func (x *AnnounceIntentRequest) GetWrites() []string {
+	if x != nil {
+		return x.Writes
+	}
+	return nil
 }
 
 // The feedback on an announced intent.
@@ -2152,7 +2197,7 @@ var File_cstp_v1_cstp_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\n" +
-	"\x12cstp/v1/cstp.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x16cstp/v1/commands.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x05\n" +
+	"\x12cstp/v1/cstp.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x16cstp/v1/commands.proto\x1a\x15cstp/v1/intents.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x06\n" +
 	"\x15AnnounceIntentRequest\x12\x16\n" +
 	"\x06intent\x18\x01 \x01(\tR\x06intent\x12\x1d\n" +
 	"\acontext\x18\x02 \x01(\tH\x00R\acontext\x88\x01\x01\x12\x1f\n" +
@@ -2172,7 +2217,12 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x14min_journal_revision\x18\r \x01(\tH\x05R\x12minJournalRevision\x88\x01\x01\x123\n" +
 	"\n" +
 	"visibility\x18\x0e \x01(\x0e2\x13.cstp.v1.VisibilityR\n" +
-	"visibilityB\n" +
+	"visibility\x12\x1d\n" +
+	"\acommand\x18\x0f \x01(\tH\x06R\acommand\x88\x01\x01\x12$\n" +
+	"\x05shell\x18\x10 \x01(\x0e2\x0e.cstp.v1.ShellR\x05shell\x12!\n" +
+	"\tdirectory\x18\x11 \x01(\tH\aR\tdirectory\x88\x01\x01\x12\x14\n" +
+	"\x05reads\x18\x12 \x03(\tR\x05reads\x12\x16\n" +
+	"\x06writes\x18\x13 \x03(\tR\x06writesB\n" +
 	"\n" +
 	"\b_contextB\v\n" +
 	"\t_categoryB\r\n" +
@@ -2180,7 +2230,11 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x0f_correlation_idB\n" +
 	"\n" +
 	"\b_projectB\x17\n" +
-	"\x15_min_journal_revision\"\x81\x05\n" +
+	"\x15_min_journal_revisionB\n" +
+	"\n" +
+	"\b_commandB\f\n" +
+	"\n" +
+	"_directory\"\x81\x05\n" +
 	"\x16AnnounceIntentResponse\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\bR\breceived\x12%\n" +
 	"\x0ecorrelation_id\x18\x02 \x01(\tR\rcorrelationId\x12;\n" +
@@ -2444,17 +2498,17 @@ var file_cstp_v1_cstp_proto_goTypes = []any{
 	(*structpb.Struct)(nil),         // 22: google.protobuf.Struct
 	(Scope)(0),                      // 23: cstp.v1.Scope
 	(Visibility)(0),                 // 24: cstp.v1.Visibility
-	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
-	(*CodeContext)(nil),             // 26: cstp.v1.CodeContext
-	(*RelatedIntent)(nil),           // 27: cstp.v1.RelatedIntent
-	(Outcome)(0),                    // 28: cstp.v1.Outcome
-	(DecisionStatus)(0),             // 29: cstp.v1.DecisionStatus
-	(*Violation)(nil),               // 30: cstp.v1.Violation
-	(*IgnoredInput)(nil),            // 31: cstp.v1.IgnoredInput
-	(*VerdictApproval)(nil),         // 32: cstp.v1.VerdictApproval
-	(PeerStatus)(0),                 // 33: cstp.v1.PeerStatus
-	(*DecisionFilters)(nil),         // 34: cstp.v1.DecisionFilters
-	(Shell)(0),                      // 35: cstp.v1.Shell
+	(Shell)(0),                      // 25: cstp.v1.Shell
+	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
+	(*CodeContext)(nil),             // 27: cstp.v1.CodeContext
+	(*RelatedIntent)(nil),           // 28: cstp.v1.RelatedIntent
+	(Outcome)(0),                    // 29: cstp.v1.Outcome
+	(DecisionStatus)(0),             // 30: cstp.v1.DecisionStatus
+	(*Violation)(nil),               // 31: cstp.v1.Violation
+	(*IgnoredInput)(nil),            // 32: cstp.v1.IgnoredInput
+	(*VerdictApproval)(nil),         // 33: cstp.v1.VerdictApproval
+	(PeerStatus)(0),                 // 34: cstp.v1.PeerStatus
+	(*DecisionFilters)(nil),         // 35: cstp.v1.DecisionFilters
 }
 var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	20, // 0: cstp.v1.AnnounceIntentRequest.stakes:type_name -> cstp.v1.Stakes
@@ -2462,74 +2516,75 @@ var file_cstp_v1_cstp_proto_depIdxs = []int32{
 	22, // 2: cstp.v1.AnnounceIntentRequest.metadata:type_name -> google.protobuf.Struct
 	23, // 3: cstp.v1.AnnounceIntentRequest.scope:type_name -> cstp.v1.Scope
 	24, // 4: cstp.v1.AnnounceIntentRequest.visibility:type_name -> cstp.v1.Visibility
-	25, // 5: cstp.v1.AnnounceIntentResponse.received_at:type_name -> google.protobuf.Timestamp
-	5,  // 6: cstp.v1.AnnounceIntentResponse.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	6,  // 7: cstp.v1.AnnounceIntentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	26, // 8: cstp.v1.AnnounceIntentResponse.code_context:type_name -> cstp.v1.CodeContext
-	9,  // 9: cstp.v1.AnnounceIntentResponse.responses:type_name -> cstp.v1.AgentResponse
-	27, // 10: cstp.v1.AnnounceIntentResponse.related_intents:type_name -> cstp.v1.RelatedIntent
-	4,  // 11: cstp.v1.AnnounceIntentResponse.suggestion_details:type_name -> cstp.v1.Suggestion
-	0,  // 12: cstp.v1.Suggestion.kind:type_name -> cstp.v1.SuggestionKind
-	28, // 13: cstp.v1.Suggestion.outcome:type_name -> cstp.v1.Outcome
-	28, // 14: cstp.v1.SimilarDecision.outcome:type_name -> cstp.v1.Outcome
-	25, // 15: cstp.v1.SimilarDecision.date:type_name -> google.protobuf.Timestamp
-	1,  // 16: cstp.v1.SimilarDecision.matched_by:type_name -> cstp.v1.MatchReason
-	28, // 17: cstp.v1.SimilarDecision.similar_outcomes:type_name -> cstp.v1.Outcome
-	29, // 18: cstp.v1.SimilarDecision.status:type_name -> cstp.v1.DecisionStatus
-	30, // 19: cstp.v1.GuardrailStatus.violations:type_name -> cstp.v1.Violation
-	30, // 20: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
-	7,  // 21: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
-	30, // 22: cstp.v1.GuardrailStatus.dryrun_violations:type_name -> cstp.v1.Violation
-	31, // 23: cstp.v1.GuardrailStatus.ignored_context:type_name -> cstp.v1.IgnoredInput
-	32, // 24: cstp.v1.GuardrailStatus.approval:type_name -> cstp.v1.VerdictApproval
-	8,  // 25: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
-	33, // 26: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
-	10, // 27: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
-	6,  // 28: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
-	11, // 29: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
-	12, // 30: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
-	15, // 31: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
-	25, // 32: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
-	5,  // 33: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
-	27, // 34: cstp.v1.PeerFeedback.related_intents:type_name -> cstp.v1.RelatedIntent
-	4,  // 35: cstp.v1.PeerFeedback.suggestion_details:type_name -> cstp.v1.Suggestion
-	34, // 36: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
-	21, // 37: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 38: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
-	15, // 39: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
-	9,  // 40: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
-	19, // 41: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
-	20, // 42: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
-	29, // 43: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
-	28, // 44: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
-	25, // 45: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
-	1,  // 46: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
-	28, // 47: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
-	17, // 48: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
-	21, // 49: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
-	23, // 50: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
-	20, // 51: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
-	22, // 52: cstp.v1.Action.context:type_name -> google.protobuf.Struct
-	35, // 53: cstp.v1.Action.shell:type_name -> cstp.v1.Shell
-	30, // 54: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
-	30, // 55: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
-	25, // 56: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
-	9,  // 57: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
-	7,  // 58: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
-	30, // 59: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
-	31, // 60: cstp.v1.CheckGuardrailsResponse.ignored_context:type_name -> cstp.v1.IgnoredInput
-	32, // 61: cstp.v1.CheckGuardrailsResponse.approval:type_name -> cstp.v1.VerdictApproval
-	2,  // 62: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
-	13, // 63: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
-	16, // 64: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
-	3,  // 65: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
-	14, // 66: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
-	18, // 67: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
-	65, // [65:68] is the sub-list for method output_type
-	62, // [62:65] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	25, // 5: cstp.v1.AnnounceIntentRequest.shell:type_name -> cstp.v1.Shell
+	26, // 6: cstp.v1.AnnounceIntentResponse.received_at:type_name -> google.protobuf.Timestamp
+	5,  // 7: cstp.v1.AnnounceIntentResponse.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	6,  // 8: cstp.v1.AnnounceIntentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	27, // 9: cstp.v1.AnnounceIntentResponse.code_context:type_name -> cstp.v1.CodeContext
+	9,  // 10: cstp.v1.AnnounceIntentResponse.responses:type_name -> cstp.v1.AgentResponse
+	28, // 11: cstp.v1.AnnounceIntentResponse.related_intents:type_name -> cstp.v1.RelatedIntent
+	4,  // 12: cstp.v1.AnnounceIntentResponse.suggestion_details:type_name -> cstp.v1.Suggestion
+	0,  // 13: cstp.v1.Suggestion.kind:type_name -> cstp.v1.SuggestionKind
+	29, // 14: cstp.v1.Suggestion.outcome:type_name -> cstp.v1.Outcome
+	29, // 15: cstp.v1.SimilarDecision.outcome:type_name -> cstp.v1.Outcome
+	26, // 16: cstp.v1.SimilarDecision.date:type_name -> google.protobuf.Timestamp
+	1,  // 17: cstp.v1.SimilarDecision.matched_by:type_name -> cstp.v1.MatchReason
+	29, // 18: cstp.v1.SimilarDecision.similar_outcomes:type_name -> cstp.v1.Outcome
+	30, // 19: cstp.v1.SimilarDecision.status:type_name -> cstp.v1.DecisionStatus
+	31, // 20: cstp.v1.GuardrailStatus.violations:type_name -> cstp.v1.Violation
+	31, // 21: cstp.v1.GuardrailStatus.warnings:type_name -> cstp.v1.Violation
+	7,  // 22: cstp.v1.GuardrailStatus.quorum:type_name -> cstp.v1.Quorum
+	31, // 23: cstp.v1.GuardrailStatus.dryrun_violations:type_name -> cstp.v1.Violation
+	32, // 24: cstp.v1.GuardrailStatus.ignored_context:type_name -> cstp.v1.IgnoredInput
+	33, // 25: cstp.v1.GuardrailStatus.approval:type_name -> cstp.v1.VerdictApproval
+	8,  // 26: cstp.v1.Quorum.votes:type_name -> cstp.v1.Vote
+	34, // 27: cstp.v1.AgentResponse.status:type_name -> cstp.v1.PeerStatus
+	10, // 28: cstp.v1.AgentResponse.error:type_name -> cstp.v1.PeerError
+	6,  // 29: cstp.v1.AgentResponse.guardrail_status:type_name -> cstp.v1.GuardrailStatus
+	11, // 30: cstp.v1.AgentResponse.decisions:type_name -> cstp.v1.PeerDecisions
+	12, // 31: cstp.v1.AgentResponse.feedback:type_name -> cstp.v1.PeerFeedback
+	15, // 32: cstp.v1.PeerDecisions.decisions:type_name -> cstp.v1.DecisionSummary
+	26, // 33: cstp.v1.PeerFeedback.received_at:type_name -> google.protobuf.Timestamp
+	5,  // 34: cstp.v1.PeerFeedback.similar_decisions:type_name -> cstp.v1.SimilarDecision
+	28, // 35: cstp.v1.PeerFeedback.related_intents:type_name -> cstp.v1.RelatedIntent
+	4,  // 36: cstp.v1.PeerFeedback.suggestion_details:type_name -> cstp.v1.Suggestion
+	35, // 37: cstp.v1.QueryDecisionsRequest.filters:type_name -> cstp.v1.DecisionFilters
+	21, // 38: cstp.v1.QueryDecisionsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 39: cstp.v1.QueryDecisionsRequest.scope:type_name -> cstp.v1.Scope
+	15, // 40: cstp.v1.QueryDecisionsResponse.decisions:type_name -> cstp.v1.DecisionSummary
+	9,  // 41: cstp.v1.QueryDecisionsResponse.responses:type_name -> cstp.v1.AgentResponse
+	19, // 42: cstp.v1.QueryDecisionsResponse.totals:type_name -> cstp.v1.QueryDecisionsResponse.TotalsEntry
+	20, // 43: cstp.v1.DecisionSummary.stakes:type_name -> cstp.v1.Stakes
+	30, // 44: cstp.v1.DecisionSummary.status:type_name -> cstp.v1.DecisionStatus
+	29, // 45: cstp.v1.DecisionSummary.outcome:type_name -> cstp.v1.Outcome
+	26, // 46: cstp.v1.DecisionSummary.date:type_name -> google.protobuf.Timestamp
+	1,  // 47: cstp.v1.DecisionSummary.matched_by:type_name -> cstp.v1.MatchReason
+	29, // 48: cstp.v1.DecisionSummary.similar_outcomes:type_name -> cstp.v1.Outcome
+	17, // 49: cstp.v1.CheckGuardrailsRequest.action:type_name -> cstp.v1.Action
+	21, // 50: cstp.v1.CheckGuardrailsRequest.agent:type_name -> cstp.v1.AgentInfo
+	23, // 51: cstp.v1.CheckGuardrailsRequest.scope:type_name -> cstp.v1.Scope
+	20, // 52: cstp.v1.Action.stakes:type_name -> cstp.v1.Stakes
+	22, // 53: cstp.v1.Action.context:type_name -> google.protobuf.Struct
+	25, // 54: cstp.v1.Action.shell:type_name -> cstp.v1.Shell
+	31, // 55: cstp.v1.CheckGuardrailsResponse.violations:type_name -> cstp.v1.Violation
+	31, // 56: cstp.v1.CheckGuardrailsResponse.warnings:type_name -> cstp.v1.Violation
+	26, // 57: cstp.v1.CheckGuardrailsResponse.evaluated_at:type_name -> google.protobuf.Timestamp
+	9,  // 58: cstp.v1.CheckGuardrailsResponse.responses:type_name -> cstp.v1.AgentResponse
+	7,  // 59: cstp.v1.CheckGuardrailsResponse.quorum:type_name -> cstp.v1.Quorum
+	31, // 60: cstp.v1.CheckGuardrailsResponse.dryrun_violations:type_name -> cstp.v1.Violation
+	32, // 61: cstp.v1.CheckGuardrailsResponse.ignored_context:type_name -> cstp.v1.IgnoredInput
+	33, // 62: cstp.v1.CheckGuardrailsResponse.approval:type_name -> cstp.v1.VerdictApproval
+	2,  // 63: cstp.v1.CstpService.AnnounceIntent:input_type -> cstp.v1.AnnounceIntentRequest
+	13, // 64: cstp.v1.CstpService.QueryDecisions:input_type -> cstp.v1.QueryDecisionsRequest
+	16, // 65: cstp.v1.CstpService.CheckGuardrails:input_type -> cstp.v1.CheckGuardrailsRequest
+	3,  // 66: cstp.v1.CstpService.AnnounceIntent:output_type -> cstp.v1.AnnounceIntentResponse
+	14, // 67: cstp.v1.CstpService.QueryDecisions:output_type -> cstp.v1.QueryDecisionsResponse
+	18, // 68: cstp.v1.CstpService.CheckGuardrails:output_type -> cstp.v1.CheckGuardrailsResponse
+	66, // [66:69] is the sub-list for method output_type
+	63, // [63:66] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_cstp_proto_init() }
