@@ -24,10 +24,11 @@ from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.project_folder import ProjectFolder
 from cstp_grpc.config import inherited_environment
 from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.git_command import git_command
+from cstp_grpc.git_command import INHERITED_VARIABLES, git_command
+from cstp_grpc.intent_layer.ignored_folders import IgnoredFolders
 from cstp_grpc.intent_layer.model import FactPlacement, FindingSeverity, ValidationFinding
 from cstp_grpc.intent_layer.node_imports import IMPORTABLE_SUFFIXES, MAX_DEPTH, find_imports
-from cstp_grpc.intent_layer.node_staleness import INHERITED_VARIABLES, GitHistory
+from cstp_grpc.intent_layer.node_staleness import GitHistory
 from cstp_grpc.intent_layer.project_files import name_of
 from cstp_grpc.intent_layer.project_service import ListedNode, ValidationReport
 from cstp_grpc.intent_layer.project_tree import NODE_FILES, ProjectTree
@@ -145,7 +146,8 @@ def _validate_entries(
     with tempfile.TemporaryDirectory(prefix="cstp-staged-") as folder:
         contents.update(_read_imported(entries, contents))
         _write_entries(entries, contents, Path(folder))
-        tree = ProjectTree(Path(folder))
+        # Git tracks all of it, and so ignores none.
+        tree = ProjectTree(Path(folder), read_ignored=lambda _: IgnoredFolders(frozenset()))
         found = select_nodes(tree)
         return len(found), validate_selected(tree, found, None, severities)
 

@@ -16,8 +16,10 @@ from typing import Any
 import click
 
 from cstp_grpc.cli.command_decorators import Command
+from cstp_grpc.config import inherited_environment
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.git_command import find_work_tree
+from cstp_grpc.git_command import INHERITED_VARIABLES, find_work_tree
+from cstp_grpc.intent_layer.ignored_folders import read_ignored_folders
 from cstp_grpc.intent_layer.model import ROOT
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 
@@ -103,7 +105,8 @@ def open_project(folder: Path | None) -> ProjectFolder:
     """Return the project in a folder, or the one around the current folder."""
     current = Path.cwd()
     root = work_tree_root(current) if folder is None else folder.absolute()
-    return ProjectFolder(root, current if folder is None else root, ProjectTree(root))
+    read_ignored = partial(read_ignored_folders, environment=inherited_environment(INHERITED_VARIABLES))
+    return ProjectFolder(root, current if folder is None else root, ProjectTree(root, read_ignored=read_ignored))
 
 
 def work_tree_root(folder: Path) -> Path:

@@ -21,7 +21,7 @@ from cstp_grpc.intent_layer.model import ROOT
 from cstp_grpc.intent_layer.node_document import MAX_NESTING
 from cstp_grpc.intent_layer.path_mentions import CODE_EXTENSIONS
 from cstp_grpc.intent_layer.project_files import FolderListing, join_path
-from cstp_grpc.intent_layer.project_tree import SKIPPED_FOLDERS, ProjectTree
+from cstp_grpc.intent_layer.project_tree import ProjectTree
 
 MAX_BYTES = 262_144
 """Maximum bytes of a file that is read. Chosen, as all limits here, so that an overview is quick in any folder."""
@@ -210,16 +210,18 @@ class _FolderReader:
         """Yield the next nodes below, nearest first: folder and file; nodes below those are skipped."""
         # Breadth first, so that the limit on folders cuts the deepest and not the last ones.
         waiting = deque([(ROOT, self.listing)])
+        ignored = self._tree.ignored_folders()
         for _ in range(MAX_FOLDERS):
             if not waiting:
                 return
             folder, listing = waiting.popleft()
             for name in listing.folders:
                 below = join_path(folder, name)
-                file = None if name in SKIPPED_FOLDERS else self._node_file(below)
-                if file:
+                if ignored.skips(join_path(self._folder, below)):
+                    continue
+                if file := self._node_file(below):
                     yield below, file
-                elif name not in SKIPPED_FOLDERS and (listed := self._listing(below)):
+                elif listed := self._listing(below):
                     waiting.append((below, listed))
 
     def _node_file(self, below: str) -> str | None:

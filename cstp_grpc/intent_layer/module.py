@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from cachetools import LRUCache
@@ -15,11 +16,13 @@ from cstp_grpc.config import inherited_environment
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.embedding.embedder import Embedder, cache_key
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
+from cstp_grpc.git_command import INHERITED_VARIABLES
 from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
+from cstp_grpc.intent_layer.ignored_folders import read_ignored_folders
 from cstp_grpc.intent_layer.journal_sync import NodeJournalSync, NodeJournalSyncWorker
 from cstp_grpc.intent_layer.learning_review import Reviewer
 from cstp_grpc.intent_layer.learning_store import LearningStore
-from cstp_grpc.intent_layer.node_staleness import INHERITED_VARIABLES, GitHistory
+from cstp_grpc.intent_layer.node_staleness import GitHistory
 from cstp_grpc.intent_layer.project_service import ProjectRegistry, ProjectService
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.intent_layer.servicer import IntentLayerService
@@ -103,5 +106,9 @@ def build_intent_layer_module(shared: SharedParts, journal: Journal, sink: Audit
 
 def build_project_sources(shared: SharedParts) -> Mapping[str, ProjectSources]:
     """Return the configured projects by name, each with one tree whose cache all readers share."""
-    trees = {project.name: ProjectTree(project.root) for project in shared.settings.intent_layer.projects}
+    read_ignored = partial(read_ignored_folders, environment=inherited_environment(INHERITED_VARIABLES))
+    trees = {
+        project.name: ProjectTree(project.root, read_ignored=read_ignored)
+        for project in shared.settings.intent_layer.projects
+    }
     return {name: ProjectSources(tree, LearningStore(tree, shared.clock)) for name, tree in trees.items()}

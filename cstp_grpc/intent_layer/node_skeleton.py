@@ -13,7 +13,7 @@ from cstp_grpc.intent_layer.folder_overview import EntryPoint, FolderOverview, M
 from cstp_grpc.intent_layer.learning_merge import new_node_file
 from cstp_grpc.intent_layer.model import ROOT, NodeSkeleton
 from cstp_grpc.intent_layer.project_files import join_path, name_of
-from cstp_grpc.intent_layer.project_tree import NODE_FILES, SKIPPED_FOLDERS, ProjectTree
+from cstp_grpc.intent_layer.project_tree import NODE_FILES, ProjectTree
 from cstp_grpc.intent_layer.validation_rules import to_printable_line
 
 PURPOSE_CHARACTERS = 600
@@ -75,7 +75,7 @@ def _require_node_folder(tree: ProjectTree, folder: str) -> str:
     if not tree.is_folder(target):
         raise InvalidArgument.field("path", "is no folder")
     # A node there would never be read.
-    if not SKIPPED_FOLDERS.isdisjoint(target.split("/")):
+    if tree.ignored_folders().skips_path(target):
         raise InvalidArgument.field("path", "lies in a folder whose nodes are not looked at")
     return target
 

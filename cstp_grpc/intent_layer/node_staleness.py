@@ -6,34 +6,18 @@ import hashlib
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from cstp_grpc.git_command import DIFF_OPTIONS, git_command
+from cstp_grpc.git_command import DIFF_OPTIONS, start_git
+from cstp_grpc.intent_layer.ignored_folders import NAMES_WITHOUT_GIT, TIMEOUT_SECONDS
+from cstp_grpc.intent_layer.model import ROOT
 from cstp_grpc.intent_layer.project_files import name_of, parent_of
-from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, NODE_FILES, SKIPPED_FOLDERS
+from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, NODE_FILES
 
-INHERITED_VARIABLES = ("HOME", "PATH", "XDG_CONFIG_HOME")
-"""The only variables that git inherits; others, such as GIT_DIR and GIT_CONFIG_*, could direct it to another repository
-or make it start programs.
-"""
-# No network, no prompt and no write: repositories that are validated may come from anybody.
-FIXED_VARIABLES = {
-    "GIT_ALLOW_PROTOCOL": "none",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_TERMINAL_PROMPT": "0",
-    "LC_ALL": "C",
-}
-"""Variables that are set for git."""
-TIMEOUT_SECONDS = 3.0
-"""Time limit of a git process. Chosen: a validation stays interactive. Nodes whose last change lies further back than
-what was read by then count as unknown.
-"""
 COMMIT_MARKER = "\x1e"
 """Starts a commit in the log: the ASCII record separator, since the status of a file starts with a letter."""
 CHUNK_BYTES = 65_536
@@ -79,14 +63,9 @@ class GitHistory:
     """
 
     def __init__(self, root: Path, environment: Mapping[str, str], timeout: float = TIMEOUT_SECONDS) -> None:
-        """Set the project's folder, the variables for git, and the time limit of a call in seconds.
-
-        Of the environment, git gets only the INHERITED_VARIABLES.
-        """
+        """Set the project's folder, the environment for `start_git`, and the time limit of a call in seconds."""
         self._root = root
-        self._environment = {
-            name: environment[name] for name in INHERITED_VARIABLES if name in environment
-        } | FIXED_VARIABLES
+        self._environment = environment
         self._timeout = timeout
 
     def stale_nodes(
@@ -164,31 +143,8 @@ class GitHistory:
         except OSError:
             return
 
-    @contextmanager
-    def _start_git(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Start git and yield the process, which is killed when the block ends or the time is up.
-
-        Raises OSError if git is missing.
-        """
-        process = subprocess.Popen(
-            git_command(*arguments, search_path=self._environment.get("PATH")),
-            cwd=self._root,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        # Reading its output blocks, so that a timer must end the process; the reader then gets the end of the file.
-        timer = threading.Timer(self._timeout, process.kill)
-        timer.start()
-        try:
-            with process:
-                yield process
-                # Before Popen's own exit waits: git blocks on a full pipe if its output is not read to the end.
-                process.kill()
-        finally:
-            process.kill()
-            timer.cancel()
+    def _start_git(self, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return start_git(*arguments, folder=self._root, environment=self._environment, seconds=self._timeout)
 
 
 class _StalenessScan:
@@ -232,8 +188,10 @@ class _StalenessScan:
 
     def _owner_of(self, folder: str) -> str | None:
         if folder not in self._owners:
-            skipped = not SKIPPED_FOLDERS.isdisjoint(folder.split("/"))
-            self._owners[folder] = None if skipped else self._owner(folder)
+            owner = self._owner(folder)
+            # What tools generate below a node makes it no older; a node inside such a folder covers what is there.
+            below = folder.split("/")[0 if owner is None or owner == ROOT else owner.count("/") + 1 :]
+            self._owners[folder] = owner if NAMES_WITHOUT_GIT.isdisjoint(below) else None
         return self._owners[folder]
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from cachetools import LRUCache
 
 from cstp_grpc.errors import CstpError, InvalidArgument, Unavailable
+from cstp_grpc.intent_layer.ignored_folders import IgnoredFolders, read_ignored_folders
 from cstp_grpc.intent_layer.model import ROOT, Node, NodeFile
 from cstp_grpc.intent_layer.node_document import NodeDocument, parse_node
 from cstp_grpc.intent_layer.node_imports import ImportFollower, ParsedFile, find_imports
@@ -47,22 +48,6 @@ MAX_FILE_BYTES = 262_144
 """Maximum bytes of a node's file: 256 KiB. Chosen: it bounds what one request makes the server read and parse."""
 MAX_DEPTH = 128
 """Levels of folders that are walked. Chosen: each keeps a descriptor open, and 1024 is a common limit of a process."""
-SKIPPED_FOLDERS = frozenset(
-    {
-        ".git",
-        ".hg",
-        ".svn",
-        ".intent-layer",
-        ".venv",
-        "__pycache__",
-        "build",
-        "dist",
-        "node_modules",
-        "target",
-        "venv",
-    }
-)
-"""Folders that a walk skips: version control, our own files, and what tools generate or install."""
 CACHED_CHARACTERS = 67_108_864
 """Characters in the cache: 64 Mi. Chosen: the nodes of large projects fit."""
 CACHED_OVERHEAD = 2048
@@ -98,10 +83,18 @@ class ProjectTree:
     """
 
     def __init__(
-        self, root: Path, cached_characters: int = CACHED_CHARACTERS, clock: Callable[[], int] = time.time_ns
+        self,
+        root: Path,
+        cached_characters: int = CACHED_CHARACTERS,
+        clock: Callable[[], int] = time.time_ns,
+        read_ignored: Callable[[Path], IgnoredFolders] = read_ignored_folders,
     ) -> None:
-        """Set the project's folder, the size of the cache in characters, and the clock in ns since 1970."""
+        """Set the project's folder, the size of the cache in characters, and the clock in ns since 1970.
+
+        `read_ignored` returns the folders that a walk skips.
+        """
         self._root = root.absolute()
+        self._read_ignored = read_ignored
         self._clock = clock
         # Guards the cache only. Files are read and parsed without it: two threads may parse the same file, and the
         # later result replaces an equal one.
@@ -112,6 +105,10 @@ class ProjectTree:
     def root(self) -> Path:
         """The project's folder."""
         return self._root
+
+    def ignored_folders(self) -> IgnoredFolders:
+        """Return the folders that a walk skips."""
+        return self._read_ignored(self._root)
 
     def locate(self, path: str, field: str = "path") -> str:
         """Return a path without symbolic links, `.`, `..` and redundant slashes; it need not exist.
@@ -176,12 +173,12 @@ class ProjectTree:
     def walk(self) -> Iterator[Node | UnreadableFolder]:
         """Yield all nodes as `nodes` does, and in their places the files and folders that cannot be read.
 
-        Symbolic links to folders are not followed. `SKIPPED_FOLDERS`, names that are no UTF-8, and folders deeper than
+        Symbolic links to folders are not followed. `ignored_folders`, names that are no UTF-8, and folders deeper than
         `MAX_DEPTH` are skipped.
         """
         with self.open_folder(ROOT) as descriptor:
             if descriptor is not None:
-                yield from self._walk(ROOT, descriptor, 0)
+                yield from self._walk(ROOT, descriptor, 0, self.ignored_folders())
 
     def listing(self, folder: str) -> FolderListing | None:
         """Return the names in a folder, or None if it is missing. Raises Unavailable."""
@@ -273,7 +270,9 @@ class ProjectTree:
         finally:
             os.close(descriptor)
 
-    def _walk(self, folder: str, descriptor: int, depth: int) -> Iterator[Node | UnreadableFolder]:
+    def _walk(
+        self, folder: str, descriptor: int, depth: int, ignored: IgnoredFolders
+    ) -> Iterator[Node | UnreadableFolder]:
         try:
             listing = list_folder_at(folder, descriptor)
         except Unavailable as error:
@@ -286,11 +285,17 @@ class ProjectTree:
                 yield UnreadableFolder(folder, error)
             else:
                 yield from [node] if node else []
+        if folder != ROOT and ".git" in {*listing.folders, *listing.files}:
+            # A repository of its own, such as a submodule, of which git was not asked.
+            ignored = IgnoredFolders(None)
         for name in listing.folders if depth < MAX_DEPTH else ():
-            if name not in SKIPPED_FOLDERS:
-                yield from self._walk_below(join_path(folder, name), descriptor, depth + 1)
+            below = join_path(folder, name)
+            if not ignored.skips(below):
+                yield from self._walk_below(below, descriptor, depth + 1, ignored)
 
-    def _walk_below(self, folder: str, above: int, depth: int) -> Iterator[Node | UnreadableFolder]:
+    def _walk_below(
+        self, folder: str, above: int, depth: int, ignored: IgnoredFolders
+    ) -> Iterator[Node | UnreadableFolder]:
         try:
             descriptor = open_at(folder, TRAVERSE_FLAGS, above)
         except Unavailable as error:
@@ -298,7 +303,7 @@ class ProjectTree:
             return
         if descriptor is not None:
             try:
-                yield from self._walk(folder, descriptor, depth)
+                yield from self._walk(folder, descriptor, depth, ignored)
             finally:
                 os.close(descriptor)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.errors import InvalidArgument, Unavailable
+from cstp_grpc.intent_layer.ignored_folders import NAMES_WITHOUT_GIT
 from cstp_grpc.intent_layer.project_tree import (
     MAX_DEPTH,
     MAX_FILE_BYTES,
-    SKIPPED_FOLDERS,
     ProjectTree,
     UnreadableFolder,
 )
@@ -282,7 +282,7 @@ def test_a_walk_follows_no_link_and_passes_some_folders_over(tree: ProjectTree, 
     (root / "out").symlink_to(secret)
     (root / "up").symlink_to(".")
     (root / "src/again").symlink_to("api")
-    for name in SKIPPED_FOLDERS:
+    for name in NAMES_WITHOUT_GIT:
         write_tree(root, {f"{name}/AGENTS.md": "x", f"src/{name}/sub/AGENTS.md": "x"})
     assert [node.folder for node in tree.nodes()] == before
 
