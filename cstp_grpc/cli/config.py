@@ -29,14 +29,6 @@ such as `CSTP_STORAG__URL`, is an error.
 A relative path in the file is relative to the folder of the file, that of a SQLite database too. One in the environment
 or on the command line is relative to the working directory, as is the default of `data_dir`.
 
-```yaml
-auth:
-  tokens:
-    - {name: emerson, token: "${CSTP_TOKEN_EMERSON}", permissions: [query, check, announce, record, review]}
-cstp:
-  guardrails: {config_path: guardrails/production.yaml}
-```
-
 Without `permissions`, a token may query and check. The configuration in section 6.1 of the protocol's design needs two
 more lines, the `permissions`, so that its tokens may announce intents and record decisions:
 

@@ -201,21 +201,15 @@ COMMANDS_BY_TOPIC: Final = {
 COMMANDS: Final = {name: listed for commands in COMMANDS_BY_TOPIC.values() for name, listed in commands.items()}
 
 MEANT_COMMANDS: Final[dict[str, tuple[str, ...]]] = {
-    "add": ("record", "import"),
     "approve": ("approvals",),
     "ask": ("query", "check"),
     "decide": ("record", "list"),
-    "decision": ("show", "record"),
     "decisions": ("list",),
-    "find": ("query",),
-    "history": ("list", "audit"),
     "log": ("list", "audit", "record"),
     "rules": ("guardrails",),
-    "run": ("serve",),
     "search": ("query",),
     "start": ("serve",),
     "status": ("health", "doctor"),
-    "verify": ("audit",),
 }
 """The commands that users may mean by names that no command has."""
 

@@ -170,7 +170,8 @@ def check_command(
     """
     out = Output(json_wanted=current_state().json_wanted)
     if not (description or command):
-        raise click.UsageError("Say what is about to be done: a DESCRIPTION, --command, or both.")
+        reason = "Say what is about to be done: a DESCRIPTION, --command, or both."
+        raise click.MissingParameter(reason, param_hint="'DESCRIPTION'", param_type="argument")
     if shell and not command:
         raise click.UsageError("--shell is the language of --command, which is missing.")
     described = description or (command or "")[:MAX_DESCRIPTION_CHARACTERS]
