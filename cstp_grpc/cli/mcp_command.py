@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 from collections.abc import Sequence
@@ -99,10 +98,12 @@ def mcp_command(
     if authorization_servers and not public_url:
         raise click.UsageError("--authorization-server needs --public-url, which tokens are for.")
     if not http:
-        asyncio.run(serve_host(state.endpoint, timeout))
+        serve_host(state.endpoint, timeout)
         return
     if not insecure:
         require_loopback(host)
+    import asyncio
+
     from cstp_grpc.mcp_server.http_transport import HttpOptions
 
     options = HttpOptions(host, port, allowed_hosts, allowed_origins, public_url or "", authorization_servers)
@@ -132,19 +133,36 @@ def is_http_url(text: str) -> bool:
     return True
 
 
-async def serve_host(endpoint: Endpoint, timeout: float | None) -> None:
-    """Serve the host that started this process until it closes standard input."""
+def serve_host(endpoint: Endpoint, timeout: float | None) -> None:
+    """Serve the host that started this process until it closes standard input. Raises InvalidArgument for a bridge."""
+    from cstp_grpc.mcp_server.first_answers import FirstAnswers, HostInput
+
+    if endpoint.url.startswith(("http://", "https://")):
+        # It raises: a host that will not be served gets no answer.
+        endpoint.connect_async(timeout)
+
+    # Python's own handler would wait for the thread that reads standard input, which ends with the next line only.
+    # What was answered is on disk, so the process may end at any point.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    first = FirstAnswers(HostInput())
+    if not first.answer_host():
+        return
+    # Loaded here, since hosts do not wait that long for the first answers.
+    import asyncio
+
     from cstp_grpc.mcp_server.stdio_transport import serve_stdio
 
-    async with endpoint.connect_async(timeout) as client:
-        # Python's own handler would wait for the thread that reads standard input, which ends with the next line only.
-        # What was answered is on disk, so the process may end at any point.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        await serve_stdio(client)
+    async def serve() -> None:
+        async with endpoint.connect_async(timeout) as client:
+            await serve_stdio(client, first)
+
+    asyncio.run(serve())
 
 
 async def serve_hosts(endpoint: Endpoint, timeout: float | None, options: HttpOptions) -> None:
     """Serve hosts over HTTP until SIGINT or SIGTERM. Raises CannotListen."""
+    import asyncio
+
     from cstp_grpc.mcp_server.http_transport import open_http_server
 
     stopped = asyncio.Event()

@@ -34,7 +34,7 @@ class ToolHandlers:
         self, _: RequestContext, __: mcp_types.PaginatedRequestParams | None
     ) -> mcp_types.ListToolsResult:
         """Return all tools on one page."""
-        return mcp_types.ListToolsResult(tools=[tool.to_mcp() for tool in TOOLS])
+        return mcp_types.ListToolsResult(tools=[mcp_types.Tool.model_validate(tool.to_json()) for tool in TOOLS])
 
     async def call_tool(
         self, ctx: RequestContext, params: mcp_types.CallToolRequestParams

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-import mcp_types
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
@@ -81,23 +80,23 @@ class ContractTool:
         """The schema of the arguments."""
         return request_schema(self._request, lifted=self.lifted, omitted=self.omitted)
 
-    def to_mcp(self) -> mcp_types.Tool:
+    def to_json(self) -> dict[str, Any]:
         """Return the tool as hosts list it."""
-        return mcp_types.Tool(
-            name=self.name,
-            title=self.title,
-            description=self.description,
-            input_schema=self.input_schema,
-            output_schema=response_schema(cast(Descriptor, self.method.response.DESCRIPTOR)),
-            annotations=mcp_types.ToolAnnotations(
-                title=self.title,
-                read_only_hint=self.read_only,
+        return {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+            "outputSchema": response_schema(cast(Descriptor, self.method.response.DESCRIPTOR)),
+            "annotations": {
+                "title": self.title,
+                "readOnlyHint": self.read_only,
                 # Nothing is overwritten: announcements have revisions, and decisions keep all reviews.
-                destructive_hint=False,
-                idempotent_hint=self.read_only or self.idempotent,
-                open_world_hint=False,
-            ),
-        )
+                "destructiveHint": False,
+                "idempotentHint": self.read_only or self.idempotent,
+                "openWorldHint": False,
+            },
+        }
 
     def parse_arguments(self, arguments: JsonObject) -> Message:
         """Return the request. Raises CodecError with each field that is invalid, as a path in the request."""

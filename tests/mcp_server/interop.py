@@ -197,3 +197,17 @@ def test_the_typescript_client_looks_before_it_acts(
     assert "cstp://rulebook/inputs" in session["resources"]
     assert session["inputs"] == ["affectsProduction", "codeReviewed", "window"]
     assert session["failed"] is True
+
+
+@pytest.mark.timeout(SECONDS)
+def test_the_client_of_the_ai_sdk_connects(cstp_server: App, packages: Path, node: str, tmp_path: Path) -> None:
+    # It probes for a second before it falls back to the handshake, on the same pipe.
+    shutil.copyfile(SOURCE / "ai_sdk.mjs", tmp_path / "ai_sdk.mjs")
+    (tmp_path / "node_modules").symlink_to(packages / "node_modules")
+    parameters = stdio_parameters(cstp_server.target)
+    environment = {**(parameters.env or {}), "MCP_COMMAND": json.dumps([parameters.command, *parameters.args])}
+    done = run_command([node, "ai_sdk.mjs"], tmp_path, SECONDS, **environment)
+    assert done.returncode == 0, done.stderr
+    session = json.loads(done.stdout)
+    assert session["tools"][: len(TOOL_NAMES)] == TOOL_NAMES
+    assert session["text"].startswith("BLOCKED.")

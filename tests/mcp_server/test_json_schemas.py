@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import jsonschema
+import mcp_types
 import protovalidate
 import pytest
 from google.protobuf.descriptor_pb2 import MethodOptions
@@ -97,7 +98,7 @@ def test_what_is_required_is_required_by_the_contract(tool: ContractTool, data: 
 
 @by_tool
 def test_the_schemas_are_schemas(tool: ContractTool) -> None:
-    listed = tool.to_mcp()
+    listed = mcp_types.Tool.model_validate(tool.to_json())
     for schema in (listed.input_schema, listed.output_schema):
         jsonschema.Draft202012Validator.check_schema(schema)
     undescribed = [name for name, each in listed.input_schema["properties"].items() if not each.get("description")]
