@@ -126,7 +126,7 @@ LINK_STYLES: Final[Mapping[int, Mapping[str, str]]] = {
 }
 
 OUTCOME_WORDS: Final[Mapping[int, str]] = {
-    **{outcome: enum_word(types_pb2.Outcome, outcome) for outcome in OUTCOME_COLOURS},
+    **{outcome: types_pb2.Outcome.Name(outcome).removeprefix("OUTCOME_").lower() for outcome in OUTCOME_COLOURS},
     types_pb2.OUTCOME_UNSPECIFIED: "no outcome yet",
 }
 LEGEND_ROW: Final = 20
