@@ -126,7 +126,11 @@ LINK_STYLES: Final[Mapping[int, Mapping[str, str]]] = {
 }
 
 OUTCOME_WORDS: Final[Mapping[int, str]] = {
-    **{outcome: types_pb2.Outcome.Name(outcome).removeprefix("OUTCOME_").lower() for outcome in OUTCOME_COLOURS},
+    **{
+        number: name.removeprefix("OUTCOME_").lower()
+        for name, number in types_pb2.Outcome.items()
+        if number in OUTCOME_COLOURS
+    },
     types_pb2.OUTCOME_UNSPECIFIED: "no outcome yet",
 }
 LEGEND_ROW: Final = 20
