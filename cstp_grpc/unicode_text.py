@@ -42,6 +42,11 @@ def to_single_line(text: str) -> str:
     return " ".join("".join(each if each.isprintable() else " " for each in INVISIBLE.sub(" ", text)).split())
 
 
+def to_printable_line(text: str) -> str:
+    """Return a text on one line, with unprintable characters replaced."""
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+
 def cut_line(text: str, limit: int) -> str:
     """Return a text on one line with at most `limit` characters."""
     # Cut before it is cleaned too, since others decide how long it is.

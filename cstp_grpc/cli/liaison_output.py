@@ -17,6 +17,7 @@ from cstp_grpc.counted_nouns import count_noun
 from cstp_grpc.errors import BlockingGuardrail
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from cstp_grpc.liaison.model import HISTORY_MEMBER
+from cstp_grpc.unicode_text import to_single_line
 
 DELIVERY_STYLES = {"delivered": "green", "failed": "red"}
 """The styles of what became of a delivery."""
@@ -210,11 +211,6 @@ def event_facts(data: Mapping[str, object]) -> list[str]:
 def join_if_list(value: object) -> object:
     """Return a list joined by spaces, any other value as it is."""
     return " ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def to_single_line(text: str) -> str:
-    """Return a text on one line, without control characters."""
-    return to_printable(" ".join(text.split()))
 
 
 def struct_to_line(content: Struct) -> str:

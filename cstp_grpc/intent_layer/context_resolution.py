@@ -21,7 +21,7 @@ from cstp_grpc.intent_layer.model import (
 from cstp_grpc.intent_layer.node_document import INTRODUCTION, section_key
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.token_estimate import count_tokens
-from cstp_grpc.unicode_text import replace_invisible
+from cstp_grpc.unicode_text import replace_invisible, to_printable_line
 
 PENDING_SECTION = "Pending Learnings"
 """The heading of the learnings that were not reviewed yet."""
@@ -55,9 +55,9 @@ def render_page(page: ContextPage) -> str:
 
 def _iter_blocks(page: ContextPage) -> Iterator[str]:
     if page.title is not None:
-        yield f"# Context for {_replace_unprintable(page.title)}"
+        yield f"# Context for {to_printable_line(page.title)}"
     if page.hierarchy:
-        yield "\n".join(f"- `{_replace_unprintable(file)}`" for file in page.hierarchy)
+        yield "\n".join(f"- `{to_printable_line(file)}`" for file in page.hierarchy)
     # Near the top, so that a reader of a shortened page knows at once that it is one.
     if page.left_out:
         yield _to_html_comment("left out: " + ", ".join(f"{left.section} ({left.file})" for left in page.left_out))
@@ -79,14 +79,14 @@ def _iter_blocks(page: ContextPage) -> Iterator[str]:
 
 def _unreadable_lines(reports: Sequence[UnreadableReportFile]) -> Iterator[str]:
     for report in reports[:SHOWN_UNREADABLE]:
-        yield f"- {_to_inline_code(report.file)}: {_replace_unprintable(report.reason)}"
+        yield f"- {_to_inline_code(report.file)}: {to_printable_line(report.reason)}"
     if len(reports) > SHOWN_UNREADABLE:
         yield f"- {len(reports) - SHOWN_UNREADABLE} more"
 
 
 def _to_inline_code(text: str) -> str:
     """Return a text as inline code, shortened."""
-    shown = _replace_unprintable(text).replace("`", "'")
+    shown = to_printable_line(text).replace("`", "'")
     return f"`{shown if len(shown) <= SHOWN_CHARACTERS else f'{shown[:SHOWN_CHARACTERS]}…'}`"
 
 
@@ -101,12 +101,7 @@ def _render_part(page: ContextPage, file: str, text: str) -> Iterator[str]:
 def _to_html_comment(text: str) -> str:
     """Return an HTML comment that its text cannot end early."""
     # Without `>` there can be no `-->` in it.
-    return f"<!-- {_replace_unprintable(text).replace('>', '&gt;')} -->"
-
-
-def _replace_unprintable(text: str) -> str:
-    """Return a text on one line."""
-    return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+    return f"<!-- {to_printable_line(text).replace('>', '&gt;')} -->"
 
 
 def _to_quotation(text: str) -> str:

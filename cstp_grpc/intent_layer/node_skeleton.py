@@ -14,7 +14,7 @@ from cstp_grpc.intent_layer.learning_merge import new_node_file
 from cstp_grpc.intent_layer.model import ROOT, NodeSkeleton
 from cstp_grpc.intent_layer.project_files import join_path, name_of
 from cstp_grpc.intent_layer.project_tree import NODE_FILES, ProjectTree
-from cstp_grpc.intent_layer.validation_rules import to_printable_line
+from cstp_grpc.unicode_text import to_printable_line
 
 PURPOSE_CHARACTERS = 600
 LIST_CHARACTERS = 2_400

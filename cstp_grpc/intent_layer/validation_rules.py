@@ -11,6 +11,7 @@ from cstp_grpc.enums import NodeRule, RuleSeverity
 from cstp_grpc.errors import InvalidArgument, Unavailable
 from cstp_grpc.intent_layer.model import FindingSeverity, ValidationFinding
 from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.unicode_text import to_printable_line
 
 TARGET_TOKENS = 3_000
 """The size that nodes should keep to, as the protocol recommends."""
@@ -34,11 +35,6 @@ class ValidationRule:
     def finding(self, file: str, line: int, message: str) -> ValidationFinding:
         """Return a finding of this rule; unprintable characters in the message are replaced."""
         return ValidationFinding(self.severity, self.name, file, line, to_printable_line(f"{message}; {self.remedy}"))
-
-
-def to_printable_line(text: str) -> str:
-    """Return a text on one line, with unprintable characters replaced."""
-    return text if text.isprintable() else "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
 def quote_text(text: str) -> str:
