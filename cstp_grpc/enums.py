@@ -36,6 +36,8 @@ class Stakes(StrEnum):
 class RulePreset(StrEnum):
     """The packaged rules of a server without rulebooks of its own."""
 
+    DEFAULT = "default"
+    """The default rulebook alone."""
     STANDARD = "standard"
     """The default rulebook, words of danger, and the packs that read commands."""
     STRICT = "strict"

@@ -92,9 +92,10 @@ class GuardrailSettings(SettingsSection):
     """A rulebook, or a folder of them, in the place of the packaged rules. [default: those of `preset`] The packaged
     default rulebook is meant by `guardrails/default.yaml`, if there is no folder `guardrails` beside the configuration
     file."""
-    preset: RulePreset = RulePreset.STANDARD
-    """The packaged rules, if there is no `config_path`: `standard`; `strict`, which blocks commands that cannot be read
-    before they run; `paranoid`, which also asks about destructive actions inside the project."""
+    preset: RulePreset = RulePreset.DEFAULT
+    """The packaged rules, if there is no `config_path`: `default`; `standard`, which also reads commands; `strict`,
+    which blocks commands that cannot be read before they run; `paranoid`, which also asks about destructive actions
+    in the project."""
     disabled_packs: list[str] = []
     """Packaged rulebooks that are left out, such as `safety-messaging`."""
     undeclared: Reaction = Reaction.ALLOW

@@ -301,7 +301,7 @@ def test_the_wheel_carries_the_default_rulebook_to_where_it_is_looked_for() -> N
         included = tomllib.load(stream)["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 
     assert default_rulebook_path() == root / "guardrails" / "default.yaml"
-    assert included["guardrails/default.yaml"] == "cstp_grpc/guardrails/default.yaml"
+    assert included["guardrails"] == "cstp_grpc/guardrails/packaged"
 
 
 PIECES = [
