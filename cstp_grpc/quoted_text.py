@@ -33,22 +33,19 @@ def quote_name(text: str, limit: int = MAX_QUOTED_CHARACTERS) -> str:
 
 def quote_answer(answer: Any) -> Any:
     """Return a JSON value with every string quoted; sections of nodes and whole pages keep their lines."""
-    if isinstance(answer, str):
-        return quote_name(answer)
     if isinstance(answer, dict):
         # Pages quote what they contain, and notes of nodes, which have a line number, are meant to instruct.
         whole = {"markdown", "text"} if "line" in answer else {"markdown"}
-        return {
-            name: replace_invisible(value) if name in whole and isinstance(value, str) else quote_answer(value)
-            for name, value in answer.items()
-        }
-    return list(map(quote_answer, answer)) if isinstance(answer, list) else answer
+        return {name: (reveal_invisible if name in whole else quote_answer)(value) for name, value in answer.items()}
+    if isinstance(answer, list):
+        return list(map(quote_answer, answer))
+    return quote_name(answer) if isinstance(answer, str) else answer
 
 
 def reveal_invisible(answer: Any) -> Any:
     """Return a JSON value without invisible characters in its strings and names."""
-    if isinstance(answer, str):
-        return replace_invisible(answer)
     if isinstance(answer, dict):
         return {replace_invisible(name): reveal_invisible(value) for name, value in answer.items()}
-    return list(map(reveal_invisible, answer)) if isinstance(answer, list) else answer
+    if isinstance(answer, list):
+        return list(map(reveal_invisible, answer))
+    return replace_invisible(answer) if isinstance(answer, str) else answer

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-from types import TracebackType
-from typing import Self
 
 import anyio
 from mcp.server.stdio import stdio_server
@@ -14,7 +12,7 @@ from mcp.shared.message import SessionMessage
 from cstp_grpc.mcp_server.clients import ContractClient, SingleClient
 from cstp_grpc.mcp_server.first_answers import FirstAnswers
 from cstp_grpc.mcp_server.server_setup import build_mcp_server
-from cstp_grpc.mcp_server.unreadable_messages import ReadableMessages
+from cstp_grpc.mcp_server.unreadable_messages import ReadableMessages, WrappedStream
 
 
 async def serve_stdio(client: ContractClient, first: FirstAnswers) -> None:
@@ -29,10 +27,11 @@ async def serve_stdio(client: ContractClient, first: FirstAnswers) -> None:
         await server.run(messages, FurtherAnswers(sent, first), server.create_initialization_options())
 
 
-class FurtherAnswers:
+class FurtherAnswers(WrappedStream):
     """The answers to a host, without the one to a handshake that it has got already."""
 
     def __init__(self, sent: WriteStream[SessionMessage], first: FirstAnswers) -> None:
+        super().__init__(sent)
         self._sent = sent
         self._answered = first.handshake_id
 
@@ -42,17 +41,3 @@ class FurtherAnswers:
             self._answered = None
         else:
             await self._sent.send(item)
-
-    async def aclose(self) -> None:
-        """Close the stream."""
-        await self._sent.aclose()
-
-    async def __aenter__(self) -> Self:
-        """Return the stream itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the stream."""
-        await self.aclose()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import anyio
 import mcp_types
@@ -17,13 +17,35 @@ WHY: Final = (
 )
 
 
-class ReadableMessages:
+class WrappedStream:
+    """A stream that is closed with the one that it wraps."""
+
+    def __init__(self, wrapped: ReadStream[Any] | WriteStream[Any]) -> None:
+        self._wrapped = wrapped
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._wrapped.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Return the stream itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the stream."""
+        await self.aclose()
+
+
+class ReadableMessages(WrappedStream):
     """The messages of a host, without those that cannot be read, which are answered here.
 
     The SDK does not answer them, and the host would wait in vain. Texts of models that were cut amid an emoji are such.
     """
 
     def __init__(self, received: ReadStream[SessionMessage | Exception], sent: WriteStream[SessionMessage]) -> None:
+        super().__init__(received)
         self._received = received
         self._sent = sent
 
@@ -33,10 +55,6 @@ class ReadableMessages:
             if (answer := answer_unreadable(item)) is not None:
                 await self._sent.send(SessionMessage(answer))
         return item
-
-    async def aclose(self) -> None:
-        """Close the stream."""
-        await self._received.aclose()
 
     def __aiter__(self) -> Self:
         """Return the stream itself."""
@@ -48,16 +66,6 @@ class ReadableMessages:
             return await self.receive()
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        """Return the stream itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the stream."""
-        await self.aclose()
 
 
 def answer_unreadable(error: Exception) -> mcp_types.JSONRPCError | None:
