@@ -21,7 +21,7 @@ def specific(answer: Any) -> Any:
 
 
 def test_an_approval_may_be_left_to_the_server(shop: Shop) -> None:
-    event = payload("bash", shop.folder, tool_input={"command": "terraform destroy"})
+    event = payload("bash", shop.folder, tool_input={"command": "rm -rf src"})
     denied = specific(shop.hook(event, "--approvals", "deny"))
     assert denied["permissionDecision"] == "deny"
     approval = denied["permissionDecisionReason"].split("cstp approvals grant ")[1].split("`")[0]
