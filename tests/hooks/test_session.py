@@ -29,7 +29,7 @@ def test_an_approval_may_be_left_to_the_server(shop: Shop) -> None:
         client.grant_approval(approval)
     allowed = specific(shop.hook(event, "--approvals", "deny"))
     assert "permissionDecision" not in allowed
-    assert "A command that cannot be undone is named" in allowed["additionalContext"]
+    assert "The command deletes a folder with all that is in it" in allowed["additionalContext"]
 
 
 def test_tools_of_mcp_are_judged_by_name_and_arguments(shop: Shop) -> None:
