@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.errors import CstpError
 from cstp_grpc.storage.background_work import PeriodicTask
 from cstp_grpc.storage.writer import GroupCommitWriter
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from cstp_grpc.audit.sql_checkpoints import SqlCheckpointStore
 
 logger = logging.getLogger(__name__)
+
+NOT_SIGNED: Final = "the last entries of the audit trail are not in a checkpoint yet"
 
 
 class Checkpointer:
@@ -52,8 +55,10 @@ class Checkpointer:
         self._periodic.stop()
         try:
             self.sign()
+        except (CstpError, OSError) as error:
+            logger.error("%s: %s", NOT_SIGNED, error.__cause__ or error)  # noqa: TRY400 - a full disk needs no traceback
         except Exception:
-            logger.exception("the last entries of the audit trail are not in a checkpoint yet")
+            logger.exception(NOT_SIGNED)
 
     def wake(self) -> None:
         """Sign soon."""

@@ -32,5 +32,10 @@ def describe_startup_failure(error: Exception) -> str | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    reason = describe_database_failure(error)
-    return f"storage.url: the database cannot be used: {reason}" if reason else None
+    # What could not be written at the start is Unavailable, as for callers.
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, Exception) and (reason := describe_database_failure(cause)):
+            return f"storage.url: the database cannot be used: {reason}"
+        cause = cause.__cause__
+    return None

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, cast
@@ -35,6 +35,7 @@ from cstp_grpc.storage.unit_of_work import (
     UnitOfWork,
     begin_sqlite_transaction,
 )
+from cstp_grpc.unicode_text import cut_line
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +61,50 @@ def describe_damage(error: BaseException) -> str:
     return NOT_A_DATABASE if code == sqlite3.SQLITE_NOTADB else DAMAGED_DATABASE
 
 
-def log_database_error(logger: logging.Logger, complaint: str, error: BaseException) -> None:
-    """Log a database error; for damage, without the statement that happened to detect it."""
-    if is_damage_error(error):
-        logger.error("%s: %s (%s)", complaint, describe_damage(error), getattr(error, "orig", error))
-    else:
-        logger.error(complaint, exc_info=error)
+FAILURE_LOG_SECONDS: Final = 10.0
+"""How often the same condition of the database is logged while it lasts."""
+MAX_CONDITIONS: Final = 20
+"""How many conditions are told apart; few occur, but a message may have a number in it."""
+
+
+class FailureLog:
+    """Logs errors of a database: a condition that lasts, such as a full disk, in one line every few seconds."""
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._logged: dict[str, tuple[float, int]] = {}
+        """When each condition was logged last, and how often it was left out since."""
+
+    def log(self, complaint: str, error: BaseException) -> None:
+        """Log an error: with a traceback if it is unexpected; damage without the statement that detected it."""
+        if is_damage_error(error):
+            self._logger.error("%s: %s (%s)", complaint, describe_damage(error), getattr(error, "orig", error))
+        elif (condition := describe_condition(error)) is None:
+            self._logger.error(complaint, exc_info=error)
+        else:
+            self._log_condition(complaint, condition)
+
+    def _log_condition(self, complaint: str, condition: str) -> None:
+        now = self._clock()
+        last, left_out = self._logged.get(condition, (None, 0))
+        if last is not None and now - last < FAILURE_LOG_SECONDS:
+            self._logged[condition] = last, left_out + 1
+            return
+        if len(self._logged) == MAX_CONDITIONS:
+            self._logged.clear()
+        self._logged[condition] = now, 0
+        more = f" ({left_out} more failures since the last line)" if left_out else ""
+        self._logger.error("%s: %s%s", complaint, condition, more)
+
+
+def describe_condition(error: BaseException) -> str | None:
+    """Return in one line what keeps a database from working; None for an error that code may have made."""
+    known = error.__cause__ if isinstance(error, CommitOutcomeUnknown) else error
+    if not isinstance(known, OperationalError):
+        return None
+    code = getattr(known.orig, "sqlite_errorcode", None)
+    return None if code is not None and code & PRIMARY_CODE not in CONDITIONS else cut_line(str(known.orig), 300)
 
 
 @contextmanager
@@ -77,7 +116,7 @@ def translate_read_errors(*, logs_failures: bool = True) -> Iterator[None]:
         raise QueryFailed(str(error)) from error
     except SQLAlchemyError as error:
         if logs_failures:
-            log_database_error(logger, "the journal cannot be read", error)
+            FailureLog(logger).log("the journal cannot be read", error)
         reason = describe_damage(error) if is_damage_error(error) else "the journal cannot be read now; try again"
         raise QueryFailed(reason) from error
 
@@ -97,14 +136,17 @@ REPEAT_IS_SAFE = "repeating the request with the same identifiers is safe"
 class CommitOutcomeUnknown(Exception):
     """The database failed during a commit, so that the transaction may or may not be on disk."""
 
+    def __str__(self) -> str:
+        return describe_condition(self) or "a commit failed"
 
-def caller_error(error: BaseException) -> BaseException:
-    """Return the error for the caller of a failed job, in place of an error of the database.
+
+def caller_error(error: BaseException, failures: FailureLog) -> BaseException:
+    """Return the error for the caller of a failed job, in place of an error of the database, and log that.
 
     It is Unavailable if the database could not do the job, and InternalError if it rejected a statement of ours.
     """
     if isinstance(error, CANNOT_ANSWER) or is_damage_error(error):
-        log_database_error(logger, "the database could not do a job", error)
+        failures.log("the database could not do a job", error)
         return unavailable_error(error)
     if not isinstance(error, SQLAlchemyError):
         return error
@@ -165,6 +207,14 @@ BUSY_RETRY_SECONDS = 0.01
 
 PRIMARY_CODE = 0xFF
 """The bits of a SQLite result code that hold the primary one (https://sqlite.org/rescode.html)."""
+
+CONDITIONS: Final = frozenset(
+    (
+        *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN),
+        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM),
+    )
+)
+"""The primary codes of SQLite for what its surroundings, and no statement, have caused."""
 
 SQLITE_PRAGMAS = (
     f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}",

@@ -18,9 +18,9 @@ from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.database import (
     CommitOutcomeUnknown,
     Database,
+    FailureLog,
     caller_error,
     is_certain_rollback,
-    log_database_error,
     unavailable_error,
 )
 from cstp_grpc.storage.locks import ProcessWriteLock
@@ -98,6 +98,7 @@ class GroupCommitWriter:
         # A server or process that went silent must hold the thread and no caller; a file answers or fails.
         self._callers_commit = database.is_sqlite and turn is None
         self._files = database.files
+        self._failures = FailureLog(logger)
         self._unit_of_work: UnitOfWork | None = None
         """The unit of work of the open connection, which all its transactions share."""
         self._transaction_began: float | None = None
@@ -278,7 +279,7 @@ class GroupCommitWriter:
             # If waiting for the turn failed, nothing was taken yet, and the jobs would wait for ever.
             batch = batch or take()
             if not isinstance(error, DatabaseLost):
-                log_database_error(logger, f"a transaction failed, and with it {len(batch)} jobs", error)
+                self._failures.log(f"a transaction failed, and with it {len(batch)} jobs", error)
             # The connection may be in any state, and in the middle of a transaction.
             self._disconnect()
             for ticket in batch:
@@ -370,7 +371,7 @@ class GroupCommitWriter:
                 raise RuntimeError("a job went on after an error that ended its transaction")  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 - the caller gets it, and the thread must live
             if len(group) == 1:
-                group[0].fail(caller_error(error))
+                group[0].fail(caller_error(error, self._failures))
             return False
         return True
 

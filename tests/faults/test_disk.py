@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 
+from cstp_grpc.client import CstpClient
 from tests.cli.serving import BOUND, ENVIRONMENT, Process, answers, started
 from tests.faults.disks import DiskFault, FailingDisk, fill_up, mounted
 from tests.faults.load import MixedLoad
 from tests.faults.serving import serving, write_settings
-from tests.test_kill import verify
+from tests.test_kill import TOKEN, verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -94,6 +97,28 @@ def test_a_server_does_not_start_where_it_could_not_write(tmp_path: Path, is_pre
         assert refusal(settings) == f"Error: {folder / 'lock'}: Read-only file system"
     with mounted(folder, "-t", "tmpfs", "-o", "size=64k", "tmpfs"):
         assert refusal(settings) == "Error: storage.url: the database cannot be used: database or disk is full"
+
+
+def test_a_server_that_cannot_write_what_it_must_at_its_start_says_so_in_one_line(tmp_path: Path) -> None:
+    with mounted(tmp_path / "var", "-t", "tmpfs", "-o", "size=24m", "tmpfs") as folder:
+        settings = write_settings(tmp_path)
+        with serving(settings) as process:
+            with CstpClient(process.value("gRPC"), TOKEN) as client:
+                for number in range(300):
+                    client.record_decision(f"Decision {number} about something" * 10)
+            assert process.end() == 0
+        with closing(sqlite3.connect(folder / "journal.db")) as journal, journal:
+            # As after a change of the model: they are made when the server starts.
+            journal.execute("DELETE FROM decision_vectors")
+        ballast = fill_up(folder)
+        # For the lock and the index of SQLite's log.
+        os.truncate(ballast, ballast.stat().st_size - 64 * 1024)
+        with started("serve", "--config", str(settings), "--no-bridge", environment=ENVIRONMENT) as process:
+            assert process.popen.wait(BOUND) == 1
+            stated = "Error: storage.url: the database cannot be used: database or disk is full"
+            lines = list(iter(process.lines.get, ""))
+        assert lines[-1].strip() == stated
+        assert not [line for line in lines if line.startswith(("Traceback", "  File"))]
 
 
 def refusal(settings: Path) -> str:

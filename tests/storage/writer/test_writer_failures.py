@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import resource
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import make_url, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from cstp_grpc.errors import Unavailable
+from cstp_grpc.server.startup_failures import describe_startup_failure
 from cstp_grpc.storage import writer as writer_module
-from cstp_grpc.storage.database import Database, open_database
+from cstp_grpc.storage.database import Database, FailureLog, open_database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE, PostgresServer
@@ -157,14 +161,48 @@ def test_a_database_that_another_process_holds_is_unavailable(
     other.close()
 
 
+def fill_up(unit_of_work: UnitOfWork) -> None:
+    """Write more than the database may have."""
+    unit_of_work.execute(text("PRAGMA max_page_count = 1"))
+    unit_of_work.execute(text("CREATE TABLE large AS SELECT zeroblob(10000000) AS content"))
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_a_full_disk_is_logged_in_one_line_while_it_lasts(
+    writer: GroupCommitWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        with pytest.raises(Unavailable) as refused:
+            writer.run(fill_up)
+    assert [record.exc_info for record in caplog.records if record.levelno >= logging.WARNING] == [None]
+    assert "database or disk is full" in caplog.text
+    assert len(caplog.text.splitlines()) == 1
+    # A server that cannot write when it starts says so in one line, too.
+    stated = "storage.url: the database cannot be used: database or disk is full"
+    assert describe_startup_failure(refused.value) == stated
+
+
+def test_a_condition_is_logged_again_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Mock(return_value=0.0)
+    failures = FailureLog(logging.getLogger("tests.storage"), clock)
+    full, held = sqlite3.OperationalError("full"), sqlite3.OperationalError("held")
+    full.sqlite_errorcode, held.sqlite_errorcode = sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY
+    for seconds in (0.0, 1.0, 9.0, 10.0, 11.0):
+        clock.return_value = seconds
+        for error in (full, held):
+            failures.log("it failed", OperationalError("COMMIT", {}, error))
+    assert [record.getMessage() for record in caplog.records] == [
+        "it failed: full",
+        "it failed: held",
+        "it failed: full (2 more failures since the last line)",
+        "it failed: held (2 more failures since the last line)",
+    ]
+
+
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 def test_a_full_disk_is_unavailable_and_keeps_what_was_acknowledged(
     database: Database, writer: GroupCommitWriter
 ) -> None:
-    def fill_up(unit_of_work: UnitOfWork) -> None:
-        unit_of_work.execute(text("PRAGMA max_page_count = 1"))
-        unit_of_work.execute(text("CREATE TABLE large AS SELECT zeroblob(10000000) AS content"))
-
     with kept_busy(writer):
         futures = [writer.submit(job) for job in (add("a"), fill_up, add("b"))]
     errors = [future.exception(BOUND) for future in futures]
