@@ -126,7 +126,8 @@ def test_programs_on_the_machine_of_a_developer_are_notified_of_tasks(developer:
 def test_a2a_is_found_where_the_server_says(developer: Process) -> None:
     card_url, target = developer.value("A2A").split(", gRPC ")
     interfaces = get(card_url)["supportedInterfaces"]
-    assert [one["protocolVersion"] for one in interfaces if one["url"] == target] == ["1.0", "0.3"]
+    # Not on the card, since no public target for gRPC is configured; it is served all the same.
+    assert target not in [one["url"] for one in interfaces]
     assert answers(target)
 
 
