@@ -12,7 +12,7 @@ def test_the_markdown_is_printed_unchanged_for_the_agents_that_read_it(server: S
     with CstpClient(server.app.target, TOKENS["alice"]) as client:
         answer = client.get_session_context()
     assert server.ok("session-context") == answer.markdown
-    assert "Lesson: Take a backup first\n" in answer.markdown
+    assert 'Lesson: "Take a backup first"\n' in answer.markdown
 
 
 def test_a_budget_is_kept_and_json_has_what_is_left_out(server: Server) -> None:
@@ -29,7 +29,7 @@ def test_the_task_chooses_the_intents_of_others(server: Server) -> None:
         server.ok("announce", intent, "--share", agent="bob")
     assert "Paint the kitchen" in server.ok("session-context")
     shown = server.ok("session-context", "--task", "Move the sessions to Redis")
-    assert "- Move the sessions to Redis (bob, " in shown
+    assert '- "Move the sessions to Redis" (bob, ' in shown
     assert "Paint the kitchen" not in shown
 
 

@@ -62,7 +62,7 @@ def test_json_is_whole_whatever_letters_the_output_knows(server: Server) -> None
 def test_an_argument_that_is_no_text_is_refused(server: Server) -> None:
     result = run(server, "query", b"caf\xe9")
     assert result.returncode == 1
-    assert b"not UTF-8" in result.stderr
+    assert b"query: must be valid Unicode" in result.stderr
     assert b"Traceback" not in result.stderr
 
 

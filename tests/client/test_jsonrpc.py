@@ -61,7 +61,8 @@ def test_a_call_is_a_json_rpc_request_with_the_token() -> None:
     assert headers["content-type"] == "application/json"
     assert sent["jsonrpc"] == "2.0"
     assert sent["method"] == "cstp.checkGuardrails"
-    assert sent["params"]["action"] == {"description": "deploy", "stakes": "high", "context": {"x": 1}}
+    action = {"description": "deploy", "stakes": "high", "context": {"x": 1}, "reads": [], "writes": []}
+    assert sent["params"]["action"] == action
 
 
 def test_answers_may_know_more_than_this_client() -> None:
