@@ -122,6 +122,19 @@ MAX_DESCRIPTION_CHARACTERS: Final = 8000
 """Maximum length of a description, as the contract has it."""
 
 
+def describe_action(description: str | None, command: str | None, shell: str | None) -> tuple[str, dict[str, Any]]:
+    """Return the description of an action, and the fields that state its command. Raises click.UsageError."""
+    if not (description or command):
+        raise click.UsageError("Say what is about to be done: a DESCRIPTION, --command, or both.")
+    if shell and not command:
+        raise click.UsageError("--shell is the language of --command, which is missing.")
+    if command is None:
+        return description or "", {}
+    # The folder of this process, in which the command would run.
+    ran = {"command": command, "shell": shell, "directory": str(Path.cwd())}
+    return description or command[:MAX_DESCRIPTION_CHARACTERS], ran
+
+
 @click.command()
 @click.argument("description", required=False)
 @judged_options
@@ -169,14 +182,7 @@ def check_command(
       cstp check "drop the old table" --rules guardrails/
     """
     out = Output(json_wanted=current_state().json_wanted)
-    if not (description or command):
-        reason = "Say what is about to be done: a DESCRIPTION, --command, or both."
-        raise click.MissingParameter(reason, param_hint="'DESCRIPTION'", param_type="argument")
-    if shell and not command:
-        raise click.UsageError("--shell is the language of --command, which is missing.")
-    described = description or (command or "")[:MAX_DESCRIPTION_CHARACTERS]
-    # The folder of this process, in which the command would run.
-    ran: dict[str, Any] = {"command": command, "shell": shell, "directory": str(Path.cwd())} if command else {}
+    described, ran = describe_action(description, command, shell)
     if rules is None:
         with connected_client(choice, timeout) as client:
             ask = partial(

@@ -14,7 +14,6 @@ from cstp_grpc.commands.effects import (
     collect_file_effects,
     find_patterns,
     find_roots,
-    is_narrow_find,
 )
 from cstp_grpc.commands.model import MAX_COMMANDS, MAX_WORD_CHARACTERS, UNKNOWN, Command, Effects, Place, Unresolved
 from cstp_grpc.commands.options import is_dry_run, program_name, split_arguments
@@ -415,7 +414,7 @@ def list_found(words: Sequence[str]) -> list[str]:
     roots, patterns = find_roots(words[1:]), find_patterns(words[1:])
     if "-empty" in words:
         return ["./empty/build"]
-    if not patterns or is_narrow_find(words[1:]) is None:
+    if not patterns:
         return roots
     return [posixpath.join(root, pattern) for root in roots for pattern in patterns]
 

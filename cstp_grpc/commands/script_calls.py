@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -274,8 +274,3 @@ def spawned_lists(code: str) -> Iterator[list[str]]:
         yield [match[1], *re.findall(r"""['"]([^'"]*)['"]""", match[2])]
     for match in re.finditer(r"""\bsystem\s*\(?\s*((?:['"][^'"]*['"]\s*,\s*)+['"][^'"]*['"])""", code):
         yield re.findall(r"""['"]([^'"]*)['"]""", match[1])
-
-
-def join_paths(paths: Sequence[str]) -> list[str]:
-    """Return paths that are not empty."""
-    return [path for path in paths if path]

@@ -28,7 +28,7 @@ NODE = """# Shop
 RULEBOOK = """
 apiVersion: cstp.guardrails/v1
 metadata: {name: shop, version: "1"}
-extends: [agent-safety, safety-filesystem, safety-git, safety-secrets, safety-self-protection]
+extends: [agent-safety]
 guardrails:
   - id: notes-elsewhere
     name: Notes are kept elsewhere
