@@ -218,7 +218,7 @@ def check_command(out: Output, insecure: bool) -> None:
         "embedding": settings.embedding.provider,
         "index": settings.index.mode,
         "ruleSet": rules.version,
-        "rulebook": str(settings.cstp.guardrails.config_path or "the default one, which comes with the package"),
+        "rulebook": settings.cstp.guardrails.source,
         "agents": ", ".join(agents) if settings.auth.enabled else "anyone",
     }
     warnings = list(find_warnings(settings))

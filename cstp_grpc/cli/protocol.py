@@ -125,7 +125,8 @@ MAX_DESCRIPTION_CHARACTERS: Final = 8000
 def describe_action(description: str | None, command: str | None, shell: str | None) -> tuple[str, dict[str, Any]]:
     """Return the description of an action, and the fields that state its command. Raises click.UsageError."""
     if not (description or command):
-        raise click.UsageError("Say what is about to be done: a DESCRIPTION, --command, or both.")
+        reason = "Say what is about to be done: a DESCRIPTION, --command, or both."
+        raise click.MissingParameter(reason, param_hint="'DESCRIPTION'", param_type="argument")
     if shell and not command:
         raise click.UsageError("--shell is the language of --command, which is missing.")
     if command is None:

@@ -150,8 +150,9 @@ class StartupMessages:
         metrics_urls = {"": stack.server.metrics_url, "bridge ": bridge.metrics_url if bridge else None}
         if metrics := ", ".join(f"{program}{url}" for program, url in metrics_urls.items() if url):
             self.out.line(f"  metrics   {metrics}")
-        rules = self.settings.cstp.guardrails.config_path
-        self.out.line(f"  rules     {rules or 'the default ones, which come with the package'}")
+        rules = self.settings.cstp.guardrails
+        trial = "" if rules.config_path else '; try: cstp check --command "rm -rf /"'
+        self.out.line(f"  rules     {rules.source}{trial}")
         examples = f", with {imported} example decisions" if imported else ""
         self.out.line(f"  data      {self.settings.data_dir}{examples}")
         if self.token:

@@ -371,7 +371,7 @@ class CommandReader:
     def _output(
         self, program: str, words: Sequence[str], operands: Sequence[str], stdin: Flow | None, effects: Effects
     ) -> Flow:
-        """Return what a program prints."""
+        """Return the output of a program, or its source."""
         is_secret = Place.SECRET in effects.reads or (program in PASSING and stdin is not None and stdin.is_secret)
         if program in ("echo", "printf"):
             text = " ".join(word for word in words[1:] if not re.fullmatch(r"-[neE]+", word))

@@ -110,7 +110,7 @@ def collect_find(arguments: Sequence[str], _split: SplitArguments, scene: Scene,
 
 
 def find_roots(arguments: Sequence[str]) -> list[str]:
-    """Return where `find` starts."""
+    """Return the start paths of `find`."""
     roots: list[str] = []
     for word in arguments:
         if word.startswith(("-", "(", "!")):

@@ -131,7 +131,7 @@ NAMED_KINDS: Final = (
 
 
 def locate_path(resolved: str, project: str) -> set[str]:
-    """Return where a resolved path is."""
+    """Return the location of a resolved path."""
     base, _, last = resolved.rpartition("/")
     is_everything = last in GLOB_ALL
     folder = (base or ("/" if resolved.startswith("/") else ".")) if is_everything else resolved
@@ -167,7 +167,7 @@ def locate_path(resolved: str, project: str) -> set[str]:
 
 
 def locate_on_windows(folder: str) -> Place:
-    """Return where a path with a drive letter is."""
+    """Return the location of a path with a drive letter."""
     inner = folder[2:].strip("/").lower()
     if not inner:
         return Place.ROOT
@@ -183,7 +183,7 @@ def locate_on_windows(folder: str) -> Place:
 
 
 def locate_absolute(folder: str) -> set[str]:
-    """Return where an absolute path outside of the project is."""
+    """Return the location of an absolute path outside of the project."""
     if HOME_FOLDERS.fullmatch(folder):
         return {Place.HOME}
     top = "/" + folder.split("/", 2)[1]

@@ -280,7 +280,7 @@ def quote_word(word: str) -> str:
 
 
 def merge_flows(first: Flow, second: Flow) -> Flow:
-    """Return what two commands print after each other."""
+    """Return the joined output of two commands."""
     if first is NO_FLOW:
         return second
     if second is NO_FLOW:

@@ -89,10 +89,10 @@ class GuardrailSettings(SettingsSection):
     """The rule set."""
 
     config_path: Path | None = None
-    """A rulebook, or a folder of them, in the place of the packaged rules. [default: those of `preset`] The packaged
-    default rulebook is meant by `guardrails/default.yaml`, if there is no folder `guardrails` beside the configuration
+    """A rulebook, or a folder of them, in the place of the packaged rules. [default: those of `preset`]
+    `guardrails/default.yaml` means the packaged rules, too, if there is no folder `guardrails` beside the configuration
     file."""
-    preset: RulePreset = RulePreset.DEFAULT
+    preset: RulePreset = RulePreset.STANDARD
     """The packaged rules, if there is no `config_path`: `default`; `standard`, which also reads commands; `strict`,
     which blocks commands that cannot be read before they run; `paranoid`, which also asks about destructive actions
     in the project."""
@@ -109,6 +109,14 @@ class GuardrailSettings(SettingsSection):
     max_values: int = Field(default=2_000, ge=100, le=10_000)
     """The most values in the context of a check or the metadata of an announcement, nested ones included. A request
     with more is refused before they are converted."""
+
+    @property
+    def source(self) -> str:
+        """The origin of the rules, for people: a path, or the packaged rules by their preset."""
+        if self.config_path is not None:
+            return str(self.config_path)
+        left_out = f" without {', '.join(self.disabled_packs)}" if self.disabled_packs else ""
+        return f"the packaged {self.preset} rules{left_out}"
 
     @field_validator("config_path", mode="before")
     @classmethod

@@ -75,12 +75,12 @@ class Rulebook:
 
     @classmethod
     def load(cls, path: str | Path | None = None, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> Rulebook:
-        """Load the rulebook or folder at a path, or else the default rulebook, with what they extend.
+        """Load the rulebook or folder at a path, or else the standard rules, with what they extend.
 
         `policy` says what happens to keys that no guardrail knows, and to actions that state none of the inputs. Raises
         RulebookError with every problem in the files.
         """
-        return cls(load_rule_set(packaged_rulebook_path("default") if path is None else Path(path)), policy)
+        return cls(load_rule_set(packaged_rulebook_path("standard") if path is None else Path(path)), policy)
 
     @property
     def version(self) -> str:

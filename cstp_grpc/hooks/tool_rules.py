@@ -126,7 +126,7 @@ class ToolRules:
 
 
 def describe_invocation(rule: ToolRule, arguments: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return what a call runs, reads and writes, as fields of an action; empty if it does nothing of these."""
+    """Return the fields of an action for the command and files of a call; empty without any."""
     stated: dict[str, Any] = {}
     if rule.command is not None and (command := argument_text(arguments.get(rule.command, ""))):
         stated["command"] = command

@@ -41,7 +41,7 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
     assert result.exit_code == 0
     assert facts["grpc"] == "127.0.0.1:50061"
     assert facts["agents"] == "emerson"
-    assert facts["ruleSet"].startswith("default@")
+    assert facts["ruleSet"].startswith("agent-safety@")
     assert "a-long-secret" not in result.output
 
 
@@ -230,8 +230,8 @@ def test_the_configuration_of_the_design_works_as_it_stands(elsewhere: Path, inv
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     assert facts["agents"] == "claude-ops, emerson"
-    assert facts["rulebook"] == "the default one, which comes with the package"
-    assert facts["ruleSet"].startswith("default@")
+    assert facts["rulebook"] == "the packaged standard rules"
+    assert facts["ruleSet"].startswith("agent-safety@")
 
 
 def test_the_document_adds_two_lines_to_the_design_so_that_tokens_announce(home: Path, invoke: Invoke) -> None:

@@ -40,7 +40,7 @@ def rulebook(home: Path) -> Path:
 def test_the_default_rules_are_listed(invoke: Invoke) -> None:
     shown = invoke("guardrails", "list", "--local", "--as", "me").stdout
     assert "no-production-without-review" in shown
-    assert "version default@" in shown
+    assert "version agent-safety@" in shown
 
 
 def test_other_rules_are_listed_with_their_place(invoke: Invoke, rulebook: Path) -> None:

@@ -40,8 +40,10 @@ def rules(home: Path) -> Path:
 )
 @pytest.mark.parametrize("way", [["--local"], ["--rules", default_rulebook_path()]], ids=["local", "rules"])
 def test_a_verdict_without_a_server_is_that_of_one(
-    way: list[object], options: list[str], server: Server, invoke: Invoke
+    way: list[object], options: list[str], server: Server, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As the server of the tests.
+    monkeypatch.setenv("CSTP_CSTP__GUARDRAILS__PRESET", "default")
     local = invoke("check", "Replace the provider", *way, *options, "--json")
     remote = server("check", "Replace the provider", *options, "--json")
     assert local.exit_code == remote.exit_code

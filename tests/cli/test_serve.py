@@ -84,10 +84,22 @@ def test_a_first_start_needs_nothing_and_a_second_one_keeps_what_the_first_made(
         assert process.end() == 0
 
 
+@pytest.mark.parametrize("way", [[], ["--local"], ["--agent", "developer-http"]], ids=["grpc", "local", "http"])
+def test_a_newcomer_is_protected_from_dangerous_commands(
+    way: list[str], developer: Process, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "the packaged standard rules; try: cstp check --command" in developer.value("rules")
+    if way == ["--local"]:
+        enter_home(monkeypatch, tmp_path)
+        way = ["--local", "--as", "me"]
+    for command, code in (("rm -rf /", 3), ("git push --force origin main", 3), ("rm -rf src", 4), ("ls -la", 0)):
+        assert invoke("check", "--command", command, *way).exit_code == code
+
+
 def test_a_hangup_ends_nothing(developer: Process, invoke: Invoke) -> None:
     bridge = bridge_of(developer.popen.pid)
     os.kill(developer.popen.pid, signal.SIGHUP)
-    developer.wait_for("the rulebooks are those in force, default@")
+    developer.wait_for("the rulebooks are those in force, agent-safety@")
     os.kill(bridge, signal.SIGHUP)
     developer.wait_for("WARNING bridge: SIGHUP is ignored")
     assert invoke("check", "tidy up").exit_code == 0
@@ -200,7 +212,7 @@ def test_the_configuration_of_the_design_starts_and_warns(home: Path, invoke: In
     with started("serve", "--config", "etc/config.yaml", environment=environment) as process:
         process.wait_for("auth.tokens: no token may announce, record or administer")
         process.wait_for(READY)
-        assert process.value("rules").startswith("the default ones")
+        assert process.value("rules").startswith("the packaged standard rules")
         assert process.value("data") == "var"
         url = process.value("JSON-RPC").removesuffix("/cstp")
         result = invoke("check", "tidy up", "--agent", url, "--token", DESIGN_TOKENS["CSTP_TOKEN_EMERSON"])
