@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache, cached_property
@@ -137,26 +137,33 @@ class CelEvaluationError(Exception):
 
 
 class CelProgram:
-    """A compiled expression that reads the given variables.
+    """An expression that reads the given variables, compiled when it is first needed.
 
-    `tree` is its syntax tree if that was read and judged before. Raises RuleExpressionError if its cost cannot be
+    `tree` is its syntax tree if that was read and checked before. Raises RuleExpressionError if its cost cannot be
     estimated.
     """
 
-    def __init__(self, program: cel.Expression, reads: Iterable[str], tree: CelNode | None = None) -> None:
-        self._program = program
+    def __init__(
+        self, compile_program: Callable[[], cel.Expression], reads: Iterable[str], tree: CelNode | None = None
+    ) -> None:
+        self._compile_program = compile_program
         self._reads = frozenset(reads)
         if tree is not None:
             self.tree = tree
             return
         try:
-            self.tree = read_syntax_tree(program.serialize())
+            self.tree = read_syntax_tree(self.program.serialize())
             if self._steps_at(SMALL_SIZE) > MAX_STEPS:
                 raise RuleExpressionError(
                     f"may take more than {MAX_STEPS} steps even on inputs of {4 * SMALL_SIZE} characters"
                 )
         except (UnknownCost, ValueError) as error:
             raise RuleExpressionError(f"uses what cannot be bounded: {error}") from None
+
+    @cached_property
+    def program(self) -> cel.Expression:
+        """Return the compiled expression. Raises RuleExpressionError."""
+        return self._compile_program()
 
     @cached_property
     def light_size(self) -> int:
@@ -200,7 +207,7 @@ class CelProgram:
 
     def _evaluate(self, bound: CelActivation) -> cel.Value:
         try:
-            result = self._program.eval(bound)
+            result = self.program.eval(bound)
         except RuntimeError as error:
             raise CelEvaluationError(clean_engine_message(str(error))) from None
         check_no_error(result)
@@ -292,14 +299,16 @@ class CelEnvironment:
         # The rest, such as the description, is never absent, and so has no variable for its presence.
         for name in sorted(expression.presences - self._inputs - OPTIONAL_FIELDS):
             raise RuleExpressionError(f"has({name}) is always true")
-        # First for the positions in the engine's messages, then what is evaluated.
-        if expression.aligned != expression.text:
+        try:
+            program = self._compile(expression.text)
+        except RuleExpressionError:
+            # For the positions in the engine's messages.
             self._compile(expression.aligned)
-        program = self._compile(expression.text)
+            raise
         for literal in find_time_literals(expression.text):
             self._check_time_literal(literal)
         # To check its cost; what evaluates it is compiled with the whole rule set, and has the same tree.
-        tree = CelProgram(program, expression.values).tree
+        tree = CelProgram(lambda: program, expression.values).tree
         return replace(expression, tree=tree), program.return_type()
 
     def parse_condition(self, source: str) -> RuleExpression:
@@ -323,7 +332,13 @@ class CelEnvironment:
 
     def compile_one(self, expression: RuleExpression) -> CelProgram:
         """Compile an expression."""
-        return CelProgram(self._compile(expression.text), expression.values, expression.tree)
+        program = self.defer_one(expression)
+        _ = program.program
+        return program
+
+    def defer_one(self, expression: RuleExpression) -> CelProgram:
+        """Return the program of an expression that compiles, as part of a batch, without compiling it yet."""
+        return CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
 
     def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
         """Compile several expressions into one."""

@@ -19,6 +19,7 @@ from cstp_grpc.guardrails.cel_engine import (
     CelActivation,
     CelEnvironment,
     CelEvaluationError,
+    CelPredicateBatch,
     CelProgram,
 )
 from cstp_grpc.guardrails.cel_variables import (
@@ -178,10 +179,16 @@ class GuardrailCompiler:
     def compile_group(self, group: GuardrailGroup) -> Sequence[GuardrailBatch]:
         """Compile the guardrails of a group."""
         rules = [self._compile(position, guardrail) for position, guardrail in group.guardrails]
-        return [
-            GuardrailBatch(part, self._environment.compile_batch([rule.guardrail.when for rule in part]))
-            for part in batch_rules(rules)
-        ]
+        return [GuardrailBatch(part, self._compile_batch(part)) for part in batch_rules(rules)]
+
+    def _compile_batch(self, rules: Sequence[CompiledGuardrail]) -> CelPredicateBatch:
+        try:
+            return self._environment.compile_batch([rule.guardrail.when for rule in rules])
+        except RuleExpressionError:
+            # Each alone, for the message about the one that fails.
+            for rule in rules:
+                _ = rule.program.program
+            raise
 
     def _compile(self, position: int, guardrail: Guardrail) -> CompiledGuardrail:
         # The tested ones too: `!has(context.reviewer)` matches just because the caller has not sent it.
@@ -189,7 +196,7 @@ class GuardrailCompiler:
         return CompiledGuardrail(
             position,
             guardrail,
-            self._environment.compile_one(guardrail.when),
+            self._environment.defer_one(guardrail.when),
             Violation(
                 guardrail.id,
                 guardrail.name,
