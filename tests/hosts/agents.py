@@ -1,0 +1,55 @@
+"""How each coding agent is started without a network, and how its model calls its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tests.hosts.scripted_model import ToolCall
+
+PROMPT = "Lower the tax."
+EDITED = "src/money.py"
+OLD, NEW = "TAX = 19\n", "TAX = 7\n"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A coding agent; `MODEL` in its texts stands for the URL of the model, `PROJECT` for the folder of the project."""
+
+    host: str
+    """Its name for `cstp install`."""
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    shell: Callable[[str], ToolCall]
+    """Returns the call that runs a command."""
+    edits: Sequence[ToolCall]
+    """The calls that change the file EDITED, the last one in fact."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Its settings, by their paths in the home folder."""
+    told_before_tool: bool = True
+    """Whether what governs a file reaches the model with the result of the edit, or as a text before it."""
+
+
+def shell_of(tool: str, argument: str = "command", **others: str) -> Callable[[str], ToolCall]:
+    """Return a function that returns calls of a shell."""
+    return lambda command: ToolCall(tool, {argument: command, **others})
+
+
+AGENTS = (
+    Agent(
+        "claude-code",
+        ["claude", "-p", PROMPT, "--model", "scripted", "--allowedTools", "Bash,Read,Edit"],
+        {
+            "ANTHROPIC_API_KEY": "none",
+            "ANTHROPIC_BASE_URL": "MODEL",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "DISABLE_TELEMETRY": "1",
+        },
+        shell_of("Bash", description="Run a command"),
+        [
+            ToolCall("Read", {"file_path": f"PROJECT/{EDITED}"}),
+            ToolCall("Edit", {"file_path": f"PROJECT/{EDITED}", "old_string": OLD.strip(), "new_string": NEW.strip()}),
+        ],
+    ),
+)

@@ -1,0 +1,111 @@
+"""Sessions of real coding agents with the hook; `make test-hosts` runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.agents import EDITED, NEW
+from tests.hosts.conftest import APPROVER_TOKEN, Workplace
+from tests.hosts.scripted_model import ToolCall
+
+pytestmark = pytest.mark.timeout(180)
+DANGEROUS = "rm -rf victim"
+HARMLESS = "echo all $((6 * 7)) is well"
+SAID = "all 42 is well"
+CONTRACT = "Money is in cents"
+
+
+@dataclass
+class Session:
+    """What came of a session in which the model wants something dangerous, and in the end is granted it."""
+
+    workplace: Workplace
+    settings: tuple[bytes | None, bytes | None, bytes | None]
+    """The settings before, during and after it."""
+    requests: list[str]
+    deleted: str
+    pushed: str
+    said: str
+    stood: bool
+    """Whether the victim stood before its deletion was granted."""
+
+    def requests_with(self, text: str) -> list[bool]:
+        """Return whether each request of the model's conversation holds a text."""
+        return [text in request for request in self.requests]
+
+
+@pytest.fixture(scope="module")
+def session(workplace: Workplace) -> Session:
+    shell, victim = workplace.agent.shell, workplace.victim
+    stood = []
+
+    def grant(_: str) -> ToolCall:
+        """Have a person grant what was denied first, and ask again."""
+        stood.append(victim.exists())
+        (approval,) = set(re.findall(r"cstp approvals grant (apr-\w+)", workplace.model.requests[1]))
+        workplace.cstp("approvals", "grant", approval, "--token", APPROVER_TOKEN, *workplace.server())
+        return shell(DANGEROUS)
+
+    before = workplace.settings()
+    workplace.install()
+    during = workplace.settings()
+    push = shell("git push --force origin main")
+    deleted, pushed, said, *_ = workplace.work(shell(DANGEROUS), push, shell(HARMLESS), *workplace.agent.edits, grant)
+    requests = workplace.model.requests
+    workplace.cstp("uninstall", workplace.agent.host, "--yes")
+    settings = (before, during, workplace.settings())
+    return Session(workplace, settings, requests, deleted, pushed, said, stood == [True])
+
+
+def test_a_dangerous_command_is_stopped_and_the_model_learns_why(session: Session) -> None:
+    assert session.stood
+    assert "The command deletes a folder with all that is in it" in session.deleted
+    assert "Show what it would delete first" in session.deleted
+    assert "The history of a branch that others build on would be overwritten" in session.pushed
+    assert "Push a commit that reverts the change" in session.pushed
+
+
+def test_a_harmless_command_runs(session: Session) -> None:
+    assert SAID in session.said
+
+
+def test_what_governs_a_file_comes_with_its_edit(session: Session) -> None:
+    assert (session.workplace.project / EDITED).read_text() == NEW
+    told = session.requests_with(CONTRACT)
+    assert (told[0], told[-1]) == (False, True)
+
+
+def test_a_command_that_a_person_grants_runs(session: Session) -> None:
+    assert not session.workplace.victim.exists()
+
+
+def test_settings_are_as_before_when_the_hook_is_taken_out(session: Session) -> None:
+    before, during, after = session.settings
+    assert after == before != during
+
+
+def test_the_hook_leaves_no_trace(workplace: Workplace) -> None:
+    before = workplace.files()
+    workplace.install()
+    during = workplace.files()
+    workplace.cstp("uninstall", workplace.agent.host, "--yes")
+    assert workplace.files() == before != during
+
+
+@pytest.mark.parametrize(("url", "token"), [("http://127.0.0.1:9", None), (None, "wrong")], ids=["away", "wrong token"])
+def test_a_command_that_nobody_judged_does_not_run(
+    workplace: Workplace, url: str | None, token: str | None, tmp_path: Path
+) -> None:
+    entry = workplace.described_server()
+    described = tmp_path / "agents.yaml"
+    described.write_text(json.dumps({"agents": [entry | ({"url": url} if url else {"token": token})]}))
+    workplace.install(agents_file=described)
+    (said,) = workplace.work(workplace.agent.shell(HARMLESS))
+    workplace.cstp("uninstall", workplace.agent.host, "--yes")
+    assert SAID not in said
+    assert "CSTP could not be asked" in said
