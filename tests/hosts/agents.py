@@ -10,6 +10,11 @@ from tests.hosts.scripted_model import ToolCall
 PROMPT = "Lower the tax."
 EDITED = "src/money.py"
 OLD, NEW = "TAX = 19\n", "TAX = 7\n"
+PATCH = f"""*** Begin Patch
+*** Update File: {EDITED}
+@@
+-{OLD}+{NEW}*** End Patch
+"""
 
 
 @dataclass(frozen=True)
@@ -51,5 +56,57 @@ AGENTS = (
             ToolCall("Read", {"file_path": f"PROJECT/{EDITED}"}),
             ToolCall("Edit", {"file_path": f"PROJECT/{EDITED}", "old_string": OLD.strip(), "new_string": NEW.strip()}),
         ],
+    ),
+    Agent(
+        "codex",
+        [
+            *("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+            *("--dangerously-bypass-hook-trust", PROMPT),
+        ],
+        {"SCRIPTED_KEY": "none"},
+        shell_of("exec_command", "cmd"),
+        [ToolCall("apply_patch", PATCH)],
+        {
+            ".codex/config.toml": """model = "gpt-5.5"
+model_provider = "scripted"
+
+[model_providers.scripted]
+name = "scripted"
+base_url = "MODEL/v1"
+wire_api = "responses"
+env_key = "SCRIPTED_KEY"
+"""
+        },
+    ),
+    Agent(
+        "gemini-cli",
+        ["gemini", "--approval-mode", "yolo", "-p", PROMPT],
+        {"GEMINI_API_KEY": "none", "GEMINI_CLI_TRUST_WORKSPACE": "true", "GOOGLE_GEMINI_BASE_URL": "MODEL"},
+        shell_of("run_shell_command", description="Run a command"),
+        [
+            ToolCall("read_file", {"file_path": f"PROJECT/{EDITED}"}),
+            ToolCall(
+                "replace",
+                {
+                    "file_path": f"PROJECT/{EDITED}",
+                    "instruction": "Lower the tax",
+                    "old_string": OLD.strip(),
+                    "new_string": NEW.strip(),
+                },
+            ),
+        ],
+        {".gemini/settings.json": '{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n'},
+    ),
+    Agent(
+        "copilot",
+        ["copilot", "--allow-all-tools", "-p", PROMPT],
+        {
+            "COPILOT_OFFLINE": "true",
+            "COPILOT_PROVIDER_BASE_URL": "MODEL/v1",
+            "COPILOT_PROVIDER_API_KEY": "none",
+            "COPILOT_MODEL": "scripted",
+        },
+        shell_of("bash", description="Run a command"),
+        [ToolCall("edit", {"path": f"PROJECT/{EDITED}", "old_str": OLD.strip(), "new_str": NEW.strip()})],
     ),
 )

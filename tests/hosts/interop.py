@@ -14,9 +14,11 @@ from tests.hosts.conftest import APPROVER_TOKEN, Workplace
 from tests.hosts.scripted_model import ToolCall
 
 pytestmark = pytest.mark.timeout(180)
-DANGEROUS = "rm -rf victim"
-HARMLESS = "echo all $((6 * 7)) is well"
-SAID = "all 42 is well"
+DANGEROUS = "rm -r victim"
+HARMLESS = "printf '%s is well' all"
+SAID = "all is well"
+BEFORE_EDITS = 3
+"""How many tool calls come before the edits."""
 CONTRACT = "Money is in cents"
 
 
@@ -27,16 +29,13 @@ class Session:
     workplace: Workplace
     settings: tuple[bytes | None, bytes | None, bytes | None]
     """The settings before, during and after it."""
-    requests: list[str]
+    requests: dict[int, str]
+    """The conversation after each number of tool calls."""
     deleted: str
     pushed: str
     said: str
     stood: bool
     """Whether the victim stood before its deletion was granted."""
-
-    def requests_with(self, text: str) -> list[bool]:
-        """Return whether each request of the model's conversation holds a text."""
-        return [text in request for request in self.requests]
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +75,9 @@ def test_a_harmless_command_runs(session: Session) -> None:
 
 def test_what_governs_a_file_comes_with_its_edit(session: Session) -> None:
     assert (session.workplace.project / EDITED).read_text() == NEW
-    told = session.requests_with(CONTRACT)
-    assert (told[0], told[-1]) == (False, True)
+    after = BEFORE_EDITS + len(session.workplace.agent.edits)
+    # Agents may read the node themselves, and precedents name it.
+    assert session.requests[after].count(CONTRACT) > session.requests[after - 1].count(CONTRACT)
 
 
 def test_a_command_that_a_person_grants_runs(session: Session) -> None:

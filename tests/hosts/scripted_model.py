@@ -30,8 +30,8 @@ class ScriptedModel:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.requests: list[str] = []
-        """The conversations that it was sent, as JSON, without those in which no tool can be called."""
+        self.requests: dict[int, str] = {}
+        """The conversation after each number of tool results, as JSON, if tools can be called in it."""
         self.results: list[str] = []
         """The results of the tools in the latest conversation."""
         self._steps: Sequence[Step] = ()
@@ -40,16 +40,16 @@ class ScriptedModel:
 
     def follow(self, steps: Sequence[Step]) -> None:
         """Begin a script, and forget what was sent before."""
-        self._steps, self._answers, self.requests, self.results = steps, [], [], []
+        self._steps, self._answers, self.requests, self.results = steps, [], {}, []
 
     def answer(self, body: JsonObject, results: list[str]) -> ToolCall | str:
         """Return the answer to a conversation."""
         if not body.get("tools"):
             return "Nothing to add."
         with self._lock:
-            self.requests.append(json.dumps(body, ensure_ascii=False))
-            self.results = results
             number = len(results)
+            self.requests[number] = json.dumps(body, ensure_ascii=False)
+            self.results = results
             if number >= len(self._steps):
                 return "All is done."
             # Each step is taken once, whichever requests the agent repeats.
