@@ -59,7 +59,9 @@ def build_approvals_module(
     feed = ApprovalFeed(store, tokens, clock, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
     lifetime = timedelta(minutes=settings.expiry_minutes)
     recorder = ApprovalRecorder(store, sink, notifier, feed.notify)
-    gate = ApprovalRequester(store, recorder, writer, clock, lifetime, settings.max_pending_per_agent)
+    gate = ApprovalRequester(
+        store, recorder, writer, clock, lifetime, settings.max_pending_per_agent, settings.instructions
+    )
     max_reuse = timedelta(minutes=settings.max_reuse_minutes)
     reviewer = ApprovalReviewer(store, recorder, writer, clock, lifetime=lifetime, max_reuse=max_reuse)
     kept = timedelta(days=settings.keep_days)

@@ -123,6 +123,7 @@ class ApprovalRequester:
     """Settles the questions of checks and announcements, each in the transaction that records its verdict.
 
     A request that nobody decides on expires after `lifetime`; an agent has at most `max_pending` of them.
+    `instructions` tell it how to have one decided, with `{id}` for the request.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class ApprovalRequester:
         clock: Callable[[], datetime],
         lifetime: timedelta,
         max_pending: int,
+        instructions: str | None = None,
     ) -> None:
         self._store = store
         self._recorder = recorder
@@ -140,6 +142,7 @@ class ApprovalRequester:
         self._clock = clock
         self._lifetime = lifetime
         self._max_pending = max_pending
+        self._instructions = instructions
 
     def prepare(self, question: ApprovalQuestion) -> Callable[[UnitOfWork], Verdict]:
         """Return a function that settles a question within the transaction of the verdict; see `ApprovalGate`."""
@@ -169,7 +172,10 @@ class ApprovalRequester:
                 unit_of_work, used, AuditEvent.APPROVAL_USED, at, question.action.agent, question.check_id
             )
             return question.verdict.approved_by(used.stated_as(ApprovalStatus.USED))
-        return replace(question.verdict, approval=found.stated_as(found.status))
+        stated = found.stated_as(found.status)
+        if self._instructions is not None and found.status is ApprovalStatus.PENDING:
+            stated = replace(stated, instructions=self._instructions.replace("{id}", found.id))
+        return replace(question.verdict, approval=stated)
 
     def _request(self, unit_of_work: UnitOfWork, question: ApprovalQuestion, digest: str, at: datetime) -> Approval:
         """Store a new request. Raises RateLimited."""

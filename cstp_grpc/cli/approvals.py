@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import closing, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
+from cstp_grpc.caller import APPROVER
 from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, parse_instant, with_client
 from cstp_grpc.cli.output import ReconnectNotices
 from cstp_grpc.enums import ApprovalStatus
@@ -30,6 +32,7 @@ status_option = click.option(
 agent_option = click.option("--by", "requested_by", metavar="AGENT", help="Requested by exactly this agent.")
 comment_option = click.option("--comment", metavar="TEXT", help="What the agent and auditors are to know.")
 id_argument = click.argument("approval_id", metavar="ID")
+as_approver = functools.partial(with_client, role=APPROVER)
 
 
 @click.group()
@@ -44,7 +47,7 @@ def approvals_group() -> None:
 @status_option
 @agent_option
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
-@with_client
+@as_approver
 def list_command(
     client: CstpClient, out: Output, status: tuple[str, ...], requested_by: str | None, limit: int
 ) -> None:
@@ -62,7 +65,7 @@ def list_command(
 
 @approvals_group.command(name="show")
 @id_argument
-@with_client
+@as_approver
 def show_command(client: CstpClient, out: Output, approval_id: str) -> None:
     """Show an approval request with everything that the agent stated of its action.
 
@@ -84,7 +87,7 @@ def show_command(client: CstpClient, out: Output, approval_id: str) -> None:
     metavar="DATE",
     help="Let the action through any number of times until then; once when absent.",
 )
-@with_client
+@as_approver
 def grant_command(
     client: CstpClient, out: Output, approval_id: str, comment: str | None, until: datetime | None
 ) -> None:
@@ -103,7 +106,7 @@ def grant_command(
 @approvals_group.command(name="deny")
 @id_argument
 @comment_option
-@with_client
+@as_approver
 def deny_command(client: CstpClient, out: Output, approval_id: str, comment: str | None) -> None:
     """Deny an approval; the agent is told so until the request expires.
 
@@ -119,7 +122,7 @@ def deny_command(client: CstpClient, out: Output, approval_id: str, comment: str
 @approvals_group.command(name="revoke")
 @id_argument
 @comment_option
-@with_client
+@as_approver
 def revoke_command(client: CstpClient, out: Output, approval_id: str, comment: str | None) -> None:
     """Take back what was granted and is not used up, or a denial.
 
@@ -137,7 +140,7 @@ def revoke_command(client: CstpClient, out: Output, approval_id: str, comment: s
 @agent_option
 @click.option("--after", metavar="TOKEN", help="From this resume token on; from now on when absent.")
 @click.option("--limit", type=LIMIT, metavar="N", help="End after so many changes.")
-@with_client
+@as_approver
 def watch_command(
     client: CstpClient,
     out: Output,

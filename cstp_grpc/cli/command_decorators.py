@@ -10,7 +10,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -378,15 +378,18 @@ def with_output(command: Callable[Concatenate[Output, P], None]) -> Command:
     return wrapper
 
 
-def with_client(command: Callable[Concatenate[CstpClient, Output, P], None]) -> Command:
-    """Add the options that choose a server, and pass the command a client of it and the Output."""
+def with_client(command: Callable[Concatenate[CstpClient, Output, P], None], role: str | None = None) -> Command:
+    """Add the options that choose a server, and pass the command a client of it and the Output.
+
+    `role` is the agent of this machine's own server to act as, unless an option or the environment chooses another one.
+    """
 
     @server_options
     @json_option
     @config_option
     @functools.wraps(command)
     def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
-        with connected_client(choice, timeout) as client:
+        with connected_client(choice if role is None else replace(choice, role=role), timeout) as client:
             command(client, Output(json_wanted=current_state().json_wanted), *args, **kwargs)
 
     return wrapper

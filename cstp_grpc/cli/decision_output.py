@@ -154,8 +154,9 @@ def print_approval_of_verdict(
         until = format_instant(approval.expires_at)
         # Not with the token of this command: nobody decides on a request of their own.
         deciding = "Have another agent, with the permission approve, grant it"
+        command = approval.instructions or f"cstp approvals grant {approval.id} --token TOKEN"
         console.print(f"{deciding} until {until}, then repeat this:", soft_wrap=True)
-        console.print(f"  cstp approvals grant {to_printable(approval.id)} --token TOKEN", soft_wrap=True)
+        console.print(f"  {to_printable(command)}", soft_wrap=True)
 
 
 def describe_deciders(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import SecretStr
 
-from cstp_grpc.caller import DEVELOPER
+from cstp_grpc.caller import APPROVER, DEVELOPER
 from cstp_grpc.cli.server_choice import AGENTS_FILE
 from cstp_grpc.config import ConfigError, Settings, TlsSettings, TokenSettings
-from cstp_grpc.config.environment import DEVELOPER_TOKEN_FILE
+from cstp_grpc.config.environment import APPROVER_TOKEN_FILE, DEVELOPER_TOKEN_FILE
 from cstp_grpc.decisions.model import ImportRecord, SourceLinks
 from cstp_grpc.enums import Permission
 from cstp_grpc.liaison.model import liaison_agent
@@ -32,16 +33,16 @@ EXAMPLES_FILE = Path(__file__).with_name("examples") / "decisions.yaml"
 
 @dataclass(frozen=True, slots=True)
 class DeveloperToken:
-    """The token of the agent `developer`; `created` is True if it is new."""
+    """A token in the data folder; `created` is True if it is new."""
 
     text: str
     path: Path
     created: bool
 
 
-def developer_token(data_dir: Path) -> DeveloperToken:
-    """Return the token in the data folder; the first start creates it. Raises ConfigError."""
-    path = data_dir / DEVELOPER_TOKEN_FILE
+def developer_token(data_dir: Path, file: str = DEVELOPER_TOKEN_FILE) -> DeveloperToken:
+    """Return the token in a file of the data folder; the first start creates it. Raises ConfigError."""
+    path = data_dir / file
     # Others cannot enter a new data folder; an existing one keeps its mode.
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Made before it is known whether it is needed: creating the file is the test whether there is one, so that two
@@ -74,9 +75,27 @@ def read_private(path: Path) -> str:
     return text
 
 
-def with_agent(settings: Settings, name: str, token: str) -> Settings:
-    """Return the settings with one more agent, which has every permission."""
-    added = TokenSettings(name=name, token=SecretStr(token), permissions=frozenset(Permission))
+def with_approver(settings: Settings) -> Settings:
+    """Return the settings with a person who approves, and how to do it; its first start makes the token.
+
+    Raises ConfigError.
+    """
+    token = developer_token(settings.data_dir, APPROVER_TOKEN_FILE)
+    settings = with_agent(settings, APPROVER, token.text, frozenset({Permission.APPROVE}))
+    if settings.approvals.instructions is not None:
+        return settings
+    agents_file = (settings.data_dir / AGENTS_FILE).absolute()
+    words = ("cstp", "approvals", "grant", "{id}", "--agents-file", str(agents_file), "--agent", APPROVER)
+    command = " ".join(word if word == "{id}" else shlex.quote(word) for word in words)
+    approvals = settings.approvals.model_copy(update={"instructions": command})
+    return settings.model_copy(update={"approvals": approvals})
+
+
+def with_agent(
+    settings: Settings, name: str, token: str, permissions: frozenset[Permission] = frozenset(Permission)
+) -> Settings:
+    """Return the settings with one more agent."""
+    added = TokenSettings(name=name, token=SecretStr(token), permissions=permissions)
     auth = settings.auth.model_copy(update={"tokens": [*settings.auth.tokens, added]})
     return settings.model_copy(update={"auth": auth})
 
@@ -108,6 +127,9 @@ def write_agents_file(settings: Settings, url: str, bridge: str | None, token: s
     agents = [{"name": DEVELOPER, "url": url, **secret, **authority_entry(settings.grpc.tls)}]
     if bridge:
         agents.append({"name": f"{DEVELOPER}-http", "url": bridge, **secret, **authority_entry(settings.server.tls)})
+    if approver := next((each for each in settings.auth.tokens if each.name == APPROVER), None):
+        token = approver.token.get_secret_value()
+        agents.append({"name": APPROVER, "url": url, "token": token, **authority_entry(settings.grpc.tls)})
     path = settings.data_dir / AGENTS_FILE
     # Renamed when complete: commands that read the file at the same time see the old one or the new one.
     unfinished = path.with_suffix(".new")

@@ -21,7 +21,7 @@ import click
 from pydantic import ValidationError
 from rich.text import Text
 
-from cstp_grpc.caller import DEVELOPER
+from cstp_grpc.caller import APPROVER, DEVELOPER
 from cstp_grpc.child_process import PYTHON_COMMAND, exit_after, freeze_loaded_objects
 from cstp_grpc.cli import developer_setup
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state
@@ -31,6 +31,7 @@ from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
+from cstp_grpc.config.environment import APPROVER_TOKEN_FILE
 from cstp_grpc.config.exposure import ALL_LISTENERS, SERVER_LISTENERS, allow_plain_listeners, check_listeners
 from cstp_grpc.extras import require_extra
 from cstp_grpc.server.deployment import log_to_stderr
@@ -94,6 +95,8 @@ def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) 
         if token:
             settings = developer_setup.with_agent(settings, DEVELOPER, token.text)
             settings = developer_setup.with_local_agents(settings, DEVELOPER)
+            if settings.approvals.enabled and APPROVER not in {each.name for each in settings.auth.tokens}:
+                settings = developer_setup.with_approver(settings)
         if dev:
             settings = developer_setup.with_loopback_push(settings)
         if not settings.auth.lets_anyone_in:
@@ -158,6 +161,9 @@ class StartupMessages:
         if self.token:
             kept = f"{self.token.text} (kept in {self.token.path}, not shown again)"
             self.out.line(f"  token     {kept if self.token.created else self.token.path}")
+            approver = self.settings.data_dir / APPROVER_TOKEN_FILE
+            if approver.exists():
+                self.out.line(f"  approver  {approver}, which cstp approvals uses")
         if self.dev:
             self._print_examples(stack)
         self.out.line("Ctrl-C stops everything.")

@@ -248,11 +248,13 @@ class ServerChoice:
     """True to call no server, and use the configured data folder in this process."""
     identity: str | None = None
     """The agent to act as without a server."""
+    role: str | None = None
+    """The agent of this machine's own server to act as, if its agents file has it."""
 
     @property
     def is_made(self) -> bool:
         """Whether any of the options that choose a server is given."""
-        return replace(self, local=False, identity=None) != ServerChoice()
+        return replace(self, local=False, identity=None, role=None) != ServerChoice()
 
 
 class ConfigurationSource(Protocol):
@@ -319,7 +321,7 @@ def choose_endpoint(
         return with_overrides(find_agent(choice.agent, existing_agents_files(named_file, configuration)), choice)
     if named_file:
         return with_overrides(only_agent(named_file), choice)
-    return with_overrides(local_server(configuration), choice, environment)
+    return with_overrides(local_server(configuration, choice.role), choice, environment)
 
 
 def local_folder(endpoint: Endpoint, choice: ServerChoice, configuration: ConfigurationSource) -> Endpoint:
@@ -377,13 +379,14 @@ def only_agent(path: Path) -> Endpoint:
     return endpoint_of_entry(agents.agents[0], agents.defaults, path)
 
 
-def local_server(configuration: ConfigurationSource) -> Endpoint:
+def local_server(configuration: ConfigurationSource, role: str | None = None) -> Endpoint:
     """Return this machine's own server, from the developer's agents file or else from the settings."""
     described = configuration.data_dir() / AGENTS_FILE
     # `cstp serve --dev` writes it at each start. It is far quicker to read than the settings, and has the port if that
     # is 0.
     if described.exists() and (agents := read_agents(described)).agents:
-        return replace(endpoint_of_entry(agents.agents[0], agents.defaults, described), local=True)
+        entry = (role and agents.find(role)) or agents.agents[0]
+        return replace(endpoint_of_entry(entry, agents.defaults, described), local=True)
     settings = configuration.settings()
     if settings.grpc.port == 0:
         raise ConfigError("grpc.port: is 0, so the port is not known; name the server with --agent grpc://HOST:PORT")

@@ -12,6 +12,7 @@ from typing import Final
 ENV_PREFIX: Final = "CSTP_"
 
 DEVELOPER_TOKEN_FILE: Final = "dev-token"  # noqa: S105 - a file's name
+APPROVER_TOKEN_FILE: Final = "approver-token"  # noqa: S105 - a file's name
 """The file in the data folder with the token of `cstp serve --dev`."""
 
 

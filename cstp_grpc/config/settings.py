@@ -265,6 +265,9 @@ class ApprovalSettings(SettingsSection):
     """How many requests of an agent may be pending; what needs one more is answered RATE_LIMITED."""
     keep_days: float = Field(default=365.0, gt=0, le=3650)
     """How long requests are kept after their last change, with the contents of the actions."""
+    instructions: str | None = Field(default=None, min_length=1, max_length=1000)
+    """How to have a request decided, shown to those who wait for it; `{id}` stands for the request. `cstp serve --dev`
+    sets it to the command that grants it."""
 
 
 class AuditSettings(SettingsSection):

@@ -89,6 +89,7 @@ def read_approval(message: types_pb2.VerdictApproval) -> VerdictApproval:
         status=proto_values.APPROVAL_STATUS.word(message.status) or ApprovalStatus.PENDING,
         expires_at=message.expires_at.ToDatetime(UTC),
         comment=message.comment or None,
+        instructions=message.instructions or None,
     )
 
 

@@ -127,6 +127,8 @@ def validate_approval(message: types_pb2.VerdictApproval) -> None:
     check_instant(message.expires_at)
     if message.comment:
         message.comment = sanitize_text(message.comment, MAX_TEXT_CHARACTERS)
+    if message.instructions:
+        message.instructions = sanitize_text(message.instructions, MAX_TEXT_CHARACTERS)
 
 
 def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:

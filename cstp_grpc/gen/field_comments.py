@@ -1191,6 +1191,7 @@ FIELD_COMMENTS: dict[str, str] = {
     'cstp.v1.VerdictApproval.digest': 'What is to be approved, as in Approval: the SHA-256 of the agent and its action.',
     'cstp.v1.VerdictApproval.expires_at': 'From when on it counts no more: the next check asks anew.',
     'cstp.v1.VerdictApproval.id': 'Its identifier, for ApprovalService.',
+    'cstp.v1.VerdictApproval.instructions': 'How to have a pending request decided, as the operator of the server describes it; absent if they do not.',
     'cstp.v1.VerdictApproval.status': '`pending` while people have not decided, `denied`, or `used` where it lets this action through.',
     'cstp.v1.Violation': 'A guardrail that matched, or that could not be evaluated.',
     'cstp.v1.Violation.agent': 'The agent whose guardrail it is, in federated answers alone; `a/b` is the peer b of the peer a.',

@@ -107,6 +107,7 @@ def verdict_approval_message(approval: VerdictApproval) -> types_pb2.VerdictAppr
         status=proto_values.APPROVAL_STATUS.number(approval.status),
         expires_at=proto_values.timestamp_message(approval.expires_at),
         comment=approval.comment,
+        instructions=approval.instructions,
     )
 
 

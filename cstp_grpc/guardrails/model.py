@@ -140,7 +140,8 @@ class Violation:
 class VerdictApproval:
     """The approval request on which a verdict rests; `digest` is that of the agent and its action.
 
-    `expires_at` is aware, and `comment` what was said by whoever decided.
+    `expires_at` is aware, and `comment` what was said by whoever decided. `instructions` are the operator's, about how
+    to have a pending request decided.
     """
 
     id: str
@@ -148,6 +149,7 @@ class VerdictApproval:
     status: ApprovalStatus
     expires_at: datetime
     comment: str | None = None
+    instructions: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

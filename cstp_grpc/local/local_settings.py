@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
-from cstp_grpc.caller import ANONYMOUS, DEVELOPER
+from cstp_grpc.caller import ANONYMOUS, APPROVER, DEVELOPER
 from cstp_grpc.client.folder_target import folder_of_target
 from cstp_grpc.config import (
     A2aSettings,
@@ -37,8 +38,13 @@ def read_local_settings(target: str, config: str | Path | None) -> Settings:
 
 def reduce_to_local(settings: Settings) -> Settings:
     """Return the settings without what needs a server, other agents or a child process."""
+    # Without a server nobody has a token, and a person only says who they are.
+    where = "--local" if settings.storage.url else f"--agent {shlex.quote(f'local:{settings.data_dir.absolute()}')}"
+    grant = f"cstp approvals grant {{id}} {where} --as {APPROVER}"
+    instructions = settings.approvals.instructions or grant
     return settings.model_copy(
         update={
+            "approvals": settings.approvals.model_copy(update={"instructions": instructions}),
             "a2a": A2aSettings(enabled=False),
             "federation": FederationSettings(share=settings.federation.share),
             # The journal notes which vectors the index lacks, and the next server adds them.

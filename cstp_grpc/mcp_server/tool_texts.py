@@ -136,9 +136,10 @@ def describe_approval(approval: JsonObject | None) -> str:
     said = f" What was said: {approval['comment']}" if "comment" in approval else ""
     if approval["status"] != "pending":
         return f"The approval {approval['id']} is {approval['status']}.{said}"
+    how = approval.get("instructions") or f"`cstp approvals grant {approval['id']}`"
     return (
         f"The approval {approval['id']} is requested, until {approval['expiresAt']}. A person with the permission"
-        f" `approve` decides, for instance by `cstp approvals grant {approval['id']}`. Once it is granted, ask again"
+        f" `approve` decides, for instance by {how}. Once it is granted, ask again"
         " with the same arguments; other ones need another approval."
     )
 

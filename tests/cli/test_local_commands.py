@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ def ask(invoke: Invoke, *arguments: object, exit_code: int = 0) -> Any:
     result = invoke(*arguments, "--local", "--config", "cstp.yaml", "--json")
     assert result.exit_code == exit_code, result.output
     return json.loads(result.stderr)["error"] if exit_code == 1 else json.loads(result.stdout)
+
+
+def test_a_person_grants_an_approval_with_the_printed_command(invoke: Invoke) -> None:
+    asking = ("check", "--command", "rm -rf docs", "--local", "--config", "cstp.yaml")
+    asked = invoke(*asking)
+    assert asked.exit_code == 4
+    (grant,) = (line for line in asked.output.splitlines() if "cstp approvals grant" in line)
+    assert "is granted: developer may do it once" in invoke(*shlex.split(grant)[1:]).output
+    assert invoke(*asking).exit_code == 0
 
 
 def test_decisions_are_recorded_found_reviewed_and_measured(invoke: Invoke) -> None:

@@ -96,6 +96,30 @@ def test_a_newcomer_is_protected_from_dangerous_commands(
         assert invoke("check", "--command", command, *way).exit_code == code
 
 
+def test_a_developer_approves_with_the_command_that_a_denial_prints(
+    developer: Process, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mode(Path("var/approver-token")) == 0o600
+    asking = ("check", "--command", "rm -rf docs")
+    asked = invoke(*asking)
+    assert asked.exit_code == 4
+    (grant,) = (line for line in asked.output.splitlines() if "cstp approvals grant" in line)
+    with monkeypatch.context() as elsewhere:
+        enter_home(elsewhere, tmp_path)
+        granted = invoke(*shlex.split(grant)[1:])
+        assert "is granted: developer may do it once" in granted.output, granted.output
+    assert invoke(*asking).exit_code == 0
+
+
+def test_the_commands_on_approvals_act_as_the_developers_approver(developer: Process, invoke: Invoke) -> None:
+    asked = invoke("check", "--command", "rm -rf lib", "--json")
+    approval = json.loads(asked.stdout)["approval"]["id"]
+    assert approval in invoke("approvals", "list", "--status", "pending").stdout
+    assert invoke("approvals", "grant", approval, "--agent", "developer").exit_code == 1
+    assert invoke("approvals", "grant", approval).exit_code == 0
+    assert invoke("check", "--command", "rm -rf lib").exit_code == 0
+
+
 def test_a_hangup_ends_nothing(developer: Process, invoke: Invoke) -> None:
     bridge = bridge_of(developer.popen.pid)
     os.kill(developer.popen.pid, signal.SIGHUP)

@@ -427,6 +427,7 @@ class VerdictApproval(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    INSTRUCTIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier, for ApprovalService."""
     digest: _builtins.str
@@ -435,6 +436,8 @@ class VerdictApproval(_message.Message):
     """`pending` while people have not decided, `denied`, or `used` where it lets this action through."""
     comment: _builtins.str
     """What was said by whoever decided."""
+    instructions: _builtins.str
+    """How to have a pending request decided, as the operator of the server describes it; absent if they do not."""
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
         """From when on it counts no more: the next check asks anew."""
@@ -447,14 +450,20 @@ class VerdictApproval(_message.Message):
         status: Global___ApprovalStatus.ValueType = ...,
         expires_at: _timestamp_pb2.Timestamp | None = ...,
         comment: _builtins.str | None = ...,
+        instructions: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_comment", b"_comment", "comment", b"comment", "expires_at", b"expires_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_comment", b"_comment", "_instructions", b"_instructions", "comment", b"comment", "expires_at", b"expires_at", "instructions", b"instructions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_comment", b"_comment", "comment", b"comment", "digest", b"digest", "expires_at", b"expires_at", "id", b"id", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_comment", b"_comment", "_instructions", b"_instructions", "comment", b"comment", "digest", b"digest", "expires_at", b"expires_at", "id", b"id", "instructions", b"instructions", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__comment: _TypeAlias = _typing.Literal["comment"]  # noqa: Y015
     _WhichOneofArgType__comment: _TypeAlias = _typing.Literal["_comment", b"_comment"]  # noqa: Y015
+    _WhichOneofReturnType__instructions: _TypeAlias = _typing.Literal["instructions"]  # noqa: Y015
+    _WhichOneofArgType__instructions: _TypeAlias = _typing.Literal["_instructions", b"_instructions"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__comment) -> _WhichOneofReturnType__comment | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__instructions) -> _WhichOneofReturnType__instructions | None: ...
 
 Global___VerdictApproval: _TypeAlias = VerdictApproval  # noqa: Y015
 

@@ -763,7 +763,9 @@ type VerdictApproval struct {
 	// From when on it counts no more: the next check asks anew.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// What was said by whoever decided.
-	Comment       *string `protobuf:"bytes,5,opt,name=comment,proto3,oneof" json:"comment,omitempty"`
+	Comment *string `protobuf:"bytes,5,opt,name=comment,proto3,oneof" json:"comment,omitempty"`
+	// How to have a pending request decided, as the operator of the server describes it; absent if they do not.
+	Instructions  *string `protobuf:"bytes,6,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -829,6 +831,13 @@ func (x *VerdictApproval) GetExpiresAt() *timestamppb.Timestamp {
 func (x *VerdictApproval) GetComment() string {
 	if x != nil && x.Comment != nil {
 		return *x.Comment
+	}
+	return ""
+}
+
+func (x *VerdictApproval) GetInstructions() string {
+	if x != nil && x.Instructions != nil {
+		return *x.Instructions
 	}
 	return ""
 }
@@ -1053,16 +1062,18 @@ const file_cstp_v1_types_proto_rawDesc = "" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12%\n" +
 	"\vdescription\x18\x03 \x01(\tH\x00R\vdescription\x88\x01\x01\x12\x16\n" +
 	"\x06values\x18\x04 \x03(\tR\x06valuesB\x0e\n" +
-	"\f_description\"\xd0\x01\n" +
+	"\f_description\"\x8a\x02\n" +
 	"\x0fVerdictApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12/\n" +
 	"\x06status\x18\x03 \x01(\x0e2\x17.cstp.v1.ApprovalStatusR\x06status\x129\n" +
 	"\n" +
 	"expires_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1d\n" +
-	"\acomment\x18\x05 \x01(\tH\x00R\acomment\x88\x01\x01B\n" +
+	"\acomment\x18\x05 \x01(\tH\x00R\acomment\x88\x01\x01\x12'\n" +
+	"\finstructions\x18\x06 \x01(\tH\x01R\finstructions\x88\x01\x01B\n" +
 	"\n" +
-	"\b_comment\"M\n" +
+	"\b_commentB\x0f\n" +
+	"\r_instructions\"M\n" +
 	"\fIgnoredInput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\aclosest\x18\x02 \x01(\tH\x00R\aclosest\x88\x01\x01B\n" +
