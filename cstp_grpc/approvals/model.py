@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 from cstp_grpc.canonical_json import hash_canonical_json
+from cstp_grpc.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.enums import ApprovalStatus, Stakes
 from cstp_grpc.errors import Conflict, InvalidArgument, PermissionDenied
 from cstp_grpc.guardrails.model import Action, VerdictApproval, Violation
@@ -36,6 +37,7 @@ class ApprovalSubject:
     paths: tuple[str, ...] = ()
     announced_context: str = ""
     context: Mapping[str, Any] | None = None
+    invocation: Invocation = NO_INVOCATION
 
     @classmethod
     def of(cls, action: Action, *, keeps_content: bool) -> ApprovalSubject:
@@ -50,6 +52,7 @@ class ApprovalSubject:
             paths=action.code.paths,
             announced_context=action.announced_context,
             context=action.context,
+            invocation=action.invocation,
         )
 
 

@@ -14,6 +14,7 @@ from cstp_grpc.caller import current_caller
 from cstp_grpc.contract import proto_values
 from cstp_grpc.enums import ApprovalStatus
 from cstp_grpc.gen.cstp.v1 import approvals_pb2, approvals_pb2_grpc, types_pb2
+from cstp_grpc.guardrails.messages import invocation_fields
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import PageRequest
 
@@ -131,6 +132,7 @@ def subject_message(subject: ApprovalSubject) -> approvals_pb2.ApprovalSubject |
         paths=subject.paths,
         announced_context=subject.announced_context or None,
         context=None if subject.context is None else proto_values.dict_to_struct(subject.context),
+        **invocation_fields(subject.invocation),
     )
 
 

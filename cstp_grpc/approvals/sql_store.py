@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 
 from cstp_grpc.approvals.model import UNDECIDED, Approval, ApprovalFilter, ApprovalSubject, AskingGuardrail
+from cstp_grpc.commands.model import Invocation
 from cstp_grpc.enums import ApprovalStatus, Stakes
 from cstp_grpc.errors import Conflict
 from cstp_grpc.storage.database import Database
@@ -73,6 +74,7 @@ approvals = Table(
     Column("paths", OPTIONAL_JSON),
     Column("announced_context", Text, nullable=False),
     Column("context", OPTIONAL_JSON),
+    Column("invocation", OPTIONAL_JSON),
     Column("guardrails", OPTIONAL_JSON, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime, nullable=False),
@@ -289,6 +291,7 @@ def approval_to_row(approval: Approval) -> dict[str, Any]:
         "paths": [replace_unstorable(path) for path in subject.paths] or None,
         "announced_context": replace_unstorable(subject.announced_context),
         "context": None if subject.context is None else dict(subject.context),
+        "invocation": subject.invocation.to_json() or None,
         "guardrails": [guardrail_to_json(each) for each in approval.guardrails],
         "created_at": approval.created_at,
         "expires_at": approval.expires_at,
@@ -349,6 +352,7 @@ def approval_from_row(row: Mapping[str, Any]) -> Approval:
         paths=tuple(row["paths"] or ()),
         announced_context=row.get("announced_context", ""),
         context=row.get("context"),
+        invocation=Invocation.from_json(row["invocation"] or {}),
     )
     same = (
         "id",
@@ -397,6 +401,10 @@ def estimate_approval_size(approval: Approval) -> int:
         subject.description,
         subject.project,
         *subject.paths,
+        subject.invocation.command,
+        subject.invocation.directory,
+        *subject.invocation.reads,
+        *subject.invocation.writes,
     )
     guardrails = (
         text

@@ -29,6 +29,12 @@ def description_of(approval: approvals_pb2.Approval) -> str:
     return approval.subject.description if approval.HasField("subject") else NO_CONTENT
 
 
+def description_with_command(approval: approvals_pb2.Approval) -> str:
+    """Return the description and the command, which the description need not quote."""
+    described, command = description_of(approval), approval.subject.command
+    return described if command in described else f"{described}: {command}"
+
+
 def print_approvals(console: Console, found: Sequence[approvals_pb2.Approval]) -> None:
     """Print a list of requests."""
     if not found:
@@ -42,7 +48,7 @@ def print_approvals(console: Console, found: Sequence[approvals_pb2.Approval]) -
             f"asked by {', '.join(each.id for each in approval.guardrails)}",
             time_text(approval),
         ]
-        table.add_row(status_text(approval), entry_text(description_of(approval), details))
+        table.add_row(status_text(approval), entry_text(description_with_command(approval), details))
     console.print(table)
 
 
@@ -62,7 +68,7 @@ def time_text(approval: approvals_pb2.Approval) -> str:
 
 def approval_line(approval: approvals_pb2.Approval) -> Text:
     """Return a request on one line."""
-    parts = [approval.id, agent_text(approval), description_of(approval), approval.comment]
+    parts = [approval.id, agent_text(approval), description_with_command(approval), approval.comment]
     words = " ".join(" ".join(filter(None, parts)).split())
     return Text(f"{enum_word(types_pb2.ApprovalStatus, approval.status)}  {to_printable(words)}")
 
@@ -101,6 +107,10 @@ def subject_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, str]]:
     if not approval.HasField("subject"):
         return
     subject = approval.subject
+    yield "command", subject.command
+    yield "runs in", subject.directory
+    yield "reads", ", ".join(subject.reads)
+    yield "writes", ", ".join(subject.writes)
     yield "category", subject.category
     yield "stakes", enum_word(types_pb2.Stakes, subject.stakes)
     yield "confidence", f"{subject.confidence:g}" if subject.HasField("confidence") else ""

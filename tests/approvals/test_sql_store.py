@@ -10,7 +10,8 @@ import pytest
 
 from cstp_grpc.approvals.model import Approval, ApprovalFilter, ApprovalSubject, AskingGuardrail
 from cstp_grpc.approvals.sql_store import SqlApprovalStore
-from cstp_grpc.enums import ApprovalStatus, Stakes
+from cstp_grpc.commands.model import Invocation
+from cstp_grpc.enums import ApprovalStatus, Shell, Stakes
 from cstp_grpc.errors import Conflict, InternalError, InvalidArgument
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
@@ -32,6 +33,7 @@ APPROVAL = Approval(
         ("a.sql", "b/"),
         "further",
         {"rows": 5000, "x": [None]},
+        Invocation("psql < a.sql", Shell.BASH, "/shop", ("a.sql",), ("b.log",)),
     ),
     guardrails=(
         AskingGuardrail("many-rows", "Many Rows", "Why", ("bob", "carol"), "bob", NOON, NOON + HOUR),

@@ -50,6 +50,17 @@ def test_a_check_says_what_to_do_until_it_is_allowed(server: Server) -> None:
     assert server("check", WHAT, *ROWS).exit_code == 4
 
 
+def test_an_approver_sees_the_command_whatever_its_description_says(invoke: Invoke, tmp_path: Path) -> None:
+    with running(settings(tmp_path / "data", cstp={"guardrails": {"preset": "standard"}})) as app:
+        server = Server(app, invoke)
+        action = {"description": "Tidy up", "command": "rm -rf src", "directory": "/shop"}
+        checked = server("call", "cstp.checkGuardrails", json.dumps({"action": action}))
+        approval_id = json.loads(checked.stdout)["approval"]["id"]
+        assert "Tidy up: rm -rf src" in server.ok("approvals", "list", agent="bob")
+        shown = server.ok("approvals", "show", approval_id, agent="bob").split()
+        assert "command rm -rf src runs in /shop" in " ".join(shown)
+
+
 def test_a_check_can_wait_until_people_have_decided(server: Server) -> None:
     with CstpClient(server.app.target, TOKENS["bob"]) as bob, closing(bob.watch_approvals(status=["pending"])) as seen:
         next(seen)

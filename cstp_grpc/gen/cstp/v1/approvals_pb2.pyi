@@ -4,6 +4,7 @@ isort:skip_file
 Approvals by people of what guardrails let nobody do without one."""
 
 from collections import abc as _abc
+from cstp_grpc.gen.cstp.v1 import commands_pb2 as _commands_pb2
 from cstp_grpc.gen.cstp.v1 import types_pb2 as _types_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -164,6 +165,11 @@ class ApprovalSubject(_message.Message):
     PATHS_FIELD_NUMBER: _builtins.int
     ANNOUNCED_CONTEXT_FIELD_NUMBER: _builtins.int
     CONTEXT_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    SHELL_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
+    WRITES_FIELD_NUMBER: _builtins.int
     description: _builtins.str
     """In words: the description of the action, or the intent."""
     category: _builtins.str
@@ -176,6 +182,12 @@ class ApprovalSubject(_message.Message):
     """The project that it names."""
     announced_context: _builtins.str
     """The further text of an announcement; only in the answer to GetApproval."""
+    command: _builtins.str
+    """The command that is about to run."""
+    shell: _commands_pb2.Shell.ValueType
+    """The language of the command."""
+    directory: _builtins.str
+    """The folder in which the command runs."""
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The files and folders of an announcement."""
@@ -185,6 +197,14 @@ class ApprovalSubject(_message.Message):
         """The inputs of the guardrails: the context of the action, or the metadata of an announcement; only in the answer to
         GetApproval.
         """
+
+    @_builtins.property
+    def reads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files that a tool is about to read."""
+
+    @_builtins.property
+    def writes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files that a tool is about to write."""
 
     def __init__(
         self,
@@ -197,17 +217,26 @@ class ApprovalSubject(_message.Message):
         paths: _abc.Iterable[_builtins.str] | None = ...,
         announced_context: _builtins.str | None = ...,
         context: _struct_pb2.Struct | None = ...,
+        command: _builtins.str | None = ...,
+        shell: _commands_pb2.Shell.ValueType = ...,
+        directory: _builtins.str | None = ...,
+        reads: _abc.Iterable[_builtins.str] | None = ...,
+        writes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_announced_context", b"_announced_context", "_category", b"_category", "_confidence", b"_confidence", "_project", b"_project", "announced_context", b"announced_context", "category", b"category", "confidence", b"confidence", "context", b"context", "project", b"project"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_announced_context", b"_announced_context", "_category", b"_category", "_command", b"_command", "_confidence", b"_confidence", "_directory", b"_directory", "_project", b"_project", "announced_context", b"announced_context", "category", b"category", "command", b"command", "confidence", b"confidence", "context", b"context", "directory", b"directory", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_announced_context", b"_announced_context", "_category", b"_category", "_confidence", b"_confidence", "_project", b"_project", "announced_context", b"announced_context", "category", b"category", "confidence", b"confidence", "context", b"context", "description", b"description", "paths", b"paths", "project", b"project", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_announced_context", b"_announced_context", "_category", b"_category", "_command", b"_command", "_confidence", b"_confidence", "_directory", b"_directory", "_project", b"_project", "announced_context", b"announced_context", "category", b"category", "command", b"command", "confidence", b"confidence", "context", b"context", "description", b"description", "directory", b"directory", "paths", b"paths", "project", b"project", "reads", b"reads", "shell", b"shell", "stakes", b"stakes", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__announced_context: _TypeAlias = _typing.Literal["announced_context"]  # noqa: Y015
     _WhichOneofArgType__announced_context: _TypeAlias = _typing.Literal["_announced_context", b"_announced_context"]  # noqa: Y015
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
+    _WhichOneofReturnType__command: _TypeAlias = _typing.Literal["command"]  # noqa: Y015
+    _WhichOneofArgType__command: _TypeAlias = _typing.Literal["_command", b"_command"]  # noqa: Y015
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
+    _WhichOneofReturnType__directory: _TypeAlias = _typing.Literal["directory"]  # noqa: Y015
+    _WhichOneofArgType__directory: _TypeAlias = _typing.Literal["_directory", b"_directory"]  # noqa: Y015
     _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
     _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     @_typing.overload
@@ -215,7 +244,11 @@ class ApprovalSubject(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__command) -> _WhichOneofReturnType__command | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__directory) -> _WhichOneofReturnType__directory | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
 

@@ -253,7 +253,17 @@ type ApprovalSubject struct {
 	AnnouncedContext *string `protobuf:"bytes,7,opt,name=announced_context,json=announcedContext,proto3,oneof" json:"announced_context,omitempty"`
 	// The inputs of the guardrails: the context of the action, or the metadata of an announcement; only in the answer to
 	// GetApproval.
-	Context       *structpb.Struct `protobuf:"bytes,8,opt,name=context,proto3" json:"context,omitempty"`
+	Context *structpb.Struct `protobuf:"bytes,8,opt,name=context,proto3" json:"context,omitempty"`
+	// The command that is about to run.
+	Command *string `protobuf:"bytes,9,opt,name=command,proto3,oneof" json:"command,omitempty"`
+	// The language of the command.
+	Shell Shell `protobuf:"varint,10,opt,name=shell,proto3,enum=cstp.v1.Shell" json:"shell,omitempty"`
+	// The folder in which the command runs.
+	Directory *string `protobuf:"bytes,11,opt,name=directory,proto3,oneof" json:"directory,omitempty"`
+	// The files that a tool is about to read.
+	Reads []string `protobuf:"bytes,12,rep,name=reads,proto3" json:"reads,omitempty"`
+	// The files that a tool is about to write.
+	Writes        []string `protobuf:"bytes,13,rep,name=writes,proto3" json:"writes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -340,6 +350,41 @@ func (x *ApprovalSubject) GetAnnouncedContext() string {
 func (x *ApprovalSubject) GetContext() *structpb.Struct {
 	if x != nil {
 		return x.Context
+	}
+	return nil
+}
+
+func (x *ApprovalSubject) GetCommand() string {
+	if x != nil && x.Command != nil {
+		return *x.Command
+	}
+	return ""
+}
+
+func (x *ApprovalSubject) GetShell() Shell {
+	if x != nil {
+		return x.Shell
+	}
+	return Shell_SHELL_UNSPECIFIED
+}
+
+func (x *ApprovalSubject) GetDirectory() string {
+	if x != nil && x.Directory != nil {
+		return *x.Directory
+	}
+	return ""
+}
+
+func (x *ApprovalSubject) GetReads() []string {
+	if x != nil {
+		return x.Reads
+	}
+	return nil
+}
+
+func (x *ApprovalSubject) GetWrites() []string {
+	if x != nil {
+		return x.Writes
 	}
 	return nil
 }
@@ -1100,7 +1145,7 @@ var File_cstp_v1_approvals_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_approvals_proto_rawDesc = "" +
 	"\n" +
-	"\x17cstp/v1/approvals.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xea\x06\n" +
+	"\x17cstp/v1/approvals.proto\x12\acstp.v1\x1a\x16cstp/v1/commands.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xea\x06\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12/\n" +
@@ -1135,7 +1180,7 @@ const file_cstp_v1_approvals_proto_rawDesc = "" +
 	"\b_commentB\n" +
 	"\n" +
 	"\b_used_byB\x11\n" +
-	"\x0f_correlation_id\"\xfa\x02\n" +
+	"\x0f_correlation_id\"\xaa\x04\n" +
 	"\x0fApprovalSubject\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12\x1f\n" +
 	"\bcategory\x18\x02 \x01(\tH\x00R\bcategory\x88\x01\x01\x12'\n" +
@@ -1146,12 +1191,22 @@ const file_cstp_v1_approvals_proto_rawDesc = "" +
 	"\aproject\x18\x05 \x01(\tH\x02R\aproject\x88\x01\x01\x12\x14\n" +
 	"\x05paths\x18\x06 \x03(\tR\x05paths\x120\n" +
 	"\x11announced_context\x18\a \x01(\tH\x03R\x10announcedContext\x88\x01\x01\x121\n" +
-	"\acontext\x18\b \x01(\v2\x17.google.protobuf.StructR\acontextB\v\n" +
+	"\acontext\x18\b \x01(\v2\x17.google.protobuf.StructR\acontext\x12\x1d\n" +
+	"\acommand\x18\t \x01(\tH\x04R\acommand\x88\x01\x01\x12$\n" +
+	"\x05shell\x18\n" +
+	" \x01(\x0e2\x0e.cstp.v1.ShellR\x05shell\x12!\n" +
+	"\tdirectory\x18\v \x01(\tH\x05R\tdirectory\x88\x01\x01\x12\x14\n" +
+	"\x05reads\x18\f \x03(\tR\x05reads\x12\x16\n" +
+	"\x06writes\x18\r \x03(\tR\x06writesB\v\n" +
 	"\t_categoryB\r\n" +
 	"\v_confidenceB\n" +
 	"\n" +
 	"\b_projectB\x14\n" +
-	"\x12_announced_context\"\xdd\x01\n" +
+	"\x12_announced_contextB\n" +
+	"\n" +
+	"\b_commandB\f\n" +
+	"\n" +
+	"_directory\"\xdd\x01\n" +
 	"\x11ApprovalGuardrail\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1251,6 +1306,7 @@ var file_cstp_v1_approvals_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
 	(Stakes)(0),                    // 17: cstp.v1.Stakes
 	(*structpb.Struct)(nil),        // 18: google.protobuf.Struct
+	(Shell)(0),                     // 19: cstp.v1.Shell
 }
 var file_cstp_v1_approvals_proto_depIdxs = []int32{
 	15, // 0: cstp.v1.Approval.status:type_name -> cstp.v1.ApprovalStatus
@@ -1263,33 +1319,34 @@ var file_cstp_v1_approvals_proto_depIdxs = []int32{
 	16, // 7: cstp.v1.Approval.used_at:type_name -> google.protobuf.Timestamp
 	17, // 8: cstp.v1.ApprovalSubject.stakes:type_name -> cstp.v1.Stakes
 	18, // 9: cstp.v1.ApprovalSubject.context:type_name -> google.protobuf.Struct
-	16, // 10: cstp.v1.ApprovalGuardrail.granted_at:type_name -> google.protobuf.Timestamp
-	0,  // 11: cstp.v1.GetApprovalResponse.approval:type_name -> cstp.v1.Approval
-	15, // 12: cstp.v1.ListApprovalsRequest.status:type_name -> cstp.v1.ApprovalStatus
-	0,  // 13: cstp.v1.ListApprovalsResponse.approvals:type_name -> cstp.v1.Approval
-	16, // 14: cstp.v1.GrantApprovalRequest.reusable_until:type_name -> google.protobuf.Timestamp
-	0,  // 15: cstp.v1.GrantApprovalResponse.approval:type_name -> cstp.v1.Approval
-	0,  // 16: cstp.v1.DenyApprovalResponse.approval:type_name -> cstp.v1.Approval
-	0,  // 17: cstp.v1.RevokeApprovalResponse.approval:type_name -> cstp.v1.Approval
-	15, // 18: cstp.v1.WatchApprovalsRequest.status:type_name -> cstp.v1.ApprovalStatus
-	0,  // 19: cstp.v1.WatchApprovalsResponse.approval:type_name -> cstp.v1.Approval
-	3,  // 20: cstp.v1.ApprovalService.GetApproval:input_type -> cstp.v1.GetApprovalRequest
-	5,  // 21: cstp.v1.ApprovalService.ListApprovals:input_type -> cstp.v1.ListApprovalsRequest
-	7,  // 22: cstp.v1.ApprovalService.GrantApproval:input_type -> cstp.v1.GrantApprovalRequest
-	9,  // 23: cstp.v1.ApprovalService.DenyApproval:input_type -> cstp.v1.DenyApprovalRequest
-	11, // 24: cstp.v1.ApprovalService.RevokeApproval:input_type -> cstp.v1.RevokeApprovalRequest
-	13, // 25: cstp.v1.ApprovalService.WatchApprovals:input_type -> cstp.v1.WatchApprovalsRequest
-	4,  // 26: cstp.v1.ApprovalService.GetApproval:output_type -> cstp.v1.GetApprovalResponse
-	6,  // 27: cstp.v1.ApprovalService.ListApprovals:output_type -> cstp.v1.ListApprovalsResponse
-	8,  // 28: cstp.v1.ApprovalService.GrantApproval:output_type -> cstp.v1.GrantApprovalResponse
-	10, // 29: cstp.v1.ApprovalService.DenyApproval:output_type -> cstp.v1.DenyApprovalResponse
-	12, // 30: cstp.v1.ApprovalService.RevokeApproval:output_type -> cstp.v1.RevokeApprovalResponse
-	14, // 31: cstp.v1.ApprovalService.WatchApprovals:output_type -> cstp.v1.WatchApprovalsResponse
-	26, // [26:32] is the sub-list for method output_type
-	20, // [20:26] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	19, // 10: cstp.v1.ApprovalSubject.shell:type_name -> cstp.v1.Shell
+	16, // 11: cstp.v1.ApprovalGuardrail.granted_at:type_name -> google.protobuf.Timestamp
+	0,  // 12: cstp.v1.GetApprovalResponse.approval:type_name -> cstp.v1.Approval
+	15, // 13: cstp.v1.ListApprovalsRequest.status:type_name -> cstp.v1.ApprovalStatus
+	0,  // 14: cstp.v1.ListApprovalsResponse.approvals:type_name -> cstp.v1.Approval
+	16, // 15: cstp.v1.GrantApprovalRequest.reusable_until:type_name -> google.protobuf.Timestamp
+	0,  // 16: cstp.v1.GrantApprovalResponse.approval:type_name -> cstp.v1.Approval
+	0,  // 17: cstp.v1.DenyApprovalResponse.approval:type_name -> cstp.v1.Approval
+	0,  // 18: cstp.v1.RevokeApprovalResponse.approval:type_name -> cstp.v1.Approval
+	15, // 19: cstp.v1.WatchApprovalsRequest.status:type_name -> cstp.v1.ApprovalStatus
+	0,  // 20: cstp.v1.WatchApprovalsResponse.approval:type_name -> cstp.v1.Approval
+	3,  // 21: cstp.v1.ApprovalService.GetApproval:input_type -> cstp.v1.GetApprovalRequest
+	5,  // 22: cstp.v1.ApprovalService.ListApprovals:input_type -> cstp.v1.ListApprovalsRequest
+	7,  // 23: cstp.v1.ApprovalService.GrantApproval:input_type -> cstp.v1.GrantApprovalRequest
+	9,  // 24: cstp.v1.ApprovalService.DenyApproval:input_type -> cstp.v1.DenyApprovalRequest
+	11, // 25: cstp.v1.ApprovalService.RevokeApproval:input_type -> cstp.v1.RevokeApprovalRequest
+	13, // 26: cstp.v1.ApprovalService.WatchApprovals:input_type -> cstp.v1.WatchApprovalsRequest
+	4,  // 27: cstp.v1.ApprovalService.GetApproval:output_type -> cstp.v1.GetApprovalResponse
+	6,  // 28: cstp.v1.ApprovalService.ListApprovals:output_type -> cstp.v1.ListApprovalsResponse
+	8,  // 29: cstp.v1.ApprovalService.GrantApproval:output_type -> cstp.v1.GrantApprovalResponse
+	10, // 30: cstp.v1.ApprovalService.DenyApproval:output_type -> cstp.v1.DenyApprovalResponse
+	12, // 31: cstp.v1.ApprovalService.RevokeApproval:output_type -> cstp.v1.RevokeApprovalResponse
+	14, // 32: cstp.v1.ApprovalService.WatchApprovals:output_type -> cstp.v1.WatchApprovalsResponse
+	27, // [27:33] is the sub-list for method output_type
+	21, // [21:27] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_approvals_proto_init() }
@@ -1297,6 +1354,7 @@ func file_cstp_v1_approvals_proto_init() {
 	if File_cstp_v1_approvals_proto != nil {
 		return
 	}
+	file_cstp_v1_commands_proto_init()
 	file_cstp_v1_options_proto_init()
 	file_cstp_v1_types_proto_init()
 	file_cstp_v1_approvals_proto_msgTypes[0].OneofWrappers = []any{}
