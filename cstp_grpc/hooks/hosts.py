@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from cstp_grpc.hooks.model import HookHost
 
-HOSTS: Final = ("claude-code", "codex", "cursor", "gemini-cli", "copilot")
+HOSTS: Final = ("claude-code", "codex", "cursor", "gemini-cli", "copilot", "qwen-code")
 """Their names on the command line."""
 
 
@@ -35,5 +35,9 @@ def load_host(name: str) -> HookHost:
             from cstp_grpc.hooks.copilot import COPILOT
 
             return COPILOT
+        case "qwen-code":
+            from cstp_grpc.hooks.qwen_code import QWEN_CODE
+
+            return QWEN_CODE
         case _:
             raise KeyError(name)

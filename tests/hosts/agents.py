@@ -109,4 +109,19 @@ env_key = "SCRIPTED_KEY"
         shell_of("bash", description="Run a command"),
         [ToolCall("edit", {"path": f"PROJECT/{EDITED}", "old_str": OLD.strip(), "new_str": NEW.strip()})],
     ),
+    Agent(
+        "qwen-code",
+        ["qwen", "--approval-mode", "yolo", "-p", PROMPT],
+        {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": "MODEL/v1", "OPENAI_MODEL": "scripted"},
+        shell_of("run_shell_command", description="Run a command"),
+        [
+            ToolCall("read_file", {"file_path": f"PROJECT/{EDITED}"}),
+            ToolCall(
+                "edit",
+                {"file_path": f"PROJECT/{EDITED}", "old_string": OLD.strip(), "new_string": NEW.strip()},
+            ),
+        ],
+        # It writes its version into settings that have none.
+        {".qwen/settings.json": '{"$version": 4}\n'},
+    ),
 )
