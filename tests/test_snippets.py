@@ -43,6 +43,7 @@ NOT_RUN = {
         ("docs/importing.md", title): "imported by tests/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")
     },
+    ("docs/security-model.md", "flowchart LR"): "a diagram",
     ("docs/observability.md", "scrape_configs:"): "a file of Prometheus: the endpoint is asked by tests/telemetry",
     ("docs/hooks.md", "```cstp-learning"): "the form of a block: read by tests/hooks/test_learning_blocks.py",
     ("docs/hooks.md", "/plugin marketplace add"): "typed into Claude Code",
