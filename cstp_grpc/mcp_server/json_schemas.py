@@ -27,6 +27,8 @@ FREE_FORM_SCHEMAS: Final[Mapping[str, JsonSchema]] = {
     "google.protobuf.Value": {},
 }
 FREE_FORM_NOTE: Final = f"At most {MAX_NESTING} levels deep."
+MAX_MEMBERS: Final = 50
+"""Maximum number of items in a list of structured content. Chosen: the limit of a search."""
 CEL_MATCH: Final = re.compile(r"(!?)this\.matches\('((?:[^'\\]|\\.)*)'\)")
 """A term of the CEL expressions that fields of text have: a regular expression, perhaps negated."""
 
@@ -148,45 +150,16 @@ def is_required(field: FieldDescriptor) -> bool:
     return field.enum_type is not None and 0 in rules.enum.not_in
 
 
-def response_schema(message: Descriptor) -> JsonSchema:
-    """Return the schema of a response. It lets members pass that a later contract adds."""
-    definitions: dict[str, JsonSchema] = {}
-    schema = response_object(message, definitions)
-    return schema | ({"$defs": dict(sorted(definitions.items()))} if definitions else {})
-
-
-def response_object(message: Descriptor, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    """Return the schema of a message, and add those that it refers to."""
-    schema: JsonSchema = {"type": "object", "properties": {}}
-    for field in message.fields:
-        value = response_value(map_value(field) if is_map(field) else field, definitions)
-        if is_map(field):
-            value = {"type": "object", "additionalProperties": value}
-        elif field.is_repeated:
-            value = {"type": "array", "items": value}
-        schema["properties"][field.json_name] = describe_field(field, value)
-    # The codec prints fields without presence always, but for enums that say nothing.
-    printed = [each.json_name for each in message.fields if not each.has_presence and each.enum_type is None]
-    return schema | ({"required": printed} if printed else {})
-
-
-def response_value(field: FieldDescriptor, definitions: dict[str, JsonSchema]) -> JsonSchema:
-    """Return the schema of a single value of a field, and add those that it refers to."""
-    if field.enum_type is not None:
-        # Of a value that a later contract adds, the codec prints the number.
-        return {"type": ["string", "integer"], "examples": list(enum_words(field.enum_type))}
-    message = field.message_type
-    if message is None:
-        schema = scalar_schema(field)
-        # What is sent is taken as it is.
-        return {key: value for key, value in schema.items() if key not in ("minimum", "maximum", "pattern")}
-    if known := well_known_schema(message):
-        return known
-    if message.full_name not in definitions:
-        # Entered before its fields are read, which may be of the same type.
-        definitions[message.full_name] = {}
-        definitions[message.full_name].update(response_object(message, definitions))
-    return {"$ref": f"#/$defs/{message.full_name}"}
+def member_schema(message: Descriptor, path: str) -> JsonSchema:
+    """Return the schema of the values at a path in a response, such as `violations.guardrailId`."""
+    *outer, last = path.split(".")
+    repeated = False
+    for name in outer:
+        field = message.fields_by_camelcase_name[name]
+        repeated, message = repeated or field.is_repeated, nested_message(field)
+    field = message.fields_by_camelcase_name[last]
+    schema: JsonSchema = describe_field(field, {"type": scalar_schema(field)["type"]})
+    return {"type": "array", "items": schema, "maxItems": MAX_MEMBERS} if repeated else schema
 
 
 def well_known_schema(message: Descriptor) -> JsonSchema | None:

@@ -17,7 +17,7 @@ from cstp_grpc.mcp_server.elicitation import PersonAnswer, can_show_forms, find_
 from cstp_grpc.mcp_server.tool_errors import failed_call_result, invalid_arguments_error
 from cstp_grpc.mcp_server.tool_texts import join_sections
 from cstp_grpc.mcp_server.tools import TOOLS, TOOLS_BY_NAME, ContractTool
-from cstp_grpc.quoted_text import quote_answer, reveal_invisible
+from cstp_grpc.quoted_text import quote_answer
 
 JsonObject = Mapping[str, Any]
 
@@ -84,9 +84,11 @@ class ToolHandlers:
 
 
 def answered_call_result(tool: ContractTool, response: dict[str, Any], note: str = "") -> mcp_types.CallToolResult:
-    """Return the result of a tool for a response: a text for the model, and all of it as structured content."""
+    """Return the result of a tool for a response: its text, as content and in the structured content."""
+    quoted = quote_answer(response)
+    text = join_sections([tool.render(quoted), note])
     return mcp_types.CallToolResult(
-        content=[mcp_types.TextContent(type="text", text=join_sections([tool.render(quote_answer(response)), note]))],
-        # Some hosts give the model this, too.
-        structured_content=reveal_invisible(response),
+        content=[mcp_types.TextContent(type="text", text=text)],
+        # Claude Code, Codex and Pydantic AI show the model this instead of the content.
+        structured_content=tool.structure(quoted, text),
     )

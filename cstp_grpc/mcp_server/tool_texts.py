@@ -28,6 +28,13 @@ ALLOWED_WITH_WARNINGS = "ALLOWED, with warnings"
 NEEDS_APPROVAL = "NOT ALLOWED without approval. Ask a person, and act only once they have approved."
 BLOCKED = "BLOCKED. Do not do this; satisfy what blocks it first, or choose another way."
 NO_VERDICT = "NO VERDICT. Nobody has judged this; ask a person before you act."
+HEADLINES: Final = {
+    "allowed": ALLOWED,
+    "approval required": NEEDS_APPROVAL,
+    "blocked": BLOCKED,
+    "no verdict": NO_VERDICT,
+}
+"""The first line of a text by the verdict in the structured content."""
 
 
 def render_announcement(response: JsonObject) -> str:
@@ -123,10 +130,18 @@ def render_verdict(verdict: JsonObject | None) -> str:
 
 def headline_of_verdict(verdict: JsonObject) -> str:
     """Return the one line that says whether to act."""
+    word = name_verdict(verdict)
+    return ALLOWED_WITH_WARNINGS if word == "allowed" and verdict["warnings"] else HEADLINES[word]
+
+
+def name_verdict(verdict: JsonObject | None) -> str:
+    """Return the key of HEADLINES for a verdict."""
+    if verdict is None:
+        return "no verdict"
     # Fail closed: violations block even where `allowed` were true.
     if verdict["allowed"] and not verdict["violations"]:
-        return ALLOWED_WITH_WARNINGS if verdict["warnings"] else ALLOWED
-    return NEEDS_APPROVAL if verdict["approvalRequired"] else BLOCKED
+        return "allowed"
+    return "approval required" if verdict["approvalRequired"] else "blocked"
 
 
 def describe_approval(approval: JsonObject | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from google.protobuf.descriptor import Descriptor
@@ -15,7 +15,7 @@ from cstp_grpc.contract.json_scalars import printable_key
 from cstp_grpc.contract.methods import RpcMethod, method_by_name
 from cstp_grpc.errors import FieldViolation
 from cstp_grpc.mcp_server import tool_texts
-from cstp_grpc.mcp_server.json_schemas import JsonSchema, request_schema, response_schema
+from cstp_grpc.mcp_server.json_schemas import MAX_MEMBERS, JsonSchema, member_schema, request_schema
 
 MAX_REPORTED: Final = 20
 """Maximum number of unknown arguments that an error names. Chosen: a caller may send thousands."""
@@ -52,6 +52,8 @@ class ContractTool:
     """The argument with the inputs of the guardrails, of tools that give a verdict; empty for others."""
     verdict_member: str = ""
     """The member of the response that is the verdict; empty if the response itself is."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """The members of the structured content that programs need, and their paths in the response."""
 
     @property
     def gives_verdict(self) -> bool:
@@ -80,6 +82,28 @@ class ContractTool:
         """The schema of the arguments."""
         return request_schema(self._request, lifted=self.lifted, omitted=self.omitted)
 
+    @functools.cached_property
+    def output_schema(self) -> JsonSchema:
+        """The schema of the structured content. It accepts members that a later version adds."""
+        response = cast(Descriptor, self.method.response.DESCRIPTOR)
+        properties: JsonSchema = {
+            **({"verdict": {"enum": list(tool_texts.HEADLINES)}} if self.gives_verdict else {}),
+            "text": {"type": "string", "description": "The answer in Markdown, as in the content."},
+            **({"allowed": {"type": "boolean"}} if self.gives_verdict else {}),
+        }
+        required = list(properties)
+        properties |= {name: member_schema(response, path) for name, path in self.members.items()}
+        return {"type": "object", "properties": properties, "required": required}
+
+    def structure(self, response: JsonObject, text: str) -> dict[str, Any]:
+        """Return the structured content for a response and its text. Many hosts show a model nothing else."""
+        values = {name: select_values(response, path.split(".")) for name, path in self.members.items()}
+        members = {"text": text} | {name: value for name, value in values.items() if value is not None}
+        if not self.gives_verdict:
+            return members
+        word = tool_texts.name_verdict(self.verdict_of(response))
+        return {"verdict": word, "text": text, "allowed": word == "allowed"} | members
+
     def to_json(self) -> dict[str, Any]:
         """Return the tool as hosts list it."""
         return {
@@ -87,7 +111,7 @@ class ContractTool:
             "title": self.title,
             "description": self.description,
             "inputSchema": self.input_schema,
-            "outputSchema": response_schema(cast(Descriptor, self.method.response.DESCRIPTOR)),
+            "outputSchema": self.output_schema,
             "annotations": {
                 "title": self.title,
                 "readOnlyHint": self.read_only,
@@ -117,13 +141,35 @@ class ContractTool:
         return name if self.lifted is None else name.removeprefix(f"{self.lifted}.")
 
 
+def select_values(value: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path in a response or None; of lists the distinct values, at most MAX_MEMBERS."""
+    if isinstance(value, list):
+        found = [select_values(each, path) for each in value]
+        leaves = (leaf for each in found for leaf in (each if isinstance(each, list) else [each]))
+        return list(dict.fromkeys(leaves))[:MAX_MEMBERS]
+    if not path or value is None:
+        return value
+    return select_values(value.get(path[0]), path[1:])
+
+
+COMMAND_ADVICE: Final = (
+    "If you are about to run a shell command, pass all of it, word for word, in `command`, with its `shell` and"
+    " `directory`; name the files that a tool reads or writes in `reads` and `writes`: rules read these."
+)
+VERDICT_MEMBERS: Final = {
+    "violatedRules": "violations.guardrailId",
+    "missingInputs": "violations.missingInputs.name",
+    "approvalId": "approval.id",
+}
+
 TOOLS: Final = (
     ContractTool(
         name="look_before_acting",
         title="Look before acting",
         description=(
             "Announce what you are about to do, before you do it: a change to code, data or infrastructure, a"
-            " deployment, a message to people, anything that costs money or cannot be undone. Answers with a verdict of"
+            " deployment, a message to people, anything that costs money or cannot be undone."
+            f" {COMMAND_ADVICE} Answers with a verdict of"
             " the guardrails (act only if it is allowed), similar past decisions and how they turned out, what governs"
             " the code at the paths that you name, and suggestions. The announcement is recorded."
             " Announce a changed plan again under the same correlationId."
@@ -132,13 +178,19 @@ TOOLS: Final = (
         render=tool_texts.render_announcement,
         facts_argument="metadata",
         verdict_member="guardrailStatus",
+        members={
+            **{name: f"guardrailStatus.{path}" for name, path in VERDICT_MEMBERS.items()},
+            "correlationId": "correlationId",
+            "revision": "revision",
+        },
     ),
     ContractTool(
         name="check_action",
         title="Check an action",
         description=(
             "Ask whether the guardrails allow one concrete action, without announcing it: cheaper than"
-            " look_before_acting, for a step within what you announced. Give the facts that rules read in `context`;"
+            f" look_before_acting, for a step within what you announced. {COMMAND_ADVICE}"
+            " Give the facts that rules read in `context`;"
             " the resource cstp://rulebook/inputs lists them. Act only if the answer is ALLOWED."
         ),
         method_name="cstp.checkGuardrails",
@@ -146,6 +198,7 @@ TOOLS: Final = (
         render=tool_texts.render_verdict,
         read_only=True,
         facts_argument="context",
+        members=VERDICT_MEMBERS,
     ),
     ContractTool(
         name="find_decisions",
@@ -157,6 +210,7 @@ TOOLS: Final = (
         method_name="cstp.queryDecisions",
         render=tool_texts.render_search,
         read_only=True,
+        members={"decisionIds": "decisions.id"},
     ),
     ContractTool(
         name="record_decision",
@@ -169,6 +223,7 @@ TOOLS: Final = (
         method_name="cstp.recordDecision",
         lifted="decision",
         render=tool_texts.render_recorded_decision,
+        members={"id": "decision.id"},
     ),
     ContractTool(
         name="review_decision",
@@ -179,6 +234,7 @@ TOOLS: Final = (
         ),
         method_name="cstp.reviewDecision",
         render=tool_texts.render_reviewed_decision,
+        members={"id": "decision.id"},
     ),
     ContractTool(
         name="session_context",
@@ -213,6 +269,7 @@ TOOLS: Final = (
         ),
         method_name="intentLayer.reportLearning",
         render=tool_texts.render_learning,
+        members={"id": "learning.id"},
     ),
 )
 """In the order in which they are listed: what comes first is used first."""

@@ -31,7 +31,7 @@ console.log(
     version: client.getNegotiatedProtocolVersion(),
     tools: tools.map((tool) => tool.name),
     text: result.content[0].text,
-    allowed: result.structuredContent.guardrailStatus.allowed,
+    allowed: result.structuredContent.allowed,
     resources: resources.map((resource) => resource.uri),
     inputs: JSON.parse(inputs.contents[0].text).inputs.map((input) => input.name),
     failed: failed.isError,

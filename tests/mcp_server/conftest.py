@@ -32,6 +32,11 @@ guardrails:
     when: context.window == "weekend"
     severity: warn
     message: Few people are there at weekends
+  - id: no-forced-push
+    name: Pushes are not forced
+    when: commands.exists(c, c.runs("git push") && c.hasFlag("--force", "-f"))
+    severity: block
+    message: A forced push loses work
   - id: ask-about-payments
     name: Payments are approved
     match: {category: payments}

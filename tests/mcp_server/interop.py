@@ -172,7 +172,7 @@ def test_the_inspector_finds_no_fault_in_the_schemas_of_tools(target: list[str],
 def test_the_inspector_calls_a_tool(target: list[str], packages: Path, node: str) -> None:
     called = ["--method", "tools/call", "--tool-name", "check_action", "--tool-arg", "description=Deploy"]
     result = inspect(node, packages, *target, *called)
-    assert result["structuredContent"]["allowed"] is True
+    assert result["structuredContent"]["verdict"] == "allowed"
 
 
 @pytest.mark.timeout(SECONDS)

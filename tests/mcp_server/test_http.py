@@ -36,6 +36,7 @@ from tests.mcp_server.hosts import (
     text_of,
 )
 from tests.mcp_server.test_command import INITIALIZE
+from tests.mcp_server.test_resources import read_text
 from tests.waiting import wait_until
 
 ACCEPT = {"Accept": "application/json, text/event-stream"}
@@ -175,7 +176,8 @@ def test_each_caller_acts_as_itself_at_the_same_time(cstp_server: App, mcp_url: 
             results = await asyncio.gather(
                 *(client.call_tool("record_decision", {"title": f"Of {agent}"}) for _ in range(5))
             )
-            return [result.structured_content["decision"]["agent"] for result in results]
+            uris = [f"cstp://decisions/{result.structured_content['id']}" for result in results]
+            return [json.loads(await read_text(client, uri))["agent"] for uri in uris]
 
     async def both() -> tuple[list[str], list[str]]:
         alice, bob = await asyncio.gather(record("alice"), record("bob"))

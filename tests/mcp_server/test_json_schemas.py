@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from cstp_grpc.contract.json_codec import from_json, to_json
 from cstp_grpc.contract.json_values import MAX_NESTING
-from cstp_grpc.mcp_server.json_schemas import response_schema
+from cstp_grpc.mcp_server.tool_calls import answered_call_result
 from cstp_grpc.mcp_server.tools import TOOLS, TOOLS_BY_NAME, ContractTool
+from tests.hostile_texts import fill
 
 BETWEEN_FIELDS = {"filters.confidence_range", "filters.date_range"}
 """The rules of the contract that hold between fields, which JSON Schema cannot express."""
@@ -106,23 +107,26 @@ def test_the_schemas_are_schemas(tool: ContractTool) -> None:
 
 
 @by_tool
-@pytest.mark.parametrize("content", [{}, {"unknownLater": 1}], ids=["empty", "later"])
-def test_the_output_schema_accepts_what_the_codec_prints(tool: ContractTool, content: dict[str, Any]) -> None:
-    schema = response_schema(tool.method.response.DESCRIPTOR)  # type: ignore[arg-type]
-    jsonschema.Draft202012Validator(schema).validate(to_json(tool.method.response()) | content)
+@pytest.mark.parametrize("text", ["", "x"], ids=["empty", "full"])
+def test_structured_content_has_its_schema_and_begins_with_the_text(tool: ContractTool, text: str) -> None:
+    response = tool.method.response()
+    content = tool.structure(to_json(fill(response, text) if text else response), "ALLOWED")
+    validator = jsonschema.Draft202012Validator(tool.output_schema)
+    validator.validate(content)
+    assert next(value for name, value in content.items() if name != "verdict") == "ALLOWED"
+    assert set(tool.members) <= set(content) or not text
+    assert not validator.is_valid(content | {"text": 1})
 
 
-def test_the_output_schema_accepts_a_verdict_and_refuses_another_type() -> None:
-    tool = TOOLS_BY_NAME["check_action"]
-    validator = jsonschema.Draft202012Validator(response_schema(tool.method.response.DESCRIPTOR))  # type: ignore[arg-type]
-    verdict = {
-        "allowed": False,
-        "violations": [{"guardrailId": "a", "severity": "block", "missingInputs": [{"name": "x", "type": "bool"}]}],
-        "evaluatedAt": "2026-01-31T08:00:00Z",
-    }
-    rendered = to_json(from_json(verdict, tool.method.response))
-    assert validator.is_valid(rendered)
-    assert not validator.is_valid(rendered | {"allowed": "no"})
+def test_the_structured_content_of_a_large_verdict_is_small() -> None:
+    inputs = [{"name": "x", "type": "bool"}, {"name": "y", "type": "bool"}]
+    rules = [{"guardrailId": f"rule-{number}", "message": "m" * 400, "missingInputs": inputs} for number in range(200)]
+    response = from_json({"violations": [*rules, *rules]}, TOOLS_BY_NAME["check_action"].method.response)
+    content = answered_call_result(TOOLS_BY_NAME["check_action"], to_json(response)).structured_content
+    assert list(content)[:3] == ["verdict", "text", "allowed"]
+    assert (content["verdict"], content["allowed"]) == ("blocked", False)
+    assert content["violatedRules"] == [f"rule-{number}" for number in range(50)]
+    assert content["missingInputs"] == ["x", "y"]
 
 
 @by_tool

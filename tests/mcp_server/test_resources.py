@@ -28,13 +28,13 @@ def test_the_rulebook_says_which_facts_it_reads(host: Host) -> None:
     inputs = json.loads(host.run(lambda client: read_text(client, "cstp://rulebook/inputs")))["inputs"]
     assert [each["name"] for each in inputs] == ["affectsProduction", "codeReviewed", "window"]
     rules = json.loads(host.run(lambda client: read_text(client, "cstp://rulebook/guardrails")))["guardrails"]
-    assert [each["id"] for each in rules] == ["no-review", "no-weekend", "ask-about-payments"]
+    assert [each["id"] for each in rules] == ["no-review", "no-weekend", "no-forced-push", "ask-about-payments"]
 
 
 def test_decisions_are_listed_and_read_as_the_caller_may(host: Host) -> None:
     async def use(client: Client) -> dict[str, Any]:
         recorded = await client.call_tool("record_decision", {"title": "Keep it private", "context": "why"})
-        identifier = recorded.structured_content["decision"]["id"]
+        identifier = recorded.structured_content["id"]
         listed = await client.list_resources()
         assert f"cstp://decisions/{identifier}" in {each.uri for each in listed.resources}
         decision: dict[str, Any] = json.loads(await read_text(client, f"cstp://decisions/{identifier}"))
