@@ -35,7 +35,7 @@ def quote_answer(answer: Any) -> Any:
     """Return a JSON value with every string quoted; sections of nodes and whole pages keep their lines."""
     if isinstance(answer, dict):
         # Pages quote what they contain, and notes of nodes, which have a line number, are meant to instruct.
-        whole = {"markdown", "text"} if "line" in answer else {"markdown"}
+        whole = {"markdown", "text", "section"} if "line" in answer else {"markdown"}
         return {name: (reveal_invisible if name in whole else quote_answer)(value) for name, value in answer.items()}
     if isinstance(answer, list):
         return list(map(quote_answer, answer))

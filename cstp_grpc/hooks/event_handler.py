@@ -32,8 +32,6 @@ SEVERAL_PROJECTS: Final = "there are several"
 """What the server says of a project that must be named."""
 CORRELATION_ID: Final = re.compile(r"[!-~]{1,128}")
 """A correlation id, as the contract has it."""
-CONTRACT_SECTIONS: Final = ("Contracts", "Pitfalls", "Boundaries", "Checks")
-"""The sections of nodes that are told of a file, as an announcement is answered with them."""
 CONTRACT_TOKENS: Final = 1500
 """How many tokens are told of a file. Chosen: less than what an announcement is answered with at most."""
 MAX_READ_PATHS: Final = 5
@@ -270,7 +268,7 @@ def close_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings
 
 def read_contracts(paths: Sequence[str], calls: ServerCalls, project: str) -> str:
     """Return the contracts of paths of a project, as text for the model. Raises ServerCallFailed."""
-    wanted = {"project": project, "sections": CONTRACT_SECTIONS, "compact": True, "maxTokens": CONTRACT_TOKENS}
+    wanted = {"project": project, "compact": True, "maxTokens": CONTRACT_TOKENS}
     found = (calls.call("intentLayer.resolveContext", {**wanted, "path": path}) for path in paths[:MAX_READ_PATHS])
     return hook_texts.describe_contracts([each["markdown"] for each in found])
 

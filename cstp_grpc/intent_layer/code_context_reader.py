@@ -19,7 +19,7 @@ from markdown_it.tree import SyntaxTreeNode
 
 from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.guardrails.model import CodeFacts
-from cstp_grpc.intent_layer.context_resolution import iter_delivered_files, merge_sections
+from cstp_grpc.intent_layer.context_resolution import SECTION_ORDER, iter_delivered_files, merge_sections
 from cstp_grpc.intent_layer.learning_store import LearningStore
 from cstp_grpc.intent_layer.model import Learning, MergedSection, Node
 from cstp_grpc.intent_layer.node_document import INTRODUCTION, SOURCE_LINE_PATTERN, parse_block_tree, section_key
@@ -145,7 +145,10 @@ def _to_single_line(text: str) -> str:
 
 INTRODUCTION_KEY = section_key(INTRODUCTION)
 CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = BINDING_SECTIONS = ("contracts", "pitfalls", "checks", "boundaries")
-SECTIONS = (*BINDING_SECTIONS, INTRODUCTION_KEY)
+OTHERS = ""
+"""Stands for all other sections."""
+SECTIONS = (*BINDING_SECTIONS, INTRODUCTION_KEY, OTHERS)
+"""In the order in which they are dropped, the last first."""
 ITEM_SECTIONS = (PITFALLS, CHECKS, BOUNDARIES)
 MAX_SECTION_BYTES = 1024 * 1024
 """Maximum bytes of section texts in a response, all sections together: 1 MiB. Chosen: a quarter of a gRPC message."""
@@ -228,7 +231,7 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
         located = []
         missing.append(error.message)
     nodes = list(_read_governing_nodes(tree, located, missing.append))
-    merged = {section_key(section.name): section for section in merge_sections(nodes, SECTIONS)}
+    merged = {section_key(section.name): section for section in merge_sections(nodes)}
     itemised = {key: list(_parsable_texts(merged[key], missing.append)) for key in ITEM_SECTIONS if key in merged}
     # What could not be read is passed to the rules, which must not take its absence for permission.
     rules = _parse_rules(paths, itemised, "; ".join(missing) or None, memo)
@@ -242,6 +245,7 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
         checks=notes[CHECKS],
         boundaries=notes[BOUNDARIES],
         introduction=notes[INTRODUCTION_KEY],
+        others=notes[OTHERS],
         pending=_pending_learnings(sources.learnings, located, missing.append),
         check_items=rules.checks[
             : count_within_budget(rules.checks, lambda text: estimate_message_bytes([text]), MAX_LISTED_BYTES)
@@ -308,13 +312,21 @@ def _notes_by_section(
 ) -> Mapping[str, tuple[CodeNote, ...]]:
     """Return the notes of each section, as many as fit into a response.
 
-    The nearest to the paths come first, introductions last.
+    The nearest to the paths come first, then introductions, then other sections.
     """
     numbers = {node.folder: depth for depth, node in enumerate(nodes)}
     depths = {file.path: numbers[node.folder] for node, file in iter_delivered_files(nodes)}
-    notes = [(key, CodeNote(part.file, part.text, part.line)) for key in merged for part in merged[key].parts]
+    notes = [
+        (key, CodeNote(part.file, part.text, part.line, section.name if key == OTHERS else None))
+        # Headings that the protocol does not know may bind, so they come before Purpose and the like.
+        for name, section in sorted(merged.items(), key=lambda named: named[0] in SECTION_ORDER)
+        for key in [name if name in SECTIONS else OTHERS]
+        for part in section.parts
+        if part.text
+    ]
     # Reversed as a whole: notes before introductions, deeper ones before shallower.
-    nearest = sorted(notes, key=lambda keyed: (keyed[0] != INTRODUCTION_KEY, depths[keyed[1].file]), reverse=True)
+    ranks = {INTRODUCTION_KEY: 1, OTHERS: 0}
+    nearest = sorted(notes, key=lambda keyed: (ranks.get(keyed[0], 2), depths[keyed[1].file]), reverse=True)
     count = count_within_budget(
         nearest, lambda keyed: estimate_message_bytes([keyed[1].file, keyed[1].text]), MAX_SECTION_BYTES
     )

@@ -129,12 +129,14 @@ SECTION_ORDER = {section_key(name): number for number, name in enumerate((INTROD
 BINDING_SECTIONS = frozenset({"contracts", "pitfalls", "checks"})
 LIMITING_SECTIONS = frozenset({"boundaries", section_key(INTRODUCTION)})
 """Sections that may forbid something: boundaries, and an introduction such as "Never edit by hand."."""
-SECTION_RANKS = {"purpose": 4, "entry points": 3} | {
-    section_key(name): 2 for name in ("Patterns", "Design Rationale", "Code Map", "Public API", "Downlinks", "Context")
+SECTION_RANKS = {"purpose": 3, "entry points": 2} | {
+    section_key(name): 1 for name in ("Patterns", "Design Rationale", "Code Map", "Public API", "Downlinks", "Context")
 }
-"""The ranks by which parts are dropped to fit a token budget, the lowest first. A section unknown to the protocol has
-rank 1, a pending learning 0. Chosen: what forbids or binds goes last, and of it what is nearest to the path.
+"""The ranks by which parts are dropped to fit a token budget, the lowest first; a pending learning has rank 0. Chosen:
+what forbids or binds goes last, and of it what is nearest to the path.
 """
+UNKNOWN_RANK = 4
+"""The rank of a section unknown to the protocol. Chosen: it may bind, as Invariants do."""
 UNREADABLE_RANK = -1
 ANCESTORS_LIMITING_RANK = 5
 HIERARCHY_RANK = 6
@@ -297,7 +299,7 @@ def _section_rank(key: str, *, own: bool) -> int:
         return OWN_BINDING_RANK if own else ANCESTORS_BINDING_RANK
     if key in LIMITING_SECTIONS:
         return OWN_LIMITING_RANK if own else ANCESTORS_LIMITING_RANK
-    return SECTION_RANKS.get(key, 1)
+    return SECTION_RANKS.get(key, UNKNOWN_RANK)
 
 
 def _drop_pieces(page: ContextPage, pieces: Iterable[_DroppablePiece]) -> ContextPage:

@@ -75,11 +75,15 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class CodeNote:
-    """A section of one file; `line` is that of its heading, or of the text of an introduction, from 1."""
+    """A section of one file; `line` is that of its heading, or of the text of an introduction, from 1.
+
+    `section` is the heading of a note among `others`.
+    """
 
     file: str
     text: str
     line: int
+    section: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class CodeContext:
     checks: tuple[CodeNote, ...] = ()
     boundaries: tuple[CodeNote, ...] = ()
     introduction: tuple[CodeNote, ...] = ()
+    others: tuple[CodeNote, ...] = ()
     pending: tuple[PendingLearning, ...] = ()
     check_items: tuple[str, ...] = ()
     rules: CodeFacts = NO_CODE

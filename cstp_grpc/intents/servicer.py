@@ -301,6 +301,7 @@ def code_context_message(code: CodeContext) -> code_pb2.CodeContext:
         checks=[code_note_message(note) for note in code.checks],
         boundaries=[code_note_message(note) for note in code.boundaries],
         introduction=[code_note_message(note) for note in code.introduction],
+        others=[code_note_message(note) for note in code.others],
         pending=[
             code_pb2.PendingLearning(id=learning.id, type=learning.type, title=learning.title, paths=learning.paths)
             for learning in code.pending
@@ -312,7 +313,7 @@ def code_context_message(code: CodeContext) -> code_pb2.CodeContext:
 
 def code_note_message(note: CodeNote) -> code_pb2.CodeNote:
     """Convert a note to a message."""
-    return code_pb2.CodeNote(file=note.file, text=note.text, line=note.line)
+    return code_pb2.CodeNote(file=note.file, text=note.text, line=note.line, section=note.section)
 
 
 def list_intents(store: IntentStore, request: audit_pb2.ListIntentsRequest) -> audit_pb2.ListIntentsResponse:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.quoted_text import OTHERS_NOTE
+from cstp_grpc.quoted_text import MAX_QUOTED_CHARACTERS, OTHERS_NOTE
+from cstp_grpc.unicode_text import cut_line
 
 JsonObject = Mapping[str, Any]
 
@@ -198,8 +199,13 @@ def render_guarded_code(context: JsonObject | None) -> str:
             ("Pitfalls", "pitfalls"),
             ("Boundaries", "boundaries"),
             ("Checks to make first", "checks"),
+            ("Introduction", "introduction"),
         )
     ]
+    others: dict[str, list[str]] = {}
+    for note in context["others"]:
+        others.setdefault(cut_line(note["section"], MAX_QUOTED_CHARACTERS), []).append(render_note(note))
+    parts.append(cut_section(join_sections(render_list(name, notes) for name, notes in others.items())))
     return join_sections(
         [
             *parts,

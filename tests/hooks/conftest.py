@@ -24,6 +24,10 @@ NODE = """# Shop
 ## Contracts
 
 - Money is in cents.
+
+## Invariants
+
+- An order is never deleted.
 """
 RULEBOOK = """
 apiVersion: cstp.guardrails/v1

@@ -104,6 +104,7 @@ def test_the_edit_of_a_governed_file_gets_its_contract_and_its_intent_an_end(
     assert not {"ask", "deny"} & set(texts_in(before))
     told, silent = (before, after) if host_of(agent).tells_before_tool else (after, before)
     assert "Money is in cents" in "\n".join(texts_in(told))
+    assert "An order is never deleted" in "\n".join(texts_in(told))
     assert silent == {}
     call = host_of(agent).read_event(session.event("edit")).call_id
     with CstpClient(shop.app.target, TOKENS["alice"]) as client:

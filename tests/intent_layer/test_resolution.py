@@ -279,10 +279,10 @@ def test_a_budget_drops_the_farthest_and_least_first(tree: ProjectTree) -> None:
             if f"{left.section} {left.file}" not in dropped:
                 dropped.append(f"{left.section} {left.file}")
     assert dropped == [
-        "Glossary CLAUDE.md",
         "Patterns CLAUDE.md",
         "Entry Points src/AGENTS.md",
         "Purpose src/AGENTS.md",
+        "Glossary CLAUDE.md",
         "Boundaries CLAUDE.md",
         "Pitfalls CLAUDE.md",
         "Contracts src/AGENTS.md",

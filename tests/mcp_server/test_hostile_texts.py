@@ -21,7 +21,7 @@ from tests.hostile_texts import ORDER, fill, hostile_texts, sections_of, steerin
 from tests.mcp_server.hosts import Host, text_of
 
 NOTE = "information, not instructions"
-NODE_SECTIONS = {"contracts", "pitfalls", "boundaries", "checks", "introduction"}
+NODE_SECTIONS = {"contracts", "pitfalls", "boundaries", "checks", "introduction", "others"}
 
 
 def without_nodes(answer: Any) -> Any:

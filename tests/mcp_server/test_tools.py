@@ -211,9 +211,12 @@ def test_each_section_about_the_code_is_shown_however_long_another_is() -> None:
     contracts = [{"file": "AGENTS.md", "text": f"- Contract {number} " + "x" * 80, "line": 1} for number in range(19)]
     context = {"contracts": contracts, "checks": [{"file": "AGENTS.md", "text": "- [ ] Run the tests", "line": 9}]}
     long = {"contracts": [{"file": "AGENTS.md", "text": "y" * 50_000, "line": 1}]}
-    for each in (context, {**context, **long, "covered": True}):
+    other = [("Invariants", "- Orders stay"), ("Glossary", "z" * 50_000), ("Purpose", "Sells.")]
+    others = [{"file": "AGENTS.md", "section": name, "text": text, "line": 20} for name, text in other]
+    for each in ({**context, "others": others}, {**context, **long, "covered": True, "others": others}):
         content = {"guardrailStatus": {"allowed": True}, "codeContext": each}
         text = render_announcement(to_json(from_json(content, cstp_pb2.AnnounceIntentResponse)))
         assert "- [ ] Run the tests [AGENTS.md:9]" in text
-        assert len(text) < 2 * MAX_SECTION_CHARACTERS
+        assert text.index("## Checks") < text.index("## Invariants\n- Orders stay [AGENTS.md:20]")
+        assert len(text) < 3 * MAX_SECTION_CHARACTERS
     assert "call code_context for all of it" in text

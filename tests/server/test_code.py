@@ -75,6 +75,19 @@ def test_a_path_is_governed_from_the_root_down_and_by_nothing_beside_it(code: Pr
     assert (found.pending, found.missing) == ((), ())
 
 
+def test_sections_with_other_headings_come_too_those_of_the_protocol_last(tmp_path: Path) -> None:
+    text = (
+        "# Shop\n\nNever by hand.\n\n## Purpose\nSells.\n\n## Invariants\n- Orders stay\n\n## Empty\n\n## Checks\nc\n"
+    )
+    code = ProjectCodeReader({"shop": sources(write_tree(tmp_path / "shop", {"AGENTS.md": text}))})
+    found = look(code, "src")
+    assert found.others == (
+        CodeNote("AGENTS.md", "- Orders stay", 8, "Invariants"),
+        CodeNote("AGENTS.md", "Sells.", 5, "Purpose"),
+    )
+    assert [note.text for note in (*found.introduction, *found.checks)] == ["Never by hand.", "c"]
+
+
 def test_what_several_paths_have_in_common_is_told_once(code: ProjectCodeReader) -> None:
     found = look(code, "src/auth/login.ts", "src/api", "src/api/handlers.ts", "./src/../src/api/")
 

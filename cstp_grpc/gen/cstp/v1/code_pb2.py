@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x63stp/v1/code.proto\x12\x07\x63stp.v1\"\xdc\x02\n\x0b\x43odeContext\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05paths\x18\x02 \x03(\t\x12\x0f\n\x07\x63overed\x18\x03 \x01(\x08\x12\r\n\x05nodes\x18\x04 \x03(\t\x12$\n\tcontracts\x18\x05 \x03(\x0b\x32\x11.cstp.v1.CodeNote\x12#\n\x08pitfalls\x18\x06 \x03(\x0b\x32\x11.cstp.v1.CodeNote\x12!\n\x06\x63hecks\x18\x07 \x03(\x0b\x32\x11.cstp.v1.CodeNote\x12%\n\nboundaries\x18\x08 \x03(\x0b\x32\x11.cstp.v1.CodeNote\x12)\n\x07pending\x18\t \x03(\x0b\x32\x18.cstp.v1.PendingLearning\x12\x13\n\x0b\x63heck_items\x18\n \x03(\t\x12\x0f\n\x07missing\x18\x0b \x03(\t\x12\'\n\x0cintroduction\x18\x0c \x03(\x0b\x32\x11.cstp.v1.CodeNote\"4\n\x08\x43odeNote\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04line\x18\x03 \x01(\x05\"I\n\x0fPendingLearning\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\r\n\x05paths\x18\x04 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x63stp/v1/code.proto\x12\x07\x63stp.v1\"\xff\x02\n\x0b\x43odeContext\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05paths\x18\x02 \x03(\t\x12\x0f\n\x07\x63overed\x18\x03 \x01(\x08\x12\r\n\x05nodes\x18\x04 \x03(\t\x12$\n\tcontracts\x18\x05 \x03(\x0b\x32\x11.cstp.v1.CodeNote\x12#\n\x08pitfalls\x18\x06 \x03(\x0b\x32\x11.cstp.v1.CodeNote\x12!\n\x06\x63hecks\x18\x07 \x03(\x0b\x32\x11.cstp.v1.CodeNote\x12%\n\nboundaries\x18\x08 \x03(\x0b\x32\x11.cstp.v1.CodeNote\x12)\n\x07pending\x18\t \x03(\x0b\x32\x18.cstp.v1.PendingLearning\x12\x13\n\x0b\x63heck_items\x18\n \x03(\t\x12\x0f\n\x07missing\x18\x0b \x03(\t\x12\'\n\x0cintroduction\x18\x0c \x03(\x0b\x32\x11.cstp.v1.CodeNote\x12!\n\x06others\x18\r \x03(\x0b\x32\x11.cstp.v1.CodeNote\"V\n\x08\x43odeNote\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04line\x18\x03 \x01(\x05\x12\x14\n\x07section\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\n\n\x08_section\"I\n\x0fPendingLearning\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\r\n\x05paths\x18\x04 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cstp.v1.code_pb2', _globals
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CODECONTEXT']._serialized_start=32
-  _globals['_CODECONTEXT']._serialized_end=380
-  _globals['_CODENOTE']._serialized_start=382
-  _globals['_CODENOTE']._serialized_end=434
-  _globals['_PENDINGLEARNING']._serialized_start=436
-  _globals['_PENDINGLEARNING']._serialized_end=509
+  _globals['_CODECONTEXT']._serialized_end=415
+  _globals['_CODENOTE']._serialized_start=417
+  _globals['_CODENOTE']._serialized_end=503
+  _globals['_PENDINGLEARNING']._serialized_start=505
+  _globals['_PENDINGLEARNING']._serialized_end=578
 # @@protoc_insertion_point(module_scope)

@@ -38,6 +38,7 @@ class CodeContext(_message.Message):
     CHECK_ITEMS_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
     INTRODUCTION_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     project: _builtins.str
     """The project, as the server is configured with it."""
     covered: _builtins.bool
@@ -87,6 +88,10 @@ class CodeContext(_message.Message):
     def introduction(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeNote]:
         """What stands in the files before their first sections, such as "Never edit by hand."."""
 
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeNote]:
+        """The sections with other headings, such as Invariants; those of the protocol, such as Purpose, come last."""
+
     def __init__(
         self,
         *,
@@ -102,10 +107,11 @@ class CodeContext(_message.Message):
         check_items: _abc.Iterable[_builtins.str] | None = ...,
         missing: _abc.Iterable[_builtins.str] | None = ...,
         introduction: _abc.Iterable[Global___CodeNote] | None = ...,
+        others: _abc.Iterable[Global___CodeNote] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "check_items", b"check_items", "checks", b"checks", "contracts", b"contracts", "covered", b"covered", "introduction", b"introduction", "missing", b"missing", "nodes", b"nodes", "paths", b"paths", "pending", b"pending", "pitfalls", b"pitfalls", "project", b"project"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "check_items", b"check_items", "checks", b"checks", "contracts", b"contracts", "covered", b"covered", "introduction", b"introduction", "missing", b"missing", "nodes", b"nodes", "others", b"others", "paths", b"paths", "pending", b"pending", "pitfalls", b"pitfalls", "project", b"project"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -120,24 +126,30 @@ class CodeNote(_message.Message):
     FILE_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     LINE_FIELD_NUMBER: _builtins.int
+    SECTION_FIELD_NUMBER: _builtins.int
     file: _builtins.str
     """The node's file, relative to the project's root."""
     text: _builtins.str
     """The Markdown below the section's heading."""
     line: _builtins.int
     """The line of the heading, from 1, or that of an introduction's text."""
+    section: _builtins.str
+    """The heading; absent from notes that are not among `others`."""
     def __init__(
         self,
         *,
         file: _builtins.str = ...,
         text: _builtins.str = ...,
         line: _builtins.int = ...,
+        section: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_section", b"_section", "section", b"section"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "line", b"line", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_section", b"_section", "file", b"file", "line", b"line", "section", b"section", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__section: _TypeAlias = _typing.Literal["section"]  # noqa: Y015
+    _WhichOneofArgType__section: _TypeAlias = _typing.Literal["_section", b"_section"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__section) -> _WhichOneofReturnType__section | None: ...
 
 Global___CodeNote: _TypeAlias = CodeNote  # noqa: Y015
 

@@ -53,7 +53,9 @@ type CodeContext struct {
 	// first. Empty where nothing is.
 	Missing []string `protobuf:"bytes,11,rep,name=missing,proto3" json:"missing,omitempty"`
 	// What stands in the files before their first sections, such as "Never edit by hand.".
-	Introduction  []*CodeNote `protobuf:"bytes,12,rep,name=introduction,proto3" json:"introduction,omitempty"`
+	Introduction []*CodeNote `protobuf:"bytes,12,rep,name=introduction,proto3" json:"introduction,omitempty"`
+	// The sections with other headings, such as Invariants; those of the protocol, such as Purpose, come last.
+	Others        []*CodeNote `protobuf:"bytes,13,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -172,6 +174,13 @@ func (x *CodeContext) GetIntroduction() []*CodeNote {
 	return nil
 }
 
+func (x *CodeContext) GetOthers() []*CodeNote {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
 // What one file says in a section.
 type CodeNote struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -180,7 +189,9 @@ type CodeNote struct {
 	// The Markdown below the section's heading.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// The line of the heading, from 1, or that of an introduction's text.
-	Line          int32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
+	Line int32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
+	// The heading; absent from notes that are not among `others`.
+	Section       *string `protobuf:"bytes,4,opt,name=section,proto3,oneof" json:"section,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -234,6 +245,13 @@ func (x *CodeNote) GetLine() int32 {
 		return x.Line
 	}
 	return 0
+}
+
+func (x *CodeNote) GetSection() string {
+	if x != nil && x.Section != nil {
+		return *x.Section
+	}
+	return ""
 }
 
 // Something that was learned and waits for a review, so it may be wrong.
@@ -313,7 +331,7 @@ var File_cstp_v1_code_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_code_proto_rawDesc = "" +
 	"\n" +
-	"\x12cstp/v1/code.proto\x12\acstp.v1\"\xd1\x03\n" +
+	"\x12cstp/v1/code.proto\x12\acstp.v1\"\xfc\x03\n" +
 	"\vCodeContext\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x14\n" +
 	"\x05paths\x18\x02 \x03(\tR\x05paths\x12\x18\n" +
@@ -330,11 +348,15 @@ const file_cstp_v1_code_proto_rawDesc = "" +
 	" \x03(\tR\n" +
 	"checkItems\x12\x18\n" +
 	"\amissing\x18\v \x03(\tR\amissing\x125\n" +
-	"\fintroduction\x18\f \x03(\v2\x11.cstp.v1.CodeNoteR\fintroduction\"F\n" +
+	"\fintroduction\x18\f \x03(\v2\x11.cstp.v1.CodeNoteR\fintroduction\x12)\n" +
+	"\x06others\x18\r \x03(\v2\x11.cstp.v1.CodeNoteR\x06others\"q\n" +
 	"\bCodeNote\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x12\n" +
-	"\x04line\x18\x03 \x01(\x05R\x04line\"a\n" +
+	"\x04line\x18\x03 \x01(\x05R\x04line\x12\x1d\n" +
+	"\asection\x18\x04 \x01(\tH\x00R\asection\x88\x01\x01B\n" +
+	"\n" +
+	"\b_section\"a\n" +
 	"\x0fPendingLearning\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
@@ -367,11 +389,12 @@ var file_cstp_v1_code_proto_depIdxs = []int32{
 	1, // 3: cstp.v1.CodeContext.boundaries:type_name -> cstp.v1.CodeNote
 	2, // 4: cstp.v1.CodeContext.pending:type_name -> cstp.v1.PendingLearning
 	1, // 5: cstp.v1.CodeContext.introduction:type_name -> cstp.v1.CodeNote
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	1, // 6: cstp.v1.CodeContext.others:type_name -> cstp.v1.CodeNote
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_code_proto_init() }
@@ -379,6 +402,7 @@ func file_cstp_v1_code_proto_init() {
 	if File_cstp_v1_code_proto != nil {
 		return
 	}
+	file_cstp_v1_code_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
