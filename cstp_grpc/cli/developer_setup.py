@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shlex
@@ -11,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from pydantic import SecretStr
 
 from cstp_grpc.caller import APPROVER, DEVELOPER
@@ -134,7 +134,8 @@ def write_agents_file(settings: Settings, url: str, bridge: str | None, token: s
     # Renamed when complete: commands that read the file at the same time see the old one or the new one.
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
-    write_private(unfinished, yaml.safe_dump({"agents": agents}, sort_keys=False))
+    # JSON is YAML, too, and is read without loading a parser of YAML, which takes longer than a call.
+    write_private(unfinished, json.dumps({"agents": agents}, indent=2) + "\n")
     return unfinished.replace(path)
 
 

@@ -6,6 +6,7 @@ longer than the call.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -404,8 +405,6 @@ def local_server(configuration: ConfigurationSource, role: str | None = None) ->
 
 def endpoint_of_entry(entry: AgentEntry, defaults: AgentCallDefaults, path: Path) -> Endpoint:
     """Return the endpoint of an agents-file entry."""
-    from cstp_grpc.config.yaml_file import expand_text
-
     origin = f"{entry.name} in {path}"
     url, ca_file = expand_text(entry.url, origin), ca_file_of_entry(entry, path)
     shown = None if entry.client_certificate is None else path.parent / entry.client_certificate
@@ -416,6 +415,15 @@ def endpoint_of_entry(entry: AgentEntry, defaults: AgentCallDefaults, path: Path
     return replace(endpoint, token=token, identified_by=origin)
 
 
+def expand_text(text: str, origin: str) -> str:
+    """Return a text of an agents file with its references to the environment replaced. Raises ConfigError."""
+    if "${" not in text:
+        return text
+    from cstp_grpc.config import yaml_file
+
+    return yaml_file.expand_text(text, origin)
+
+
 def ca_file_of_entry(entry: AgentEntry, path: Path) -> Path | None:
     """Return the CA file of an entry, relative to the folder of the agents file."""
     return None if entry.ca_file is None else path.parent / entry.ca_file
@@ -423,10 +431,30 @@ def ca_file_of_entry(entry: AgentEntry, path: Path) -> Path | None:
 
 def read_agents(path: Path) -> AgentsFile:
     """Return an agents file. Raises ConfigError."""
-    # Not loaded before it is needed: a URL on the command line needs no file.
-    from cstp_grpc.config.yaml_file import parse_yaml
+    content = read_json_object(path)
+    if content is None:
+        # Imported here: it takes longer than the call, and a URL on the command line needs no file.
+        from cstp_grpc.config.yaml_file import parse_yaml
 
-    return AgentsFile.parse(parse_yaml(path), f"{path}: ")
+        content = parse_yaml(path)
+    return AgentsFile.parse(content, f"{path}: ")
+
+
+def read_json_object(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file that is JSON, as `cstp serve --dev` writes it, or None for any other file."""
+
+    def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            raise ValueError
+        return content
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=refuse_duplicates)
+    except (OSError, ValueError, RecursionError):
+        # The reader of YAML reports it.
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def read_ca_file(path: Path) -> bytes:
