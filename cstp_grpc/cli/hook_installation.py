@@ -25,6 +25,7 @@ from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.errors import ConfigError
 from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy
 from cstp_grpc.hooks.hosts import HOSTS, load_host
+from cstp_grpc.hooks.model import PLUGIN_MARK
 from cstp_grpc.hooks.settings_text import install_hooks, is_made_by_install, remove_hooks, runs_command
 
 if TYPE_CHECKING:
@@ -92,12 +93,17 @@ def install_command(
     words = [*program_words(shared=scope == "project"), *hook_words(host), *option_words(options)]
     seconds = DEFAULT_SECONDS if timeout is None else timeout
     every_tool = tools_file is not None
-    wanted = agent.wanted_hooks(shlex.join(words), seconds=seconds, every_tool=every_tool)
     path = Path(agent.settings_files[scope]).expanduser()
     before, is_ours = read_settings(path), is_hook_of(host)
     with naming_file(path):
-        base = agent.empty_settings if is_own_file(before, agent, is_ours) else before or ""
-        after = install_hooks(base, wanted, is_ours)
+        is_own = is_own_file(before, agent, is_ours)
+        if agent.write_plugin is not None:
+            if not is_own:
+                raise ConfigError("is another plugin; move it away first")
+            after = agent.write_plugin(words, seconds=seconds, every_tool=every_tool)
+        else:
+            wanted = agent.wanted_hooks(shlex.join(words), seconds=seconds, every_tool=every_tool)
+            after = install_hooks(agent.empty_settings if is_own else before or "", wanted, is_ours)
     note = agent.installation_note or f"sessions of {host} that start from now on use it"
     change_settings(host, path, before, after, note, yes=yes)
 
@@ -119,7 +125,10 @@ def uninstall_command(host: str, scope: str | None, yes: bool) -> None:
     with naming_file(path):
         # A link may be another file's other name, which its owner keeps.
         whole = before is not None and not path.is_symlink() and is_own_file(before, agent, is_ours)
-        after = None if whole or before is None else remove_hooks(before, is_ours)
+        if whole or before is None:
+            after = None
+        else:
+            after = remove_hooks(before, is_ours) if agent.write_plugin is None else before
     note = f"sessions of {host} that start from now on do not use it"
     change_settings(host, path, before, after, note, yes=yes)
     if whole:
@@ -156,7 +165,9 @@ def naming_file(path: Path) -> Iterator[None]:
 
 def is_own_file(text: str | None, agent: HookHost, is_ours: Callable[[Any], bool]) -> bool:
     """Return whether a settings file is missing, or is as `cstp install` creates it. Raises ConfigError."""
-    return text is None or is_made_by_install(text, agent.empty_settings, is_ours)
+    if text is None or agent.write_plugin is not None:
+        return text is None or text.startswith(PLUGIN_MARK)
+    return is_made_by_install(text, agent.empty_settings, is_ours)
 
 
 def change_settings(host: str, path: Path, before: str | None, after: str | None, note: str, *, yes: bool) -> None:

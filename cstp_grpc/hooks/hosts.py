@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from cstp_grpc.hooks.model import HookHost
 
-HOSTS: Final = ("claude-code", "codex", "cursor", "gemini-cli", "copilot", "qwen-code")
+HOSTS: Final = ("claude-code", "codex", "cursor", "gemini-cli", "copilot", "qwen-code", "opencode")
 """Their names on the command line."""
 
 
@@ -39,5 +39,9 @@ def load_host(name: str) -> HookHost:
             from cstp_grpc.hooks.qwen_code import QWEN_CODE
 
             return QWEN_CODE
+        case "opencode":
+            from cstp_grpc.hooks.opencode import OPENCODE
+
+            return OPENCODE
         case _:
             raise KeyError(name)

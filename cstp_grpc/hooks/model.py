@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 
 class HookMoment(Enum):
@@ -102,6 +102,16 @@ class WantedHooks(Protocol):
         """
 
 
+class WritePlugin(Protocol):
+    """Writes the plugin by which an agent runs hooks that are not in its settings."""
+
+    def __call__(self, words: Sequence[str], *, seconds: float, every_tool: bool = False) -> str:
+        """Return the text of a file that begins with PLUGIN_MARK and runs a command, given as its words."""
+
+
+PLUGIN_MARK: Final = "// Written by `cstp install`; `cstp uninstall` removes it.\n"
+
+
 @dataclass(frozen=True, slots=True)
 class HookHost:
     """A coding agent that runs hooks: how its events are read, its answers written and its settings made."""
@@ -125,5 +135,7 @@ class HookHost:
     """Whether its user is shown notices; otherwise they are printed on standard error, for the agent's log of hooks."""
     waiting_program: str | None = None
     """The name of its program if that waits for ever for an answer that its user cannot give."""
+    write_plugin: WritePlugin | None = None
+    """Writes its file if that is a plugin, which has no other hooks; None if it is settings."""
     project_folder_variable: str | None = None
     """The environment variable with the folder in which the session was started; that of a payload may change."""

@@ -254,7 +254,17 @@ def test_each_scope_has_its_file(agent: str, scope: str | None, path: str, invok
     assert "nothing to change" in invoke("uninstall", agent, "--yes", *chosen).stdout
 
 
-@pytest.mark.parametrize("agent", HOSTS)
+def test_another_plugin_of_the_same_name_is_left_alone(invoke: Invoke) -> None:
+    plugin = Path(load_host("opencode").settings_files["user"]).expanduser()
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text("export const Other = async () => ({});\n")
+    refused = invoke("install", "opencode", "--yes", "--agent", UNUSED)
+    assert (refused.exit_code, "is another plugin" in refused.output) == (1, True)
+    assert "nothing to change" in invoke("uninstall", "opencode", "--yes").output
+    assert plugin.read_text() == "export const Other = async () => ({});\n"
+
+
+@pytest.mark.parametrize("agent", [each for each in HOSTS if load_host(each).write_plugin is None])
 @pytest.mark.parametrize(
     "before", ["{}", '{\n  "version": 1\n}\n', '{"version": 1, "hooks": {}}\n', '{\n  "hooks": {}\n}\n']
 )

@@ -102,7 +102,7 @@ def test_an_event_that_could_not_be_read_is_asked_about_or_denied(agent: str, re
     assert json.dumps(reason)[1:-1] in written
 
 
-@pytest.mark.parametrize("agent", HOSTS)
+@pytest.mark.parametrize("agent", [each for each in HOSTS if load_host(each).write_plugin is None])
 @pytest.mark.parametrize("every_tool", [False, True])
 def test_hooks_are_put_into_settings_and_taken_out_again(agent: str, every_tool: bool) -> None:
     host = load_host(agent)

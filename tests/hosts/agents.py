@@ -124,4 +124,31 @@ env_key = "SCRIPTED_KEY"
         # It writes its version into settings that have none.
         {".qwen/settings.json": '{"$version": 4}\n'},
     ),
+    Agent(
+        "opencode",
+        ["opencode", "run", PROMPT],
+        {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
+        shell_of("bash", description="Run a command"),
+        [
+            ToolCall("read", {"filePath": f"PROJECT/{EDITED}"}),
+            ToolCall(
+                "edit",
+                {"filePath": f"PROJECT/{EDITED}", "oldString": OLD.strip(), "newString": NEW.strip()},
+            ),
+        ],
+        {
+            ".config/opencode/opencode.json": """{
+  "model": "scripted/scripted",
+  "small_model": "scripted/scripted",
+  "provider": {
+    "scripted": {
+      "npm": "@ai-sdk/openai-compatible",
+      "options": {"baseURL": "MODEL/v1", "apiKey": "none"},
+      "models": {"scripted": {"tool_call": true}}
+    }
+  }
+}
+"""
+        },
+    ),
 )

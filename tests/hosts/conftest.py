@@ -25,9 +25,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "build" / "hosts"
 DEMANDED_BY = ("REQUIRE_HOSTS",)
 SERVER = "developer-http"
-APPROVER_TOKEN = "token-of-a-person"
 INSTALL_SECONDS = 600.0
-SESSION_SECONDS = 60.0
+SESSION_SECONDS = 120.0
 NPM_INSTALL = ("npm", "install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error")
 INSTALL_SCRIPTS = {"@anthropic-ai/claude-code": "install.cjs", "opencode-ai": "postinstall.mjs"}
 """What puts the program for this platform into its place; other packages do without their scripts."""
@@ -180,9 +179,7 @@ def agents_file(projects: Path) -> Iterator[Path]:
     """The agents file of a developer's server with the packaged rules."""
     served = [{"name": agent.host, "root": str(projects / agent.host / "project")} for agent in AGENTS]
     config = projects / "cstp.yaml"
-    approver = {"name": "grace", "token": APPROVER_TOKEN, "permissions": ["approve"]}
-    content = {"data_dir": str(projects / "data"), "intent_layer": {"projects": served}, "auth": {"tokens": [approver]}}
-    config.write_text(json.dumps(content))
+    config.write_text(json.dumps({"data_dir": str(projects / "data"), "intent_layer": {"projects": served}}))
     with started("serve", "--dev", "--config", str(config), environment=ENVIRONMENT) as process:
         process.wait_for(READY)
         yield projects / "data" / "agents.yaml"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.hosts.agents import EDITED, NEW
-from tests.hosts.conftest import APPROVER_TOKEN, Workplace
+from tests.hosts.conftest import Workplace
 from tests.hosts.scripted_model import ToolCall
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 DANGEROUS = "rm -r victim"
 HARMLESS = "printf '%s is well' all"
 SAID = "all is well"
@@ -46,8 +47,8 @@ def session(workplace: Workplace) -> Session:
     def grant(_: str) -> ToolCall:
         """Have a person grant what was denied first, and ask again."""
         stood.append(victim.exists())
-        (approval,) = set(re.findall(r"cstp approvals grant (apr-\w+)", workplace.model.requests[1]))
-        workplace.cstp("approvals", "grant", approval, "--token", APPROVER_TOKEN, *workplace.server())
+        (command,) = re.findall(r"cstp (approvals grant .* --agent \w+)", workplace.model.results[0])
+        workplace.cstp(*shlex.split(command))
         return shell(DANGEROUS)
 
     before = workplace.settings()
