@@ -100,6 +100,8 @@ class Server:
                     "data_dir": str(self._folder / "var"),
                     "grpc": {"port": self.port},
                     "auth": {"tokens": TOKENS},
+                    # Loads sooner than all packs, at each of many starts.
+                    "cstp": {"guardrails": {"preset": "default"}},
                     "embedding": {"provider": "lexical"},
                     "rate_limits": {"enabled": False},
                     "index": {"exact_limit": 20},

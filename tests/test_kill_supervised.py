@@ -34,6 +34,8 @@ def config(tmp_path: Path) -> Path:
     wanted = {
         "data_dir": "var",
         "auth": {"tokens": TOKENS},
+        # Loads sooner than all packs, at each of many starts.
+        "cstp": {"guardrails": {"preset": "default"}},
         "rate_limits": {"enabled": False},
         "liaison": {"pillars": pillars},
     }

@@ -33,6 +33,7 @@ from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
 from cstp_grpc.config.environment import APPROVER_TOKEN_FILE
 from cstp_grpc.config.exposure import ALL_LISTENERS, SERVER_LISTENERS, allow_plain_listeners, check_listeners
+from cstp_grpc.enums import RulePreset
 from cstp_grpc.extras import require_extra
 from cstp_grpc.server.deployment import log_to_stderr
 
@@ -154,7 +155,8 @@ class StartupMessages:
         if metrics := ", ".join(f"{program}{url}" for program, url in metrics_urls.items() if url):
             self.out.line(f"  metrics   {metrics}")
         rules = self.settings.cstp.guardrails
-        trial = "" if rules.config_path else '; try: cstp check --command "rm -rf /"'
+        reads_commands = rules.config_path is None and rules.preset is not RulePreset.DEFAULT
+        trial = '; try: cstp check --command "rm -rf /"' if reads_commands else ""
         self.out.line(f"  rules     {rules.source}{trial}")
         examples = f", with {imported} example decisions" if imported else ""
         self.out.line(f"  data      {self.settings.data_dir}{examples}")

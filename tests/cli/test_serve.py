@@ -31,7 +31,10 @@ def developer_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
     folder = tmp_path_factory.mktemp("developer")
     with pytest.MonkeyPatch.context() as patched:
         enter_home(patched, folder)
-        with started("serve", "--dev") as process:
+        # As installed, with all packs.
+        with started(
+            "serve", "--dev", environment={**ENVIRONMENT, "CSTP_CSTP__GUARDRAILS__PRESET": "standard"}
+        ) as process:
             process.wait_for(READY)
             yield process, folder
             assert process.end() == 0
@@ -236,7 +239,7 @@ def test_the_configuration_of_the_design_starts_and_warns(home: Path, invoke: In
     with started("serve", "--config", "etc/config.yaml", environment=environment) as process:
         process.wait_for("auth.tokens: no token may announce, record or administer")
         process.wait_for(READY)
-        assert process.value("rules").startswith("the packaged standard rules")
+        assert process.value("rules") == "the packaged default rules"
         assert process.value("data") == "var"
         url = process.value("JSON-RPC").removesuffix("/cstp")
         result = invoke("check", "tidy up", "--agent", url, "--token", DESIGN_TOKENS["CSTP_TOKEN_EMERSON"])

@@ -21,6 +21,8 @@ def write_settings(folder: Path, **sections: Any) -> Path:
     wanted = {
         "data_dir": str(folder / "var"),
         "auth": {"tokens": TOKENS},
+        # Loads sooner than all packs, at each of many starts.
+        "cstp": {"guardrails": {"preset": "default"}},
         "rate_limits": {"enabled": False},
         "liaison": {"pillars": {"content": {"agent": "tester"}}},
         **sections,
