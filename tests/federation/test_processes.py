@@ -80,7 +80,8 @@ def wait_for(server: Server) -> None:
             return False
         return True
 
-    wait_until(answers, f"{server.folder.name} answers")
+    # Six processes start at once.
+    wait_until(answers, f"{server.folder.name} answers", seconds=120)
 
 
 @contextmanager
