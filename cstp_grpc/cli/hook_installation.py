@@ -6,7 +6,7 @@ import difflib
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,16 +16,18 @@ from cstp_grpc.caller import DEVELOPER
 from cstp_grpc.cli.command_decorators import Command, config_option, current_state, server_options, stack_options
 from cstp_grpc.cli.hook_command import (
     DEFAULT_SECONDS,
+    ChosenServer,
     choose_quickest,
     hook_options,
     is_bridge,
     read_tool_rules,
 )
 from cstp_grpc.cli.output import Output, to_printable
-from cstp_grpc.errors import ConfigError
-from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy
+from cstp_grpc.errors import ConfigError, CstpError
+from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy, describe_rules_of
 from cstp_grpc.hooks.hosts import HOSTS, load_host
 from cstp_grpc.hooks.model import PLUGIN_MARK
+from cstp_grpc.hooks.server_calls import ServerCallFailed
 from cstp_grpc.hooks.settings_text import install_hooks, is_made_by_install, remove_hooks, runs_command
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from cstp_grpc.hooks.model import HookHost
 
 SCOPES: Final = ("local", "project", "user")
+RULES_SECONDS: Final = 3.0
+"""How long the server may take to name its rules. Chosen: the hook is installed whether it answers or not."""
 
 
 def settings_options(command: Command) -> Command:
@@ -106,6 +110,17 @@ def install_command(
             after = install_hooks(agent.empty_settings if is_own else before or "", wanted, is_ours)
     note = agent.installation_note or f"sessions of {host} that start from now on use it"
     change_settings(host, path, before, after, note, yes=yes)
+    Output().line(to_printable(describe_server_rules(choice)))
+
+
+def describe_server_rules(choice: ServerChoice) -> str:
+    """Return a line about the rules that the hook's server enforces, or about the server if it does not answer."""
+    try:
+        with ExitStack() as opened:
+            return describe_rules_of(ChosenServer(choice, RULES_SECONDS, current_state(), opened))
+    except (ServerCallFailed, CstpError, ConfigError, KeyError, click.ClickException) as error:
+        why = error.message if isinstance(error, click.ClickException) else str(error)
+        return f"Rules: unknown, and no tool call is judged until the server answers: {why}"
 
 
 @click.command()

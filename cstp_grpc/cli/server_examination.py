@@ -12,6 +12,7 @@ from cstp_grpc.cli.peers import PeerHealth, probe_peers
 from cstp_grpc.cli.settings_check import check_settings, find_warnings
 from cstp_grpc.config import Settings
 from cstp_grpc.errors import ConfigError
+from cstp_grpc.hooks.hook_texts import describe_rules
 from cstp_grpc.maintenance.diagnosis import (
     Diagnosis,
     DiagnosisStatus,
@@ -59,7 +60,8 @@ def check_configuration(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("configuration", DiagnosisStatus.WARNING, warning, "Change the setting if that is not meant.")
     if not warnings:
         yield Diagnosis("configuration", DiagnosisStatus.OK, "is valid")
-    yield Diagnosis("rule set", DiagnosisStatus.OK, f"version {rules.version}")
+    described = describe_rules([rulebook.name for rulebook in rules.rulebooks])
+    yield Diagnosis("rule set", DiagnosisStatus.OK, f"version {rules.version}. {described}".rstrip())
 
 
 def check_peers(settings: Settings, seconds: float) -> Iterator[Diagnosis]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -19,6 +20,7 @@ from cstp_grpc.hooks.long_calls import (
 from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
 from cstp_grpc.hooks.server_calls import JsonObject, ServerCallFailed, ServerCalls
 from cstp_grpc.hooks.tool_rules import ANNOUNCE, NOTHING, ToolQuestion, ToolRules, path_in_project
+from cstp_grpc.quoted_text import quote_name
 
 APPROVE: Final = "approve"
 """The severity of a violation that a person may approve."""
@@ -114,7 +116,18 @@ def start_session(calls: ServerCalls, settings: HookSettings) -> HookAnswer:
     """Tell the model what judges it, what earlier sessions left, and how it files what it learns."""
     # Without the project, whose own files coding agents read by themselves.
     remembered = calls.call("cstp.getSessionContext", {"maxTokens": SESSION_TOKENS})["markdown"]
-    return HookAnswer(context=hook_texts.introduce_session(remembered, files_learnings=files_learnings(settings)))
+    rules = ""
+    # A token may be too narrow for it.
+    with suppress(ServerCallFailed, KeyError):
+        rules = describe_rules_of(calls)
+    introduction = hook_texts.introduce_session(remembered, rules, files_learnings=files_learnings(settings))
+    return HookAnswer(context=introduction)
+
+
+def describe_rules_of(calls: ServerCalls) -> str:
+    """Return the line about the rulebooks by which a server judges. Raises ServerCallFailed and KeyError."""
+    rulebooks = calls.call("cstp.getRulebook", {})["rulebooks"]
+    return hook_texts.describe_rules([quote_name(each["name"]) for each in rulebooks])
 
 
 def files_learnings(settings: HookSettings) -> bool:

@@ -36,6 +36,9 @@ NAME_PROJECT: Final = (
     " without --project."
 )
 
+PACK_PREFIX: Final = "safety-"
+"""What the names of the packaged packs begin with."""
+
 INTRODUCTION: Final = (
     "CSTP judges the tool calls of this session by the organisation's guardrails. If a call is denied, do what the"
     " reason suggests or choose another way; do not reach the same by another tool. What must hold for a file comes"
@@ -43,14 +46,25 @@ INTRODUCTION: Final = (
 )
 
 
-def introduce_session(remembered: str, *, files_learnings: bool) -> str:
-    """Return the text for a model at the start of its session; `remembered` is the Markdown of its session context."""
+def describe_rules(names: Sequence[str]) -> str:
+    """Return one line about the rulebooks in force, by their names, and how to try them; empty without any."""
+    packs = [name.removeprefix(PACK_PREFIX) for name in names if name.startswith(PACK_PREFIX)]
+    others = [name for name in names if not name.startswith(PACK_PREFIX)]
+    listed = ", ".join(others) + (f" ({', '.join(packs)})" if packs else "")
+    return f'Rules: {listed}. To try them: cstp check --command "rm -rf /"' if names else ""
+
+
+def introduce_session(remembered: str, rules: str, *, files_learnings: bool) -> str:
+    """Return the text for a model at the start of its session.
+
+    `remembered` is the Markdown of its session context, `rules` the line about the rulebooks in force.
+    """
     how = (
         f"If you learned something that others would like to know, end your last message with such a block:\n{FORM}"
         if files_learnings
         else "If you learned something that others would like to know, file it with `cstp learn report`."
     )
-    return cut_context(join_sections([INTRODUCTION, replace_invisible(remembered).strip(), how]))
+    return cut_context(join_sections([INTRODUCTION, rules, replace_invisible(remembered).strip(), how]))
 
 
 def describe_precedents(decisions: Sequence[JsonObject]) -> str:
@@ -89,7 +103,8 @@ def describe_warnings(verdict: JsonObject) -> str:
 
 def describe_denial(verdict: JsonObject) -> str:
     """Return why a call is denied and what to do, for a model."""
-    return cut_context(f"CSTP: {render_verdict(quote_answer(verdict))}")
+    # What was assumed is most of what rules read: only what is missing decides.
+    return cut_context(f"CSTP: {render_verdict({**quote_answer(verdict), 'assumed': []})}")
 
 
 def describe_needed_approval(verdict: JsonObject) -> str:

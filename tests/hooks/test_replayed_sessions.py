@@ -66,6 +66,8 @@ def session(shop: Shop, agent: str) -> Session:
 
 def test_a_session_begins_with_the_rules_lessons_and_precedents(session: Session, agent: str) -> None:
     started = session.told("session_start")
+    assert "Rules: agent-safety, shop (filesystem, git, databases, " in started
+    assert 'cstp check --command "rm -rf /"' in started
     assert "block `force-push-blocked`: The history of a shared branch is not overwritten" in started
     assert '] "Take a backup first."' in started
     assert ("```cstp-learning" in started) is host_of(agent).hears_last_message
@@ -80,6 +82,7 @@ def test_a_dangerous_command_is_denied_with_a_suggestion(session: Session) -> No
     assert "deny" in denied
     reason = "\n".join(denied)
     assert '"The history of a branch that others build on would be overwritten" [force-push-protected, block]' in reason
+    assert "Facts that were assumed" not in reason
     assert 'How to resolve it: "Push a commit that reverts' in reason
 
 

@@ -131,9 +131,9 @@ class Workplace:
         agents: list[dict[str, str]] = yaml.safe_load(self.agents_file.read_text())["agents"]
         return next(entry for entry in agents if entry["name"] == SERVER)
 
-    def install(self, agents_file: Path | None = None) -> None:
-        """Install the hook."""
-        self.cstp("install", self.agent.host, "--yes", "--project", self.agent.host, *self.server(agents_file))
+    def install(self, agents_file: Path | None = None) -> str:
+        """Install the hook, and return what is printed."""
+        return self.cstp("install", self.agent.host, "--yes", "--project", self.agent.host, *self.server(agents_file))
 
     def work(self, *steps: Step) -> list[str]:
         """Run the agent with a script of its model, and return the results of the tools as the model got them."""

@@ -92,7 +92,7 @@ def test_settings_are_as_before_when_the_hook_is_taken_out(session: Session) -> 
 
 def test_the_hook_leaves_no_trace(workplace: Workplace) -> None:
     before = workplace.files()
-    workplace.install()
+    assert "Rules: default, agent-safety, standard (filesystem, git, " in workplace.install()
     during = workplace.files()
     workplace.cstp("uninstall", workplace.agent.host, "--yes")
     assert workplace.files() == before != during
