@@ -105,6 +105,8 @@ def test_every_imported_library_is_of_the_package_or_of_an_extra() -> None:
         "agents": "openai-agents",
         "agent_framework": "agent-framework-core",
         "pydantic_ai": "pydantic-ai-slim",
+        "llama_index": "llama-index-core",
+        "workflows": "llama-index-core",
     }
     known = {**{library: {name} for library, name in frameworks.items()}, **distributions_by_library()}
     # What else is not installed here, such as other frameworks of agents, is looked for under its own name.

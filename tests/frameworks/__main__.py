@@ -30,6 +30,9 @@ FRAMEWORKS: Mapping[str, str] = {
     "pydantic-ai": "pydantic_ai",
     "agent-framework": "agent_framework",
     "crewai": "crewai",
+    "google-adk": "google_adk",
+    "smolagents": "smolagents",
+    "llama-index": "llama_index",
 }
 """The frameworks by their extras in pyproject.toml, each with its module in cstp_grpc/frameworks."""
 TOOLS = ("pip>=25", "pytest>=9.0", "pytest-timeout>=2.3", "mypy>=2.0", "mypy-protobuf>=5.0", "types-grpcio>=1.85")
