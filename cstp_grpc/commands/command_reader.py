@@ -18,7 +18,7 @@ from cstp_grpc.commands.effects import (
 from cstp_grpc.commands.model import MAX_COMMANDS, MAX_WORD_CHARACTERS, UNKNOWN, Command, Effects, Place, Unresolved
 from cstp_grpc.commands.options import is_dry_run, program_name, split_arguments
 from cstp_grpc.commands.places import resolve_path
-from cstp_grpc.commands.shell_words import USUAL_PROGRAMS, Flow
+from cstp_grpc.commands.shell_words import USUAL_PROGRAMS, Flow, decode_ansi
 from cstp_grpc.commands.special_programs import SOURCE_REASONS, SPECIAL
 from cstp_grpc.commands.wrappers import SHELLS, unwrap_once, value_of
 
@@ -35,7 +35,8 @@ SCRIPT_OPTIONS: Final = {
     "php": ("-r",),
     "osascript": ("-e",), "mongosh": ("--eval",), "mongo": ("--eval",), "lua": ("-e",), "Rscript": ("-e",),
     "groovy": ("-e",),
-    "rails": ("runner", "r"), "ipython": ("-c",), "tclsh": ("-c",), "elixir": ("-e",),
+    "rails": ("runner", "r"), "gitlab-rails": ("runner", "r"), "zx": ("-e", "--eval"), "tsx": ("-e",),
+    "arangosh": ("--javascript.execute-string",), "ipython": ("-c",), "tclsh": ("-c",), "elixir": ("-e",),
 }  # fmt: skip
 """Interpreters, and the options that a program text follows."""
 DOWNLOADERS: Final = frozenset(
@@ -53,6 +54,19 @@ PASSING: Final = frozenset(
     " fold".split()
 )
 """Filters: what they print comes from their input."""
+UNKNOWN_WORD: Final = re.compile(rf"{UNKNOWN}\w*")
+SECRET_WORDS: Final = re.compile(r"(?i)secret|token|passw|credential|api_?key|access_?key|private_key")
+SECRET_PRINTED: Final = re.compile(
+    rf"(?:environ|getenv|process\.env|\bENV)\W+\w*(?:{SECRET_WORDS.pattern[4:]})", re.IGNORECASE
+)
+SHELL_TEXTS: Final = {
+    **dict.fromkeys(("awk", "gawk", "mawk"), r"""system\(\s*"((?:[^"\\]|\\.)*)"""),
+    **dict.fromkeys(("vi", "vim", "nvim", "ex"), r"^:?!(.+)"),
+    "gdb": r"^(?:shell |!)(.+)",
+    "sed": r"^(?:\d+|\$)e (.+)",
+    "tar": r"^--(?:checkpoint-action=exec|to-command|use-compress-program)=(.+)",
+}
+"""Programs that run a shell text in one of their arguments, and a pattern of that."""
 
 
 class CommandReader:
@@ -64,6 +78,8 @@ class CommandReader:
         self.directory = directory or project
         self.found: list[Command] = []
         self._runs = 0
+        self._fetched: set[str] = set()
+        """Files that the text downloads."""
         self.is_privileged = False
         self.is_remote = False
 
@@ -92,7 +108,7 @@ class CommandReader:
                 writes=frozenset() if is_harmless else frozenset(effects.writes),
                 reads=frozenset(effects.reads),
                 is_recursive=effects.is_recursive,
-                sql=frozenset(effects.sql),
+                sql=frozenset() if is_harmless else frozenset(effects.sql),
                 unresolved=frozenset(effects.unresolved),
                 sends_out=effects.sends_out and not is_harmless,
                 is_privileged=self.is_privileged,
@@ -114,6 +130,11 @@ class CommandReader:
             return Flow()
         if words[0].startswith(UNKNOWN) and (usual := USUAL_PROGRAMS.get(words[0][1:])):
             words[0] = usual
+        if words[0] == "-":
+            # As in `uv run -`.
+            words[0] = "python"
+        if re.match(r"https?://", words[0]):
+            effects.unresolved.add(Unresolved.DOWNLOADED)
         program = program_name(words[0])
         if not program or UNKNOWN in program:
             effects.unresolved.add(Unresolved.VARIABLE_PROGRAM)
@@ -137,7 +158,7 @@ class CommandReader:
         privileged, remote, directory = self.is_privileged, self.is_remote, self.directory
         self.is_privileged |= unwrapped.wrapper.is_privileged
         if unwrapped.wrapper.is_remote:
-            self._add_wrapper(words, len(unwrapped.words))
+            self._add_wrapper(words, len(unwrapped.words), stdin)
             self.is_remote, self.directory = True, ""
         try:
             if unwrapped.text is not None:
@@ -152,7 +173,7 @@ class CommandReader:
         finally:
             self.is_privileged, self.is_remote, self.directory = privileged, remote, directory
 
-    def _add_wrapper(self, words: Sequence[str], inner: int) -> None:
+    def _add_wrapper(self, words: Sequence[str], inner: int, stdin: Flow | None) -> None:
         """Add the program that runs a command elsewhere, whose own flags matter, such as `docker run --privileged`."""
         program = program_name(words[0])
         own = list(words[1 : len(words) - inner])
@@ -166,7 +187,7 @@ class CommandReader:
                 operands=cut_words(split.operands),
                 names=tuple((program, *found) for found in split.names),
             ),
-            Effects(),
+            Effects(sends_out=program == "ssh" and stdin is not None and stdin.literal is None),
         )
 
     def _fill_xargs(self, words: Sequence[str], inner: list[str], stdin: Flow | None) -> list[str]:
@@ -203,8 +224,10 @@ class CommandReader:
             if any(word in ("--version", "--help", "-n") for word in words):
                 return Flow(literal="")
             return self._feed_interpreter(words, stdin, effects, self.shell.read)
-        if operands[0] == UNKNOWN and (reason := self.substituted_reason()):
+        if UNKNOWN_WORD.fullmatch(operands[0]) and (reason := self.substituted_reason()):
             effects.unresolved.add(reason)
+        if resolve_path(operands[0], self.directory) in self._fetched:
+            effects.unresolved.add(Unresolved.DOWNLOADED)
         return self._run_program(program_name(words[0]), words, (), stdin, effects)
 
     def _feed_interpreter(
@@ -221,7 +244,7 @@ class CommandReader:
             return read(stdin.literal, None)
         if stdin is None:
             effects.unresolved.add(Unresolved.INTERACTIVE)
-        elif stdin.source != "file":
+        elif stdin.source != "file" or self.is_remote:
             effects.unresolved.add(SOURCE_REASONS.get(stdin.source, Unresolved.PIPED))
         self.add(Command(program_name(words[0]), text=" ".join(words), arguments=tuple(words[1:])), effects)
         return Flow(source="piped")
@@ -241,7 +264,7 @@ class CommandReader:
         """Collect the effects of a program that is no wrapper."""
         arguments = list(words[1:])
         split = split_arguments(program, arguments)
-        is_dry = is_dry_run(program, split.flags, split.operands)
+        is_dry = is_dry_run(program, arguments, split.flags, split.operands)
         directory = self.directory
         if program == "git" and (folder := value_of(words, "-C")):
             self.directory = resolve_path(folder, directory)
@@ -249,6 +272,20 @@ class CommandReader:
         merge_effects(effects, collected)
         self._read_embedded(program, words, split.operands, stdin, effects)
         substituted = self.shell.words.flows
+        if program in DOWNLOADERS:
+            self._fetched |= {resolve_path(path, directory) for path in list_downloads(words)}
+        scripts = [word for word in words[:1] if "/" in word] + list(
+            split.operands[:1] if program in SCRIPT_OPTIONS else ()
+        )
+        if any(resolve_path(script, directory) in self._fetched for script in scripts):
+            effects.unresolved.add(Unresolved.DOWNLOADED)
+        if (
+            stdin
+            and stdin.is_secret
+            and re.search(r"(?i)grep$|^rg$", program)
+            and SECRET_WORDS.search(" ".join(split.operands))
+        ):
+            effects.reads.add(Place.SECRET)
         if effects.sends_out and ((stdin and stdin.is_secret) or any(flow.is_secret for flow in substituted)):
             effects.reads.add(Place.SECRET)
         self.add(
@@ -272,14 +309,20 @@ class CommandReader:
     ) -> None:
         """Collect the effects of SQL and of one-line programs that a command is given."""
         given = stdin.literal if stdin is not None else None
-        if (dialect := sql_text.DIALECTS.get(program)) is not None:
+        if (dialect := sql_text.DIALECTS.get(program)) is not None and ":memory:" not in operands:
             for text in sql_text.find_sql_texts(program, words[1:], operands, given):
                 effects.sql |= sql_text.read_operations(text, dialect)
         elif (options := SCRIPT_OPTIONS.get(program)) is not None:
             self._read_scripts(program, words, operands, stdin, effects, options)
-        elif program in ("awk", "gawk", "mawk"):
-            for text in re.findall(r"""system\(\s*"((?:[^"\\]|\\.)*)""", " ".join(words)):
+        elif (pattern := SHELL_TEXTS.get(program)) is not None:
+            for text in [match[1] for word in words for match in re.finditer(pattern, word)]:
                 self.shell.read(text)
+        elif program in ("sftp", "ftp", "lftp"):
+            text = " ".join([given or "", *words[1:]])
+            if re.search(r"(?:^|[\s;])(?:m?delete|m?rm|rmdir|mrm|mirror\b[^;\n]{0,200}--delete)\b", text):
+                effects.deletes.add(Place.OUTSIDE)
+        elif program in ("at", "batch") and given:
+            self.shell.read(given)
         elif program == "find" or program == "fd" or program == "gfind":
             self._run_found(words)
         elif program == "git":
@@ -295,6 +338,8 @@ class CommandReader:
         options: Sequence[str],
     ) -> None:
         code = value_of(words, *options)
+        if code is None and operands and operands[0] == UNKNOWN and self.shell.words.flows:
+            effects.unresolved.add(self.substituted_reason() or Unresolved.EVALUATED)
         if code is None and program == "perl" and (found := [w for w in words[1:] if re.match(r"-\w*e$", w)]):
             code = words[words.index(found[0]) + 1] if words.index(found[0]) + 1 < len(words) else None
         if code is None and (not operands or operands[0] == "-") and "-m" not in words:
@@ -306,7 +351,9 @@ class CommandReader:
             code = stdin.literal
         if code is None:
             return
-        if code.strip(UNKNOWN) == "" and (reason := self.substituted_reason()):
+        if SECRET_PRINTED.search(code) and ("-p" in words or re.search(r"print|console|puts|echo", code)):
+            effects.reads.add(Place.SECRET)
+        if UNKNOWN_WORD.fullmatch(code) and (reason := self.substituted_reason()):
             effects.unresolved.add(reason)
         read = script_calls.read_python if program in ("python", "pypy", "ipython") else script_calls.read_calls
         self._apply_script(read(code), effects)
@@ -376,7 +423,7 @@ class CommandReader:
         if program in ("echo", "printf"):
             text = " ".join(word for word in words[1:] if not re.fullmatch(r"-[neE]+", word))
             is_known = UNKNOWN not in text
-            text = text.replace("\\n", "\n") if program == "printf" else text
+            text = decode_ansi(text) if program == "printf" or "-e" in words else text
             return Flow(text if is_known else None, "" if is_known else "piped", is_secret)
         if program == "cat" and not operands and stdin is not None:
             return replace(stdin, is_secret=is_secret)
@@ -386,6 +433,10 @@ class CommandReader:
             return Flow(self.directory or ".")
         if program in ("which", "command", "type", "whereis") and operands:
             return Flow(f"/usr/bin/{operands[-1]}")
+        if program in ("pgrep", "pidof"):
+            return Flow(None, "piped", is_secret, list(operands))
+        if program in ("env", "printenv") and not operands:
+            return Flow(None, "piped", is_secret=True)
         if program in ("find", "gfind"):
             return Flow(None, "piped", is_secret, list_found(words))
         if program == "git" and operands[:1] in (("ls-files",), ("rev-parse",)):
@@ -417,6 +468,15 @@ def list_found(words: Sequence[str]) -> list[str]:
     if not patterns:
         return roots
     return [posixpath.join(root, pattern) for root in roots for pattern in patterns]
+
+
+def list_downloads(words: Sequence[str]) -> list[str]:
+    """Return the files that `curl` or `wget` writes; wget names them after the address without being asked."""
+    if named := value_of(words, "-o", "--output", "-O", "--output-document", "-outfile"):
+        return [named if "://" not in named else posixpath.basename(named)]
+    if program_name(words[0]) == "wget" or "--remote-name" in words:
+        return [posixpath.basename(word) for word in words[1:] if "://" in word]
+    return []
 
 
 def is_decoder(program: str, words: Sequence[str]) -> bool:

@@ -34,13 +34,15 @@ READERS: Final = SCRIPTED_READERS | frozenset(
     "cat less more head tail bat batcat strings xxd od hexdump base64 base32 sort uniq cut paste diff cmp comm nl tac"
     " rev tr fold column vim vi nvim nano emacs code view openssl gpg age tee zcat bzcat xzcat gzip zip tar cp scp"
     " rsync mv curl wget http nc ncat socat mail mutt sendmail rclone ssh-keygen hexyl glow fx plutil defaults security"
-    " pbcopy xclip wl-copy type get-content gc select-string".split()
+    " pbcopy xclip wl-copy type get-content gc select-string sqlite3 duckdb".split()
 )
 """Programs that print, copy or send the contents of their operands."""
-WRITERS: Final = frozenset("tee touch install ln truncate mkfs wipefs chmod chown chgrp chattr setfacl".split())
+WRITERS: Final = frozenset(
+    "tee touch install ln truncate sponge mkfs wipefs chmod chown chgrp chattr setfacl icacls takeown set-acl".split()
+)
 UPLOAD_FLAGS: Final = re.compile(
     r"(?:-d|--data(?:-raw|-binary|-urlencode|-ascii)?|--json|-F|--form(?:-string)?|-T|--upload-file|--post-data"
-    r"|--post-file|--body-data|--body-file)(?:=|$)"
+    r"|--post-file|--body-data|--body-file|-body|-form|-infile)(?:=|$)"
 )
 SENT_FILE: Final = re.compile(r"@(.+)|[\w.-]+=[@<](.+)")
 LOCAL_HOSTS: Final = re.compile(
@@ -64,8 +66,9 @@ def collect_file_effects(program: str, arguments: Sequence[str], split: SplitArg
         effects.writes |= scene.kinds_of(split.operands)
     if program in READERS:
         effects.reads |= scene.kinds_of(read_operands(program, split))
-    if program in ("echo", "printf", "print", "write-output", "write-host") and any(
-        map(SECRET_VARIABLE.fullmatch, split.operands)
+    shown = [UNKNOWN + word for word in split.operands] if program == "printenv" else split.operands
+    if program in ("echo", "printf", "print", "printenv", "write-output", "write-host") and any(
+        map(SECRET_VARIABLE.fullmatch, shown)
     ):
         effects.reads.add(Place.SECRET)
     return effects
@@ -214,11 +217,11 @@ def collect_http(arguments: Sequence[str], split: SplitArguments, scene: Scene, 
                 word.partition("=")[2]
                 if word.startswith("--") and "=" in word
                 else word[2:]
-                if not word.startswith("--") and len(word) > 2
+                if re.match(r"-[dFT]\S", word)
                 else following
             )
             effects.sends_out |= bool(has_target)
-            if word.startswith(("-T", "--upload-file", "--post-file", "--body-file")):
+            if word.startswith(("-T", "--upload-file", "--post-file", "--body-file", "-infile")):
                 effects.reads |= scene.kinds(value)
             elif sent := SENT_FILE.match(value):
                 effects.reads |= scene.kinds((sent[1] or sent[2]).split(";")[0])
@@ -269,7 +272,7 @@ Collect = Callable[[Sequence[str], SplitArguments, Scene, Effects], None]
 COLLECTORS: Final[Mapping[str, Collect]] = {
     **dict.fromkeys(("rm", "unlink", "shred", "srm", "wipe"), collect_removal),
     **dict.fromkeys(("rimraf", "del-cli"), collect_tree_removal),
-    **dict.fromkeys(("del", "erase", "rd", "rmdir.exe"), collect_windows_removal),
+    **dict.fromkeys(("del", "erase", "rd", "rmdir"), collect_windows_removal),
     "find": collect_find,
     "gfind": collect_find,
     "mv": collect_move,

@@ -57,7 +57,12 @@ VALUE_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
         ),
         (("rclone",), "--config --transfers --exclude --include --filter"),
         (("rabbitmqctl", "rabbitmqadmin"), "-n -p -H -P -u -V --vhost --node --host --port --username --password"),
-        (("curl",), "-X --request -H --header -d --data -u --user -o --output -A -e -b -c -m -w --max-time -T -F"),
+        (
+            ("curl",),
+            "-X --request -H --header -d --data --data-binary --data-raw --data-urlencode --json -u --user -o --output"
+            " -A -e -b -c -m -w --max-time -T -F --form --cacert --retry",
+        ),
+        (("del",), "-erroraction -ea -warningaction -filter -include -exclude -credential -stream"),
     )
     for program in programs
 }
@@ -93,8 +98,10 @@ LONG_FLAGS: Final[Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {
     ("podman",): {"-f": ("--force",), "-v": ("--volumes",), "-a": ("--all",)},
     ("kubectl",): {"-A": ("--all-namespaces",)},
     ("rsync",): {"-n": ("--dry-run",)},
-    ("make",): {"-n": ("--dry-run",)},
-    ("gmake",): {"-n": ("--dry-run",)},
+    **{
+        (name,): {"-n": ("--dry-run",)}
+        for name in ("make", "gmake", "zfs", "rclone", "restic", "borg", "stow", "rename")
+    },
     ("apt",): {"-s": ("--dry-run",), "-y": ("--yes",)},
     ("apt-get",): {"-s": ("--dry-run",), "-y": ("--yes",)},
     ("ansible-playbook",): {"-C": ("--check",)},
@@ -113,7 +120,7 @@ CMDLET: Final = re.compile(r"(?:get|set|remove|stop|start|restart|new|clear|add|
 """The names of cmdlets of PowerShell, whose parameters are words."""
 DRY_FLAGS: Final = frozenset(
     "--help --version --dry-run --dryrun --dry_run --noop --no-act --simulate --what-if --whatif --just-print"
-    " --recon -whatif --help-all -help".split()
+    " --recon -whatif --help-all -help --preview-only --assumeno".split()
 )
 NOT_DRY: Final = frozenset({"none", "false", "no", "0"})
 HOST_FLAGS: Final = frozenset(
@@ -124,6 +131,7 @@ HOST_FLAGS: Final = frozenset(
 HELP_PROGRAMS: Final = frozenset("git kubectl docker helm gcloud terraform npm cargo go gh systemctl".split())
 """Programs whose sub-command `help` prints help."""
 CHECK_PROGRAMS: Final = frozenset({"ansible-playbook", "ansible"})
+CUSTOMARY_ALIASES: Final = {"k": "kubectl", "tf": "terraform", "tg": "terragrunt"}
 
 
 class SplitArguments(NamedTuple):
@@ -138,7 +146,7 @@ def program_name(word: str) -> str:
     """Return the name of a program without its folder and without `.exe`."""
     name = posixpath.basename(word.replace("\\", "/") if re.match(r"[A-Za-z]:|.*\\\w", word) else word)
     name = re.sub(r"(?i)\.(?:exe|cmd|bat|com)$", "", name.lstrip("\\"))
-    return re.sub(r"^(python|pip|ruby|perl|php|node|lua)\d[\d.]*$", r"\1", name)
+    return CUSTOMARY_ALIASES.get(name) or re.sub(r"^(python|pip|ruby|perl|php|node|lua)\d[\d.]*$", r"\1", name)
 
 
 def split_arguments(program: str, arguments: Sequence[str]) -> SplitArguments:
@@ -194,17 +202,20 @@ def lengthen_flags(program: str, operands: Sequence[str], flags: Sequence[str]) 
     return tuple(dict.fromkeys([*flags, *longer]))
 
 
-def is_dry_run(program: str, flags: Sequence[str], operands: Sequence[str]) -> bool:
+def is_dry_run(program: str, arguments: Sequence[str], flags: Sequence[str], operands: Sequence[str]) -> bool:
     """Return whether a program only prints help, its version, or what it would do."""
     for flag in flags:
         name, _, value = flag.lower().partition("=")
-        if name in DRY_FLAGS and value not in NOT_DRY:
+        # `--version 1.2` chooses a version.
+        if name in DRY_FLAGS and value not in NOT_DRY and (name != "--version" or len(operands) < 2):
             # `--dry-run=none` is spelled as both.
             return not any(
                 each.lower().partition("=")[2] in NOT_DRY for each in flags if each.lower().startswith(name + "=")
             )
     if program in CHECK_PROGRAMS and "--check" in flags:
         return True
-    if flags and flags[-1] == "-h" and program not in HOST_FLAGS:
+    if arguments and arguments[-1] == "-h" and program not in HOST_FLAGS:
         return True
-    return bool(operands) and operands[0] == "help" and program in HELP_PROGRAMS
+    return bool(operands) and (
+        (operands[0] == "help" and program in HELP_PROGRAMS) or (operands[-1] == "help" and program == "aws")
+    )

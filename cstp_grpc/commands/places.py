@@ -28,11 +28,12 @@ BUILD_NAMES: Final = frozenset(
     " .nyc_output .gradle .dart_tool .angular .terraform .serverless _build site-packages tmp temp .tmp logs"
     " cmake-build-debug cmake-build-release DerivedData Pods storybook-static test-results playwright-report"
     " .hypothesis .ipynb_checkpoints vendor/bundle .bundle bower_components .docusaurus .expo public/build"
-    " generated __generated__ .sass-cache .stack-work dist-newstyle zig-cache zig-out bazel-out".split()
+    " generated __generated__ .vercel .netlify .wrangler .astro .sass-cache .stack-work dist-newstyle zig-cache zig-out"
+    " bazel-out".split()
 )
 BUILD_FILES: Final = re.compile(
     r"(?i)\.(?:pyc|pyo|o|obj|class|log|tmp|temp|bak|swp|orig|rej|map|tsbuildinfo|egg-info|gcda|gcno|out|pid|coverage)$"
-    r"|^\.DS_Store$|^Thumbs\.db$|^core\.\d+$|^npm-debug\.log"
+    r"|^\.DS_Store$|^Thumbs\.db$|^core\.\d+$|^npm-debug\.log|^(?:package-lock\.json|yarn\.lock|pnpm-lock\.yaml|bun\.lockb?)$"
 )
 SECRETS: Final = re.compile(
     r"""(?ix) (?:^|/) (?:
@@ -40,14 +41,15 @@ SECRETS: Final = re.compile(
       | [\w-]+\.env (?<!example\.env) (?<!sample\.env) (?<!template\.env)
       | \.envrc | \.netrc | _netrc | \.pgpass | \.my\.cnf | \.npmrc | \.pypirc | \.git-credentials | \.htpasswd
       | \.vault-token | \.terraformrc | terraform\.tfstate (?:\.backup)? | credentials\.tfrc\.json
-      | id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?(?!\.pub)
+      | (?:master|server|private|client|tls|ssl)\.key | id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?(?!\.pub)
       | [\w.-]*\.(?:pem|p12|pfx|jks|keystore|kdbx|ppk|asc|gpg) (?<!pub\.pem)
       | [\w.-]* (?<!\.pub) private[_-]?key [\w.-]*
       | \.ssh (?: /(?! (?:known_hosts|config|authorized_keys) (?:$|\.) | [\w.-]+\.pub $) [^/]* )? $ | \.ssh/[*]
       | \.aws (?: /(?:credentials|config|sso/.*|cli/.*) )? $ | \.aws/credentials | \.azure (?:/.*)?
       | \.config/gcloud (?:/.*)?
       | \.kube (?:/(?:config|cache/.*))? $ | \.kube/config | kubeconfig (?:\.\w+)? $ | admin\.conf$
-      | \.docker/config\.json | \.config/gh/hosts\.yml | \.config/hub | \.cargo/credentials (?:\.toml)?
+      | \.docker/config\.json | \.config/gh(?:/.*)?
+      | \.config/[^/]+/(?:tokens?|credentials?|auth) [\w.-]* | \.config/hub | \.cargo/credentials (?:\.toml)?
       | \.gem/credentials | \.gnupg (?:/.*)? | \.password-store (?:/.*)? | \.1password (?:/.*)? | \.config/op (?:/.*)?
       | \.claude/\.credentials\.json | \.claude\.json | \.codex/auth\.json | \.gemini/oauth_creds\.json
       | \.config/github-copilot (?:/.*)? | \.local/share/opencode/auth\.json | \.qwen/oauth_creds\.json
@@ -57,7 +59,8 @@ SECRETS: Final = re.compile(
       | credentials? (?:\.(?:ya?ml|json|toml|txt|ini|csv|xml))? $ | service[-_]?account [\w-]* \.json
       | (?:api|access|auth)[_-]?(?:keys?|tokens?) (?:\.(?:txt|json|ya?ml))? $
       | passwords? \.(?:txt|csv|json|ya?ml|db) | login\.keychain (?:-db)?
-      | Login\ Data | key[34]\.db | logins\.json | cookies\.sqlite | wallet\.dat | \.bitcoin(?:/.*)? | keystore/.*
+      | Login\ Data | key[34]\.db | logins\.(?:json|db) | cookies\.sqlite | wallet\.dat | \.bitcoin(?:/.*)?
+      | keystore/.*
       | (?:dev|approver)-token $
     ) $ """
 )
@@ -111,7 +114,7 @@ def classify_path(path: str, directory: str = "", project: str = "") -> frozense
 
     Both may be empty: then relative paths count as inside the project unless they climb out of it.
     """
-    windows = re.match(r"(?:[A-Za-z]:|\.{1,2})?\\|[A-Za-z]:", path)
+    windows = re.match(rf"(?:[A-Za-z]:|\.{{1,2}}|~|/tmp|{UNKNOWN}\w*)?\\|[A-Za-z]:", path)
     shown = path.replace("\\", "/") if windows else path
     resolved = resolve_path(shown, directory)
     kinds = {kind for kind, pattern in NAMED_KINDS if pattern.search(resolved)}

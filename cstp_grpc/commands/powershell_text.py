@@ -26,6 +26,7 @@ CMDLETS: Final = {
     "set-location": "cd", "sl": "cd",
     "write-output": "echo", "write-host": "echo", "invoke-webrequest": "curl", "iwr": "curl", "irm": "curl",
     "invoke-restmethod": "curl",
+    "spps": "stop-process",
     "wget": "curl", "select-string": "grep", "sls": "grep", "start-process": "start", "saps": "start",
 }  # fmt: skip
 """The programs that cmdlets and their aliases correspond to."""
@@ -96,6 +97,8 @@ class PowerShellReader:
             self._visit_nested(child, depth + 1)
         if words[:1] in (["&"], ["."]):
             words = words[1:]
+            if words and words[0].startswith("("):
+                return self._evaluate(["", *words], stdin)
         if not words:
             return Flow()
         name = program_name(words[0]).lower()
@@ -109,7 +112,11 @@ class PowerShellReader:
             ]
             return self._reader.run(words, (), None, Effects())
         words = [CMDLETS.get(name, name if "-" in name else words[0]), *map(spell_parameter, words[1:])]
-        if name in CMDLETS and stdin is not None and name.startswith(("remove", "ri", "rm", "del")) and len(words) < 3:
+        if (
+            stdin is not None
+            and re.match(r"remove-item|ri$|rm|del|stop-process|spps$", name)
+            and not re.search(r" [^-]", " ".join(words))
+        ):
             words.append(UNKNOWN)
         return self._reader.run(words, (), stdin, Effects())
 

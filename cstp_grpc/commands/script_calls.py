@@ -146,6 +146,8 @@ class PythonReader(ast.NodeVisitor):
             self._effects.reads.append(path)
         elif function.attr in SQL_METHODS:
             self._effects.sql_texts.append(first)
+        elif function.attr == "delete" and is_all_rows(function.value):
+            self._effects.sql_texts.append("DELETE FROM x")
         elif function.attr in ("drop_all", "dropDatabase", "drop_database", "flushall", "flushdb", "drop"):
             self._effects.sql_texts.append("DROP DATABASE x" if function.attr != "drop" else "")
 
@@ -212,6 +214,14 @@ class PythonReader(ast.NodeVisitor):
         return UNKNOWN
 
 
+def is_all_rows(node: ast.expr) -> bool:
+    """Return whether an expression is `MODEL.objects.all()`, as Django has it."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="objects"), attr="all")):
+            return True
+    return False
+
+
 LITERAL: Final = r"""\s*\(?\s*(?:f|r|b)?(?:'([^'\n]*)'|"([^"\n]*)"|`([^`\n]*)`)"""
 CALLS: Final[Mapping[str, str]] = {
     "trees": (
@@ -238,6 +248,7 @@ REMOTE_CALLS: Final = re.compile(
 )
 MONGO_CALLS: Final = re.compile(
     r"dropDatabase\s*\(|\.drop(?:Collection)?\s*\(|\.(?:deleteMany|remove)\s*\(\s*(?:\{\s*\})?\s*\)|\.shutdownServer\s*\(|\.dropUser\s*\("
+    r"|\.(?:delete|destroy)_all\b|\.destroy!?(?:\s|$|;)"
 )
 UNKNOWN_CALL: Final = re.compile(r"\b(?:eval|instance_eval|Function)\s*\(\s*(?!['\"`])")
 

@@ -133,8 +133,10 @@ class ShellReader:
         if kind == "redirected_statement":
             return self._run_redirected(node, stdin)
         if kind in ("variable_assignment", "variable_assignments", "declaration_command"):
-            for child in [node] if kind == "variable_assignment" else node.named_children:
-                self._assign(child)
+            children = [node] if kind == "variable_assignment" else node.named_children
+            assigned = tuple(text for child in children for text in self._assign(child))
+            if kind == "declaration_command":
+                self.commands.add(Command("export", self.words.text_of(node), environment=assigned), Effects())
             return NO_FLOW
         if kind == "function_definition":
             body = node.child_by_field_name("body")

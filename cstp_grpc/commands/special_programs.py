@@ -112,8 +112,9 @@ def run_remote_shell(reader: CommandReader, words: Sequence[str], stdin: Flow | 
     """Note `ssh HOST` without a command: an interactive shell, or text that the host runs."""
     if unwrap_once(words) is not None:
         return None
+    # Hosts of repositories offer no shell to `git`.
     if any(flag in words for flag in ("-N", "-V", "-G", "-Q", "-O")) or not any(
-        not word.startswith("-") for word in words[1:]
+        not word.startswith(("-", "git@")) for word in words[1:]
     ):
         return None
     if stdin is not None and stdin.literal is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -21,14 +22,14 @@ DIALECTS: Final = {
     "turso": "sqlite", "litecli": "sqlite", "pgcli": "postgres", "mycli": "mysql", "usql": "postgres", "cqlsh": "",
     "spark-sql": "spark", "osql": "tsql", "isql": "", "influx": "", "supabase": "postgres", "neonctl": "postgres",
     "questdb": "postgres", "ysqlsh": "postgres", "vsql": "postgres", "hdbsql": "", "athenacli": "athena",
-    "dbaccess": "",
+    "dbaccess": "", "invoke-sqlcmd": "tsql", "cypher-shell": "", "surreal": "",
 }  # fmt: skip
 """SQL clients, and the dialect that each speaks."""
 TEXT_OPTIONS: Final = (
-    "-c", "--command", "-e", "--execute", "-q", "--query", "-Q", "--sql", "-cmd", "--statement", "-s",
+    "-c", "--command", "-e", "--execute", "-q", "--query", "-Q", "--sql", "-cmd", "--statement", "-s", "-query",
 )  # fmt: skip
 SQL_START: Final = re.compile(
-    r"(?is)^\s*(?:select|insert|update|delete|drop|truncate|alter|create|grant|revoke|with|pragma|vacuum|merge|replace)\b"
+    r"(?is)^\s*(?:select|insert|update|delete|drop|truncate|alter|create|grant|revoke|with|pragma|vacuum|merge|replace|match|remove)\b"
 )
 KEYWORDS: Final = (
     ("drop database", r"\bdrop\s+(?:database|keyspace|catalog)\b"),
@@ -38,12 +39,15 @@ KEYWORDS: Final = (
     ("drop user", r"\bdrop\s+(?:user|role|login)\b"),
     (
         "drop",
-        r"\bdrop\s+(?:index|function|procedure|trigger|sequence|type|extension|owned|partition|collection|measurement|series)\b",
+        r"\bdrop\s+(?!(?:database|keyspace|catalog|schema|temporary|foreign|external|table|materialized|view|user|role|login"
+        r"|column|constraint)\b)\w+",
     ),
     ("drop column", r"\balter\s+table\b[^;]*\bdrop\s+(?:column\b|constraint\b|partition\b|\w+)"),
     ("truncate", r"\btruncate\b(?!\s*\()"),
     ("delete all", r"\bdelete\s+from\s+[\w.\"`\[\]]+\s*(?:;|$)"),
     ("delete all", r"\bdelete\s+from\b[^;]*\bwhere\s+(?:1\s*=\s*1|true|1)\s*(?:;|$)"),
+    ("delete all", r"\bdetach\s+delete\b"),
+    ("drop", r"\bremove\s+(?:table|database|namespace)\b"),
     ("delete", r"\bdelete\s+from\b"),
     ("update all", r"\bupdate\s+[\w.\"`\[\]]+\s+set\b(?![^;]*\bwhere\b)"),
     ("update", r"\bupdate\s+[\w.\"`\[\]]+\s+set\b"),
@@ -85,6 +89,8 @@ def read_operations(text: str, dialect: str) -> set[str]:
         return search_keywords(text)
     from sqlglot import errors, parse
 
+    # It would warn of each statement that it keeps as text, into the output of hooks too.
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
         statements = parse(text, dialect=dialect or None)
     except (errors.SqlglotError, RecursionError):
@@ -115,7 +121,8 @@ def statement_operations(statement: exp.Expr) -> Iterator[str]:
         if isinstance(node, exp.Drop):
             kind = str(node.args.get("kind") or "").lower()
             if not isinstance(node.parent, exp.Alter):
-                yield {"role": "drop user", "user": "drop user", "": "drop"}.get(kind, f"drop {kind}")
+                kind = "user" if kind == "role" else kind
+                yield f"drop {kind}" if kind in ("database", "schema", "table", "view", "user", "column") else "drop"
         elif isinstance(node, exp.TruncateTable):
             yield "truncate"
         elif isinstance(node, exp.Delete):

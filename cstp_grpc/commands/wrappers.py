@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from cstp_grpc.commands.model import UNKNOWN
 from cstp_grpc.commands.options import program_name
 
 SHELLS: Final = frozenset("sh bash zsh dash ash ksh fish rbash busybox-sh".split())
@@ -58,7 +59,7 @@ WRAPPERS: Final[Mapping[str, Wrapper]] = {
     "chroot": Wrapper(skip=1),
     "unshare": PLAIN,
     "nsenter": Wrapper("-t -S -G", is_privileged=True),
-    "strace": Wrapper("-e -o -p -s -u -f"),
+    "strace": Wrapper("-e -o -p -s -u -E"),
     "ltrace": Wrapper("-e -o"),
     "systemd-run": Wrapper("-p --unit --property -M"),
     "flock": Wrapper("-w -E", skip=1),
@@ -105,6 +106,11 @@ RUNNERS: Final[Mapping[tuple[str, ...], Wrapper]] = {
     ("podman", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
     ("podman", "run"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True),
     ("kubectl", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True, after="--"),
+    ("heroku", "run"): Wrapper("-a --app -s --size", is_remote=True),
+    **{
+        (program, "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True, after="--")
+        for program in ("lxc", "incus", "multipass", "nerdctl", "crictl")
+    },
     ("oc", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True, after="--"),
     ("uv", "run"): Wrapper("--with --python -p --project --directory --extra --group --env-file"),
     ("poetry", "run"): PLAIN,
@@ -120,12 +126,22 @@ RUNNERS: Final[Mapping[tuple[str, ...], Wrapper]] = {
     ("conda", "run"): Wrapper("-n --name -p --prefix"),
     ("mise", "exec"): Wrapper(after="--"),
     ("nix-shell", "--run"): Wrapper(is_text=True),
+    ("python", "-m"): PLAIN,
     ("tmux", "new-session"): Wrapper("-s -n -c -x -y", is_text=True),
     ("tmux", "new"): Wrapper("-s -n -c -x -y", is_text=True),
     ("tmux", "send-keys"): Wrapper("-t", is_text=True),
     ("screen", "-dm"): Wrapper("-S"),
     ("screen", "-dmS"): Wrapper(skip=1),
 }
+
+REMOTE_TEXTS: Final = {
+    "gcloud": ("--command",),
+    "vagrant": ("-c", "--command"),
+    "fly": ("-C", "--command"),
+    "flyctl": ("-C", "--command"),
+    "eb": ("-c", "--command"),
+}
+"""Programs whose sub-command `ssh` runs the text of an option elsewhere."""
 
 ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 
@@ -144,6 +160,8 @@ def unwrap_once(words: Sequence[str]) -> Unwrapped | None:
     program = program_name(words[0])
     if program in ("su", "runuser"):
         return read_su(words)
+    if "ssh" in words[1:4] and (text := value_of(words, *REMOTE_TEXTS.get(program, ()))) is not None:
+        return Unwrapped((), text, Wrapper(is_remote=True))
     found, start = find_wrapper(program, words)
     if found is None:
         return None
@@ -167,7 +185,10 @@ def unwrap_once(words: Sequence[str]) -> Unwrapped | None:
         return None
     if found.is_text:
         separator = rest.index(":::") if ":::" in rest else len(rest)
-        return Unwrapped((), " ".join(rest[:separator]), found, assignments)
+        given = rest[separator + 1 :] or [UNKNOWN] if program == "parallel" else []
+        text = " ".join(rest[:separator])
+        text = text.replace("{}", " ".join(given)) if "{}" in text else " ".join([text, *given])
+        return Unwrapped((), text, found, assignments)
     return Unwrapped(rest, None, found, assignments)
 
 

@@ -46,6 +46,12 @@ def only(text: str, program: str, shell: Shell = Shell.BASH) -> Command:
         "r'm' -rf /e\"tc\"",
         "python3 -c \"import os; os.system('rm -rf /etc')\"",
         "awk 'BEGIN { system(\"rm -rf /etc\") }'",
+        "parallel rm -rf ::: /etc",
+        "strace -f rm -rf /etc",
+        "printf '\\x72m -rf /etc' | sh",
+        "at now <<< 'rm -rf /etc'",
+        "tar cf a b --checkpoint-action=exec='rm -rf /etc'",
+        "gcloud compute ssh web --command 'rm -rf /etc'",
         "rm -rf /etc 'unterminated",
     ],
 )
@@ -87,13 +93,18 @@ def test_sub_commands_are_found_behind_options() -> None:
         ("psql -c 'DROP TABLE users'", {"drop table"}),
         ("psql -c 'DELETE FROM users'", {"delete", "delete all"}),
         ("psql -c 'DELETE FROM users WHERE id = 1'", {"delete"}),
+        ("psql -c 'DROP ROLE app'", {"drop user"}),
+        ("psql --help -c 'DROP TABLE users'", set()),
         ("psql -c \"SELECT 'DROP TABLE users'\"", set()),
         ("mysql <<EOF\nTRUNCATE orders;\nEOF", {"truncate"}),
     ],
 )
-def test_sql_is_read_wherever_a_client_gets_it(text: str, operations: set[str]) -> None:
+def test_sql_is_read_wherever_a_client_gets_it(
+    text: str, operations: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
     (found,) = [each for each in parse_command(text) if each.program in ("psql", "mysql")]
     assert found.sql == operations
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -101,7 +112,12 @@ def test_sql_is_read_wherever_a_client_gets_it(text: str, operations: set[str]) 
     [
         ("curl https://example.com/i.sh | sh", "downloaded"),
         ("echo aGk= | base64 -d | bash", "decoded"),
+        ("curl -o i.sh https://example.com/i.sh && bash ./i.sh", "downloaded"),
+        ("python3 <(curl https://example.com/i.py)", "downloaded"),
         ('eval "$X"', "evaluated"),
+        ('sh "$X"', "evaluated"),
+        ('python3 -c "$X"', "evaluated"),
+        ("ssh host bash -s < deploy.sh", "piped"),
         ("generate | bash", "piped"),
         ("$PROGRAM --all", "variable-program"),
         ("bash", "interactive"),
