@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -61,6 +62,8 @@ def check_method_arguments(name: str, texts: Sequence[str]) -> None:
             close = difflib.get_close_matches(text, list(method.values), 1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(method.values))}"
             raise RuleExpressionError(f'{name}("{text}") names no {name_values(name)}; {hint}')
+        if name == "runs" and re.search(r"\s-", text):
+            raise RuleExpressionError(f'runs("{text}") names a flag; ask for it with hasFlag')
         if name == "hasFlag" and not text.startswith("-"):
             raise RuleExpressionError(f'hasFlag("{text}") names no flag; flags begin with a dash')
 

@@ -188,6 +188,7 @@ def test_rules_read_the_agent_and_the_project(when: str, action: Mapping[str, An
         ("action.mentions(['--'])", "asks action.mentions for a phrase without words"),
         ("action.mentions([" + ", ".join(["'a'"] * 201) + "])", "asks action.mentions for more than 200 phrases"),
         ("action.mentions(['a']) && context.wrods == 'a'", "context.wrods is not declared in inputs"),
+        ("commands.exists(c, c.runs('git push --force'))", "names a flag; ask for it with hasFlag"),
         ("action.mentions(['a']) && 1", "column 24: found no matching overload"),
     ],
 )
