@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tests.bench.checks import measure_checks
+from tests.bench.commands import measure_commands
 from tests.bench.contention import measure_contention
 from tests.bench.embedding import measure_embedding
 from tests.bench.federation import measure_federation
@@ -38,6 +39,7 @@ class Section:
 SECTIONS: Mapping[str, Section] = {
     "checks": Section("guardrail checks with 5, 50 and 500 rules, with durable audit and without", measure_checks),
     "guardrails": Section("the engine alone with 5, 50 and 500 rules, and beside others", measure_engines),
+    "commands": Section("parsing and checking the labelled commands", measure_commands, is_usual=False),
     "telemetry": Section("checks of servers with metrics", measure_telemetry),
     "history": Section("checks with rules over the past, of 100 000 recorded outcomes", measure_history),
     "memory": Section("queries, announcements, the bridge and A2A with 1 000 decisions", measure_memory),
