@@ -140,7 +140,7 @@ class Workplace:
         self.model.follow([self.fill_call(step) if isinstance(step, ToolCall) else step for step in steps])
         done = self.run([self.fill(word) for word in self.agent.command])
         results = self.model.results
-        assert len(results) == len(steps), f"{results}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert len(results) == len(steps), f"{results}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return results
 
     def fill_call(self, call: ToolCall) -> ToolCall:
@@ -180,7 +180,8 @@ def agents_file(projects: Path) -> Iterator[Path]:
     served = [{"name": agent.host, "root": str(projects / agent.host / "project")} for agent in AGENTS]
     config = projects / "cstp.yaml"
     config.write_text(json.dumps({"data_dir": str(projects / "data"), "intent_layer": {"projects": served}}))
-    with started("serve", "--dev", "--config", str(config), environment=ENVIRONMENT) as process:
+    environment = {name: value for name, value in ENVIRONMENT.items() if not name.endswith("PRESET")}
+    with started("serve", "--dev", "--config", str(config), environment=environment) as process:
         process.wait_for(READY)
         yield projects / "data" / "agents.yaml"
 

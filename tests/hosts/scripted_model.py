@@ -55,7 +55,11 @@ class ScriptedModel:
             # Each step is taken once, whichever requests the agent repeats.
             if number == len(self._answers):
                 step = self._steps[number]
-                self._answers.append(step if isinstance(step, ToolCall) else step(results[-1]))
+                try:
+                    self._answers.append(step if isinstance(step, ToolCall) else step(results[-1]))
+                # Agents repeat requests that fail, but end after a text, which they print.
+                except Exception as error:  # noqa: BLE001
+                    return f"The script failed: {error!r}"
             return self._answers[number]
 
 
