@@ -47,6 +47,10 @@ NOT_RUN = {
     ("docs/observability.md", "scrape_configs:"): "a file of Prometheus: the endpoint is asked by tests/telemetry",
     ("docs/guardrails-reference.md", "commands.exists"): "a part of rules: packs are full of such ones",
     ("docs/hooks.md", "```cstp-learning"): "the form of a block: read by tests/hooks/test_learning_blocks.py",
+    (
+        "docs/hooks.md",
+        "> Free some disk space.",
+    ): "a session of Claude Code: such ones are run by tests/hosts/interop.py",
     ("docs/hooks.md", "/plugin marketplace add"): "typed into Claude Code",
     ("docs/frameworks.md", "examples/frameworks/"): "part of an example, which `make test-frameworks` runs",
     ("docs/guardrails.md", ""): "walked, and looked at afterwards, by tests/test_guardrails_guide.py",
