@@ -69,6 +69,8 @@ AGENTS = (
         {
             ".codex/config.toml": """model = "gpt-5.5"
 model_provider = "scripted"
+check_for_update_on_startup = false
+analytics.enabled = false
 
 [model_providers.scripted]
 name = "scripted"
@@ -95,7 +97,14 @@ env_key = "SCRIPTED_KEY"
                 },
             ),
         ],
-        {".gemini/settings.json": '{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n'},
+        {
+            ".gemini/settings.json": """{
+  "general": {"enableAutoUpdate": false},
+  "privacy": {"usageStatisticsEnabled": false},
+  "security": {"auth": {"selectedType": "gemini-api-key"}}
+}
+"""
+        },
     ),
     Agent(
         "copilot",
@@ -122,7 +131,14 @@ env_key = "SCRIPTED_KEY"
             ),
         ],
         # It writes its version into settings that have none.
-        {".qwen/settings.json": '{"$version": 4}\n'},
+        {
+            ".qwen/settings.json": """{
+  "general": {"enableAutoUpdate": false},
+  "privacy": {"usageStatisticsEnabled": false},
+  "$version": 4
+}
+"""
+        },
     ),
     Agent(
         "opencode",
