@@ -25,7 +25,7 @@ class Extra:
 EXTRAS: Final[Mapping[str, Extra]] = {
     "guardrails": Extra(
         "Judging by rulebooks in this process",
-        ("cel_expr_python", "snowballstemmer", "sqlglot", "tree_sitter", "tree_sitter_bash", "tree_sitter_powershell"),
+        ("cel_expr_python", "sqlglot", "tree_sitter", "tree_sitter_bash", "tree_sitter_powershell"),
     ),
     "import": Extra("Importing decision records", ("protovalidate",)),
     "a2a": Extra("Verifying agent cards", ("a2a", "cryptography", "httpx", "jwt", "rfc8785")),

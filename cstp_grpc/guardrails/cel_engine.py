@@ -28,6 +28,7 @@ from cstp_grpc.guardrails.cel_cost import (
 )
 from cstp_grpc.guardrails.cel_variables import (
     COMMANDS_VARIABLE,
+    INTENDS_VARIABLE,
     INTENTS_VARIABLE,
     MENTIONS_VARIABLE,
     NOW_VARIABLE,
@@ -71,6 +72,7 @@ CODE_NAMES = frozenset(
     }
 )
 """Variables that hold lists of strings."""
+PLAIN_VARIABLES = frozenset({INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE, INTENDS_VARIABLE, COMMANDS_VARIABLE})
 STAKES_NAMES = frozenset(f"stakes.{stakes}" for stakes in Stakes)
 
 INPUT_TYPES = {
@@ -183,8 +185,8 @@ class CelProgram:
 
         A character has up to four bytes.
         """
-        # But for commands, whose size is bounded where they are parsed, whatever the caller sends.
-        grows = self._reads - {COMMANDS_VARIABLE}
+        # But for those whose size is bounded where they are read, whatever the caller sends.
+        grows = self._reads - {COMMANDS_VARIABLE, INTENDS_VARIABLE}
         return self.estimate_steps(dict.fromkeys(grows, ValueSize(size, 4 * size)))
 
     def evaluate(self, bound: CelActivation) -> object:
@@ -275,6 +277,7 @@ class CelEnvironment:
         variables |= {NOW_VARIABLE: cel.Type.TIMESTAMP, MENTIONS_VARIABLE: cel.Type.STRING}
         for name, kind in inputs.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
+        variables[INTENDS_VARIABLE] = cel.Type.List(cel.Type.STRING)
         variables[INTENTS_VARIABLE] = RELATED_AGES
         variables[COMMANDS_VARIABLE] = cel.Type.List(cel.Type(COMMAND_TYPE))
         variables |= dict.fromkeys(HISTORY_SCOPES, HISTORY_ANSWERS)
@@ -369,7 +372,7 @@ class CelEnvironment:
             raise RuleExpressionError(f"reads {literal}, which has no value; {hint}") from None
 
     def _check_name(self, name: str) -> None:
-        if name in (INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE, COMMANDS_VARIABLE) or name in HISTORY_SCOPES:
+        if name in PLAIN_VARIABLES or name in HISTORY_SCOPES:
             return
         root, _, last = name.partition(".")
         names = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cstp_grpc.guardrails.command_methods import COMMAND_METHODS, check_method_arguments, write_method
 from cstp_grpc.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, parse_history_seconds
+from cstp_grpc.guardrails.plain_sentences import MAX_PHRASE_WORDS, Intention, phrase_words
 from cstp_grpc.guardrails.rule_errors import RuleExpressionError
 from cstp_grpc.unicode_text import normalize_text
 
@@ -27,6 +28,8 @@ NOW_VARIABLE = "now"
 """The variable of the instant of the check."""
 MENTIONS_VARIABLE = "action.mentions"
 """The variable of the words of the action, which expressions read as `action.mentions(["drop table"])` only."""
+INTENDS_VARIABLE = "action.intends"
+"""The variable of its intentions, which expressions read as `action.intends(["drop"], ["table"])` only."""
 INTENTS_VARIABLE = "intents"
 """The variable of the related intents, which expressions read as `intents.related("1h")` only."""
 COMMANDS_VARIABLE = "commands"
@@ -83,6 +86,8 @@ class RuleExpression:
     replaced: tuple[ReplacedPart, ...] = ()
     phrases: frozenset[str] = frozenset()
     """The phrases by which it names commands, such as `git push`."""
+    intentions: frozenset[Intention] = frozenset()
+    """What it asks the sentences of the action for."""
     tree: CelNode | None = field(default=None, compare=False, repr=False)
     """Its syntax tree, once it was compiled; None before."""
 
@@ -104,6 +109,7 @@ class RuleExpression:
             rewritten,
             tuple(moved),
             self.phrases,
+            self.intentions,
         )
 
 
@@ -144,6 +150,7 @@ class ExpressionScan:
     history: set[HistoryQuery] = field(default_factory=set)
     replaced: list[ReplacedPart] = field(default_factory=list)
     phrases: set[str] = field(default_factory=set)
+    intentions: set[Intention] = field(default_factory=set)
 
     def take_method(self, position: int) -> int:
         """Take a method of a command, and return the position of its last token. Raises RuleExpressionError."""
@@ -198,6 +205,11 @@ class ExpressionScan:
         self.values.add(name)
         if name == MENTIONS_VARIABLE:
             self.replaced.append(read_mentions_call(self.tokens, position))
+        elif name == INTENDS_VARIABLE:
+            intention, end = read_intends_call(self.tokens, position)
+            self.intentions.add(intention)
+            part = f'("{intention.key}" in {INTENDS_VARIABLE})'
+            self.replaced.append(ReplacedPart(part, "true", self.tokens[position].start, end))
 
 
 def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression:
@@ -225,6 +237,7 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
         "".join(scan.text),
         tuple(scan.replaced),
         frozenset(scan.phrases),
+        frozenset(scan.intentions),
     )
 
 
@@ -257,6 +270,10 @@ def read_text_arguments(tokens: Sequence[CelToken], position: int) -> tuple[list
 MAX_PHRASES = 200
 """Maximum number of phrases in a call. Chosen: each costs some steps in every check."""
 MENTIONS_HINT = 'action.mentions takes a list of texts in plain quotes: action.mentions(["drop table", "truncate"])'
+INTENDS_HINT = (
+    "action.intends takes lists of texts in plain quotes: verbs, objects and qualifiers, as in"
+    ' action.intends(["delete", "drop"], ["record"], ["all", "every"])'
+)
 
 
 def read_mentions_call(tokens: Sequence[CelToken], position: int) -> ReplacedPart:
@@ -264,31 +281,51 @@ def read_mentions_call(tokens: Sequence[CelToken], position: int) -> ReplacedPar
 
     Searching the words with the engine's own `contains` is faster than any function in Python.
     """
-    if [token.text for token in tokens[position + 3 : position + 5]] != ["(", "["]:
-        raise RuleExpressionError(MENTIONS_HINT)
-    phrases: list[str] = []
-    rest = iter(tokens[position + 5 :])
-    for token in rest:
-        if phrases and token.text == "]":
-            break
-        # Without prefixes and escapes, so that what is compared is what is written.
-        if token.kind != "string" or token.text[0] not in "\"'" or "\\" in token.text or token.text[:3] in QUOTES:
-            raise RuleExpressionError(MENTIONS_HINT)
-        phrases.append(normalize_words(token.text[1:-1]))
-        separator = next(rest, None)
-        if separator is None or separator.text not in (",", "]"):
-            raise RuleExpressionError(MENTIONS_HINT)
-        if separator.text == "]":
-            break
-    end = next(rest, None)
-    if end is None or end.text != ")":
-        raise RuleExpressionError(MENTIONS_HINT)
-    if len(phrases) > MAX_PHRASES:
-        raise RuleExpressionError(f"asks action.mentions for more than {MAX_PHRASES} phrases")
+    [listed], end = read_text_lists(tokens, position, 1, MENTIONS_HINT)
+    phrases = list(map(normalize_words, listed))
     if not all(phrase.strip() for phrase in phrases):
         raise RuleExpressionError("asks action.mentions for a phrase without words")
     searches = " || ".join(f'{MENTIONS_VARIABLE}.contains("{phrase}")' for phrase in phrases)
-    return ReplacedPart(f"({searches})", "true", tokens[position].start, end.start + 1)
+    return ReplacedPart(f"({searches})", "true", tokens[position].start, end)
+
+
+def read_intends_call(tokens: Sequence[CelToken], position: int) -> tuple[Intention, int]:
+    """Return what the call of `action.intends` at `position` asks for, and its end. Raises RuleExpressionError."""
+    lists, end = read_text_lists(tokens, position, 3, INTENDS_HINT)
+    words = [[phrase_words(phrase) for phrase in phrases] for phrases in lists]
+    if not all(phrase for phrases in words for phrase in phrases):
+        raise RuleExpressionError("asks action.intends for a phrase without words")
+    if long := [" ".join(phrase) for phrases in words[1:] for phrase in phrases if len(phrase) > MAX_PHRASE_WORDS]:
+        raise RuleExpressionError(f'asks action.intends for "{long[0]}", which has more than {MAX_PHRASE_WORDS} words')
+    return Intention(*(tuple(map(" ".join, phrases)) for phrases in words)), end
+
+
+def read_text_lists(tokens: Sequence[CelToken], position: int, most: int, hint: str) -> tuple[list[list[str]], int]:
+    """Return the lists of texts of the call at `position`, at most so many, and its end. Raises RuleExpressionError."""
+    lists: list[list[str]] = []
+    rest = iter([*tokens[position + 3 :], *[CelToken("", "", 0)] * 3])
+    separator = next(rest)
+    while separator.text == ("," if lists else "(") and len(lists) < most and next(rest).text == "[":
+        lists.append([])
+        for token in rest:
+            if token.text == "]" and (lists[-1] or len(lists) > 1):
+                break
+            # Without prefixes and escapes, so that what is compared is what is written.
+            if token.kind != "string" or token.text[0] not in "\"'" or "\\" in token.text or token.text[:3] in QUOTES:
+                raise RuleExpressionError(hint)
+            lists[-1].append(token.text[1:-1])
+            separator = next(rest)
+            if separator.text == "]":
+                break
+            if separator.text != ",":
+                raise RuleExpressionError(hint)
+        separator = next(rest)
+    if not lists or separator.text != ")":
+        raise RuleExpressionError(hint)
+    if sum(map(len, lists)) > MAX_PHRASES:
+        name = tokens[position + 2].text
+        raise RuleExpressionError(f"asks action.{name} for more than {MAX_PHRASES} phrases")
+    return lists, separator.start + 1
 
 
 QUOTES = ('"""', "'''")

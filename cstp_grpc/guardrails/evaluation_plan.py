@@ -31,6 +31,7 @@ from cstp_grpc.guardrails.cel_engine import (
 )
 from cstp_grpc.guardrails.cel_variables import (
     COMMANDS_VARIABLE,
+    INTENDS_VARIABLE,
     INTENTS_VARIABLE,
     MENTIONS_VARIABLE,
     NOW_VARIABLE,
@@ -55,6 +56,7 @@ from cstp_grpc.guardrails.model import (
     MissingInput,
     Violation,
 )
+from cstp_grpc.guardrails.plain_sentences import Intention, IntentionFinder
 from cstp_grpc.unicode_text import fold_name
 
 if TYPE_CHECKING:
@@ -202,6 +204,19 @@ def read_words(action: Action) -> object:
     return normalize_words(to_string(f"{action.description} {action.announced_context} {command}"))
 
 
+def intentions_reader(sought: Iterable[Intention]) -> ReadVariable:
+    """Return a function that finds which of these intentions the sentences of an action have."""
+    finder = IntentionFinder(sought)
+
+    def read(action: Action) -> object:
+        # Hooks describe a command by its own text, which is no sentence; rules read it as commands.
+        is_command = action.command is not None and action.command.startswith(action.description)
+        description = "" if is_command else action.description
+        return finder.find(to_string(f"{description}\n\n{action.announced_context}"))
+
+    return read
+
+
 def read_category(action: Action) -> object:
     """Return the action's category, or None. Raises InputValueError."""
     return None if action.category is None else to_string(action.category)
@@ -284,6 +299,7 @@ FACT_READERS: Mapping[str, ReadVariable] = {
     **LARGE_READERS,
     **HISTORY_READERS,
     COMMANDS_VARIABLE: commands_reader(()),
+    INTENDS_VARIABLE: intentions_reader(()),
 }
 """The readers of everything but the inputs."""
 
@@ -449,10 +465,12 @@ def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDecla
     tested = sorted({name for expression in expressions for name in expression.presences})
     history = sorted({query for expression in expressions for query in expression.history})
     phrases = {phrase for expression in expressions for phrase in expression.phrases}
+    intentions = {intention for expression in expressions for intention in expression.intentions}
     readers = {
         **FACT_READERS,
         **group_history_readers(history),
         COMMANDS_VARIABLE: commands_reader(phrases),
+        INTENDS_VARIABLE: intentions_reader(intentions),
     }
     return EvaluationPlan(
         batches=batches,
