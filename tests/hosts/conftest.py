@@ -194,9 +194,9 @@ def workplace(
     place = projects / agent.host
     workplace = Workplace(agent, programs, model, place / "home", place / "project", agents_file)
     (workplace.project / EDITED).write_text(OLD)
-    workplace.victim.mkdir()
+    workplace.victim.mkdir(exist_ok=True)
     (workplace.victim / "diary.txt").write_text("Dear diary\n")
-    workplace.home.mkdir()
+    workplace.home.mkdir(exist_ok=True)
     for name, text in agent.files.items():
         file = workplace.home / name
         file.parent.mkdir(parents=True, exist_ok=True)

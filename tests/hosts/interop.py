@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.agents import EDITED, NEW
+from tests.hosts.agents import AGENTS, EDITED, NEW
 from tests.hosts.conftest import Workplace
 from tests.hosts.scripted_model import ToolCall
 
@@ -110,3 +110,11 @@ def test_a_command_that_nobody_judged_does_not_run(
     workplace.cstp("uninstall", workplace.agent.host, "--yes")
     assert SAID not in said
     assert "CSTP could not be asked" in said
+
+
+@pytest.mark.parametrize("workplace", [each for each in AGENTS if each.host == "codex"], indirect=True, ids=["codex"])
+def test_codex_starts_no_shell_into_which_it_could_type_what_is_not_judged(workplace: Workplace) -> None:
+    workplace.install()
+    (refused,) = workplace.work(workplace.agent.shell("bash"))
+    workplace.cstp("uninstall", "codex", "--yes")
+    assert "An interactive shell runs commands that are not checked" in refused
