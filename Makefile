@@ -55,9 +55,10 @@ run-tests: check-others $(VENV)/.compiled
 		$(MEASURED:%=--cov=cstp_grpc.%) --cov-report=term:skip-covered)
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),$(MEASURED:%=--ignore=tests/%))
 
-# Those of deploy/ run with `make test-deploy`, which has the tools that they need.
+# Those of deploy/ run with `make test-deploy`, which has the tools that they need. Two files at a time: these tests wait
+# for processes that are killed and started again.
 test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and large inputs.
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --ignore tests/deploy --timeout 900
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow --ignore tests/deploy --timeout 900
 
 test-properties: $(VENV)/.installed-dev ## Properties on all of their examples.
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile full --timeout 900

@@ -50,8 +50,9 @@ def describe_rules(names: Sequence[str]) -> str:
     """Return one line about the rulebooks in force, by their names, and how to try them; empty without any."""
     packs = [name.removeprefix(PACK_PREFIX) for name in names if name.startswith(PACK_PREFIX)]
     others = [name for name in names if not name.startswith(PACK_PREFIX)]
-    listed = ", ".join(others) + (f" ({', '.join(packs)})" if packs else "")
-    return f'Rules: {listed}. To try them: cstp check --command "rm -rf /"' if names else ""
+    if not packs:
+        return f"Rules: {', '.join(others)}." if others else ""
+    return f'Rules: {", ".join(others)} ({", ".join(packs)}). To try them: cstp check --command "rm -rf /"'
 
 
 def introduce_session(remembered: str, rules: str, *, files_learnings: bool) -> str:
