@@ -15,7 +15,16 @@ from cstp_grpc.commands.effects import (
     find_patterns,
     find_roots,
 )
-from cstp_grpc.commands.model import MAX_COMMANDS, MAX_WORD_CHARACTERS, UNKNOWN, Command, Effects, Place, Unresolved
+from cstp_grpc.commands.model import (
+    MAX_COMMAND_CHARACTERS,
+    MAX_COMMANDS,
+    MAX_WORD_CHARACTERS,
+    UNKNOWN,
+    Command,
+    Effects,
+    Place,
+    Unresolved,
+)
 from cstp_grpc.commands.options import is_dry_run, program_name, split_arguments
 from cstp_grpc.commands.places import resolve_path
 from cstp_grpc.commands.shell_words import USUAL_PROGRAMS, Flow, decode_ansi
@@ -80,6 +89,8 @@ class CommandReader:
         self._runs = 0
         self._fetched: set[str] = set()
         """Files that the text downloads."""
+        self._written: dict[str, str] = {}
+        """What the text itself writes to files."""
         self.is_privileged = False
         self.is_remote = False
 
@@ -91,6 +102,19 @@ class CommandReader:
     def note(self, reason: Unresolved, text: str = "") -> None:
         """Note that something cannot be resolved."""
         self.add(Command("", text=text), Effects(unresolved={reason}))
+
+    def save_output(self, path: str, flow: Flow, is_appended: bool) -> None:
+        """Note what is written to a file, which may be run later."""
+        place = resolve_path(path, self.directory)
+        if flow.source in ("downloaded", "decoded"):
+            self._fetched.add(place)
+        elif flow.literal is not None and not self.is_remote:
+            before = self._written.get(place, "") if is_appended else ""
+            self._written[place] = f"{before}{flow.literal}\n"[: MAX_COMMAND_CHARACTERS + 1]
+
+    def take_written(self, path: str) -> str | None:
+        """Return what the text wrote to a file, once, so that running it often costs no time; None if nothing."""
+        return None if self.is_remote else self._written.pop(resolve_path(path, self.directory), None)
 
     def add(self, command: Command, effects: Effects) -> None:
         """Add a command with its effects."""
@@ -135,6 +159,9 @@ class CommandReader:
             words[0] = "python"
         if re.match(r"https?://", words[0]):
             effects.unresolved.add(Unresolved.DOWNLOADED)
+        if "/" in words[0] and (script := self._written.get(resolve_path(words[0], self.directory))) is not None:
+            shebang = re.match(r"#!\S*/(?:env\s+)?(\w+)", script)
+            words = [shebang[1] if shebang else "sh", *words]
         program = program_name(words[0])
         if not program or UNKNOWN in program:
             effects.unresolved.add(Unresolved.VARIABLE_PROGRAM)
@@ -226,6 +253,8 @@ class CommandReader:
             return self._feed_interpreter(words, stdin, effects, self.shell.read)
         if UNKNOWN_WORD.fullmatch(operands[0]) and (reason := self.substituted_reason()):
             effects.unresolved.add(reason)
+        if words[1] != "-n" and (text := self.take_written(operands[0])) is not None:
+            self.shell.read(text)
         if resolve_path(operands[0], self.directory) in self._fetched:
             effects.unresolved.add(Unresolved.DOWNLOADED)
         return self._run_program(program_name(words[0]), words, (), stdin, effects)
@@ -264,6 +293,9 @@ class CommandReader:
         """Collect the effects of a program that is no wrapper."""
         arguments = list(words[1:])
         split = split_arguments(program, arguments)
+        flags = split.flags
+        if stdin is not None and stdin.literal is not None and re.fullmatch(r"\s*y(?:es)?\s*", stdin.literal):
+            flags += ("--yes",)
         is_dry = is_dry_run(program, arguments, split.flags, split.operands)
         directory = self.directory
         if program == "git" and (folder := value_of(words, "-C")):
@@ -293,7 +325,7 @@ class CommandReader:
                 program,
                 text=" ".join(words),
                 arguments=cut_words(arguments),
-                flags=cut_words(split.flags),
+                flags=cut_words(flags),
                 operands=cut_words(split.operands),
                 names=tuple((program, *found) for found in split.names),
                 environment=cut_words(assignments),
@@ -309,6 +341,9 @@ class CommandReader:
     ) -> None:
         """Collect the effects of SQL and of one-line programs that a command is given."""
         given = stdin.literal if stdin is not None else None
+        if program == "tee" and given is not None:
+            for path in operands:
+                self.save_output(path, Flow(given), "-a" in words)
         if (dialect := sql_text.DIALECTS.get(program)) is not None and ":memory:" not in operands:
             for text in sql_text.find_sql_texts(program, words[1:], operands, given):
                 effects.sql |= sql_text.read_operations(text, dialect)
@@ -338,6 +373,8 @@ class CommandReader:
         options: Sequence[str],
     ) -> None:
         code = value_of(words, *options)
+        if code is None and operands:
+            code = self.take_written(operands[0])
         if code is None and operands and operands[0] == UNKNOWN and self.shell.words.flows:
             effects.unresolved.add(self.substituted_reason() or Unresolved.EVALUATED)
         if code is None and program == "perl" and (found := [w for w in words[1:] if re.match(r"-\w*e$", w)]):
@@ -403,6 +440,8 @@ class CommandReader:
 
     def _read_git(self, words: Sequence[str]) -> None:
         """Read the commands that Git runs."""
+        for text in re.findall(r"\balias\.[\w-]+=!(.+)", "\n".join(words)):
+            self.shell.read(text)
         for sub_command, option in (("foreach", ""), ("rebase", "-x"), ("rebase", "--exec"), ("bisect", "run")):
             if sub_command not in words:
                 continue
@@ -427,6 +466,8 @@ class CommandReader:
             return Flow(text if is_known else None, "" if is_known else "piped", is_secret)
         if program == "cat" and not operands and stdin is not None:
             return replace(stdin, is_secret=is_secret)
+        if program == "yes":
+            return Flow(" ".join(words[1:]) or "y")
         if program == "mktemp":
             return Flow("/tmp/x")
         if program in ("pwd",):

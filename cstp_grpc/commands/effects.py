@@ -168,6 +168,8 @@ def collect_copy(arguments: Sequence[str], split: SplitArguments, scene: Scene, 
         target = split.operands[-1]
     if target is not None:
         effects.writes |= scene.kinds(target)
+        if split.operands[0] == "/dev/null":
+            effects.deletes |= scene.kinds(target)
 
 
 def collect_transfer(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
@@ -235,12 +237,22 @@ def collect_http(arguments: Sequence[str], split: SplitArguments, scene: Scene, 
 
 
 def collect_socket(_: Sequence[str], split: SplitArguments, _scene: Scene, effects: Effects) -> None:
-    """Collect whether `nc`, `socat` or `telnet` connects to another machine."""
-    if (
-        "-l" not in split.flags
-        and "-z" not in split.flags
-        and any(not LOCAL_HOSTS.search(word) for word in split.operands)
-    ):
+    """Collect whether `nc`, `socat`, `telnet` or `openssl s_client` connects to another machine."""
+    hosts = [word for word in split.operands if not word.isdecimal() and word != "s_client"]
+    if "-l" not in split.flags and "-z" not in split.flags and any(not LOCAL_HOSTS.search(word) for word in hosts):
+        effects.sends_out = True
+
+
+def collect_tls(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
+    """Collect whether `openssl s_client` connects to another machine."""
+    if "s_client" in split.operands:
+        collect_socket(arguments, split, scene, effects)
+
+
+def collect_snippet(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
+    """Collect the files that `gh gist create`, `gh release upload` and `glab snippet create` send."""
+    if split.operands[:2] in (("gist", "create"), ("gist", "edit"), ("release", "upload"), ("snippet", "create")):
+        effects.reads |= scene.kinds_of(split.operands[2:])
         effects.sends_out = True
 
 
@@ -283,6 +295,8 @@ COLLECTORS: Final[Mapping[str, Collect]] = {
     "truncate": collect_truncate,
     **dict.fromkeys(("curl", "wget"), collect_http),
     **dict.fromkeys(("nc", "ncat", "netcat", "socat", "telnet"), collect_socket),
+    "openssl": collect_tls,
+    **dict.fromkeys(("gh", "glab"), collect_snippet),
     **dict.fromkeys(("mail", "mutt", "sendmail", "msmtp", "swaks"), collect_mail),
     **dict.fromkeys(("aws", "gsutil", "rclone", "gcloud", "azcopy", "s3cmd", "mc"), collect_cloud_copy),
     **dict.fromkeys(("tar", "zip", "7z"), collect_archive),

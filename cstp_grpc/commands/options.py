@@ -21,7 +21,7 @@ VALUE_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
         ),
         (("helm",), "-n --namespace --kube-context --kubeconfig -f --values --set --version --timeout"),
         (
-            ("docker", "podman", "nerdctl", "docker-compose", "podman-compose"),
+            ("docker", "podman", "docker-compose", "podman-compose"),
             "-H --host -c --context --config -l --log-level -f --file -p --project-name --profile --env-file --filter"
             " --project-directory -t --tag --name --network --format",
         ),
@@ -98,6 +98,7 @@ LONG_FLAGS: Final[Mapping[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {
     ("podman",): {"-f": ("--force",), "-v": ("--volumes",), "-a": ("--all",)},
     ("kubectl",): {"-A": ("--all-namespaces",)},
     ("rsync",): {"-n": ("--dry-run",)},
+    ("gsutil", "rsync"): {"-n": ("--dry-run",)},
     **{
         (name,): {"-n": ("--dry-run",)}
         for name in ("make", "gmake", "zfs", "rclone", "restic", "borg", "stow", "rename")
@@ -131,7 +132,7 @@ HOST_FLAGS: Final = frozenset(
 HELP_PROGRAMS: Final = frozenset("git kubectl docker helm gcloud terraform npm cargo go gh systemctl".split())
 """Programs whose sub-command `help` prints help."""
 CHECK_PROGRAMS: Final = frozenset({"ansible-playbook", "ansible"})
-CUSTOMARY_ALIASES: Final = {"k": "kubectl", "tf": "terraform", "tg": "terragrunt"}
+CUSTOMARY_ALIASES: Final = {"k": "kubectl", "tf": "terraform", "tg": "terragrunt", "nerdctl": "docker"}
 
 
 class SplitArguments(NamedTuple):

@@ -59,7 +59,8 @@ SECRETS: Final = re.compile(
       | credentials? (?:\.(?:ya?ml|json|toml|txt|ini|csv|xml))? $ | service[-_]?account [\w-]* \.json
       | (?:api|access|auth)[_-]?(?:keys?|tokens?) (?:\.(?:txt|json|ya?ml))? $
       | passwords? \.(?:txt|csv|json|ya?ml|db) | login\.keychain (?:-db)?
-      | Login\ Data | key[34]\.db | logins\.(?:json|db) | cookies\.sqlite | wallet\.dat | \.bitcoin(?:/.*)?
+      | Login\ Data | (?:Default|Profile\ \d+)/(?:Network/)?Cookies | key[34]\.db | logins\.(?:json|db)
+      | cookies\.sqlite | wallet\.dat | \.bitcoin(?:/.*)?
       | keystore/.*
       | (?:dev|approver)-token $
     ) $ """
@@ -117,7 +118,8 @@ def classify_path(path: str, directory: str = "", project: str = "") -> frozense
     windows = re.match(rf"(?:[A-Za-z]:|\.{{1,2}}|~|/tmp|{UNKNOWN}\w*)?\\|[A-Za-z]:", path)
     shown = path.replace("\\", "/") if windows else path
     resolved = resolve_path(shown, directory)
-    kinds = {kind for kind, pattern in NAMED_KINDS if pattern.search(resolved)}
+    # `.env*` and `id_rsa*` are what they may match.
+    kinds = {kind for kind, pattern in NAMED_KINDS if pattern.search(resolved) or pattern.search(resolved.rstrip("*"))}
     if HISTORY_FILES.search(resolved):
         kinds.add(Place.SECRET)
     return frozenset(kinds | locate_path(resolved, project))

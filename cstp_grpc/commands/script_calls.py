@@ -114,6 +114,8 @@ class PythonReader(ast.NodeVisitor):
             effects.deletes.append(first)
         elif name in SHELL_RUNNERS:
             effects.shell_texts.append(first)
+        elif name in ("os.kill", "os.killpg"):
+            effects.argument_lists.append(["kill", f"-{arguments[-1] if arguments else UNKNOWN}", first])
         elif name in PROCESS_RUNNERS:
             self._run_process(node, first)
         elif name in ("eval", "exec", "compile") and node.args and UNKNOWN in first:
@@ -259,7 +261,7 @@ def read_calls(code: str) -> ScriptEffects:
     for attribute, pattern in CALLS.items():
         found: list[str] = getattr(effects, attribute)
         found += literals_behind(code, pattern)
-        if attribute in ("trees", "deletes") and re.search(pattern + r"\s*[(\s]\s*[A-Za-z_$@]", code) and not found:
+        if attribute in ("trees", "deletes") and re.search(pattern + r"\s*[(\s]\s*[A-Za-z_$@*<]", code) and not found:
             found.append(UNKNOWN)
     effects.shell_texts += [
         match[1] for match in re.finditer(r"`([^`$\n]+)`", code) if not re.search(r"[=(,]\s*$", code[: match.start()])

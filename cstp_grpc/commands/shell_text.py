@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 MAX_TREE_DEPTH: Final = 60
 """Maximum depth of syntax nodes that is followed. Chosen: far deeper than people write, and safe for the stack."""
 NO_FLOW: Final = Flow()
+EMPTYING: Final = re.compile(r"(?:(?::|true|cat\s+/dev/null)\s*)?>(?!>)")
+"""A redirection to a file of nothing, so that the file is emptied."""
 
 
 @cache
@@ -27,6 +30,18 @@ def bash_parser() -> Parser:
     from tree_sitter import Language, Parser
 
     return Parser(Language(tree_sitter_bash.language()))
+
+
+@dataclass(slots=True)
+class Redirected:
+    """What the redirections of a statement contain besides its input and effects."""
+
+    outputs: list[tuple[str, bool]] = field(default_factory=list)
+    """The files to which the statement writes its output, and whether it appends."""
+    arguments: list[str] = field(default_factory=list)
+    """The words behind a redirection in the middle of a command, as in `rm 2>/dev/null -rf src`."""
+    following: list[Node] = field(default_factory=list)
+    """The rest of the line behind `<<EOF`: another command, or the next stage of the pipeline."""
 
 
 class ShellReader:
@@ -199,45 +214,57 @@ class ShellReader:
     def _run_redirected(self, node: Node, stdin: Flow | None) -> Flow:
         """Run a statement whose input or output is redirected."""
         effects = Effects()
-        following: list[Node] = []
+        redirected = Redirected()
         for redirect in node.children_by_field_name("redirect"):
-            stdin = self._redirect(redirect, effects, stdin, following)
+            stdin = self._redirect(redirect, effects, stdin, redirected)
         body = node.child_by_field_name("body")
         if body is None:
             self.commands.add(Command("", text=self.words.text_of(node)), effects)
             flow = NO_FLOW
         elif body.type == "command":
-            flow = self._run_command(body, stdin, effects)
+            flow = self._run_command(body, stdin, effects, redirected.arguments)
         else:
             flow = self._run(body, stdin)
             self.commands.add(Command("", text=self.words.text_of(node)), effects)
-        for each in following:
-            # The rest of the line behind `<<EOF`: another command, or the next stage of the pipeline.
+        for path, is_appended in redirected.outputs:
+            self.commands.save_output(path, flow, is_appended)
+            if EMPTYING.match(self.words.text_of(node)):
+                emptied = Effects(deletes=set(self.commands.scene.kinds(path)))
+                self.commands.add(Command("truncate", self.words.text_of(node), names=(("truncate",),)), emptied)
+        for each in redirected.following:
             flow = self._run(each, flow)
         return flow
 
-    def _redirect(self, node: Node, effects: Effects, stdin: Flow | None, following: list[Node]) -> Flow | None:
+    def _redirect(self, node: Node, effects: Effects, stdin: Flow | None, redirected: Redirected) -> Flow | None:
         """Collect the effects of a redirection, and return the input that it makes."""
         if node.type == "heredoc_redirect":
             start = next((child for child in node.children if child.type == "heredoc_start"), None)
             is_quoted = start is not None and bool(re.search(r"['\"\\]", self.words.text_of(start)))
-            text = ""
+            text, arguments = "", node.children_by_field_name("argument")
             for child in node.named_children:
                 if child.type == "heredoc_body":
                     text = self.words.read_heredoc(child, is_quoted)
                 elif child.type == "file_redirect":
-                    self._redirect(child, effects, stdin, following)
+                    self._redirect(child, effects, stdin, redirected)
+                elif child in arguments:
+                    redirected.arguments += self._split_unquoted(child)
                 elif child.type not in ("heredoc_start", "heredoc_end"):
-                    following.append(child)
+                    redirected.following.append(child)
             return Flow(literal=text)
         if node.type == "herestring_redirect":
             return Flow(literal=" ".join(value for child in node.named_children for value in self.words.read(child)))
         operator = next((self.words.text_of(child) for child in node.children if not child.is_named), "")
-        for destination in node.children_by_field_name("destination"):
+        destinations = node.children_by_field_name("destination")
+        for each in destinations[1:]:
+            # The parser takes the number of `> file 0>&1` for a word.
+            if node.next_sibling is None or node.next_sibling.start_byte != each.end_byte:
+                redirected.arguments += self._split_unquoted(each)
+        for destination in destinations[:1]:
             for path in self.words.read(destination):
                 if operator.startswith("<") and operator != "<>":
                     effects.reads |= self.commands.scene.kinds(path)
-                    stdin = Flow(source="file", is_secret="secret" in self.commands.scene.kinds(path))
+                    is_secret = "secret" in self.commands.scene.kinds(path)
+                    stdin = Flow(self.commands.take_written(path), "file", is_secret)
                 elif not re.fullmatch(r"\d+|-", path) and path not in (
                     "/dev/null",
                     "/dev/stderr",
@@ -248,30 +275,33 @@ class ShellReader:
                         effects.sends_out = True
                     else:
                         effects.writes |= self.commands.scene.kinds(path)
+                        if node.child_by_field_name("descriptor") is None:
+                            redirected.outputs.append((path, operator == ">>"))
         return stdin
 
-    def _run_command(self, node: Node, stdin: Flow | None, effects: Effects) -> Flow:
-        """Run a simple command."""
+    def _run_command(self, node: Node, stdin: Flow | None, effects: Effects, arguments: Sequence[str] = ()) -> Flow:
+        """Run a simple command; `arguments` stand behind its redirections."""
         words: list[str] = []
         assignments: list[str] = []
-        following: list[Node] = []
+        redirected = Redirected()
         self.words.flows = []
         for child in node.children:
             if child.type == "variable_assignment":
                 assignments += self._assign(child)
             elif child.type in ("file_redirect", "heredoc_redirect", "herestring_redirect"):
-                stdin = self._redirect(child, effects, stdin, following)
+                stdin = self._redirect(child, effects, stdin, redirected)
             elif child.type == "subshell":
                 self._run(child, stdin)
             elif child.is_named and child.type != "comment":
                 words += self._split_unquoted(child)
-        return self.commands.run(words, assignments, stdin, effects)
+        return self.commands.run([*words, *redirected.arguments, *arguments], assignments, stdin, effects)
 
     def _split_unquoted(self, node: Node) -> list[str]:
         """Return the words of an argument; the value of an unquoted variable is split."""
         values = self.words.read(node)
         inner = node.named_children[0] if node.type == "command_name" and node.named_children else node
-        if inner.type in ("simple_expansion", "expansion", "command_substitution"):
+        is_split = inner.type in ("simple_expansion", "expansion", "command_substitution")
+        if is_split or (inner.type == "concatenation" and "IFS" in self.words.text_of(inner)):
             return [word for value in values for word in value.split()]
         return values
 

@@ -223,6 +223,8 @@ def expand_braces(text: str) -> list[str]:
 
 def split_loosely(text: str) -> Iterator[list[str]]:
     """Yield the words of each command in a text that has no valid syntax, at separators outside of quotes."""
+    # `{rm,-rf,src}` is a command in braces.
+    text = re.sub(r"(?<![^\s;&|(])\{([^\s{};]+,[^\s{};]*)\}", lambda match: match[1].replace(",", " "), text)
     for piece in re.split(r"[;&|\n(){}`]+", text)[:200]:
         words = [re.sub(r"['\"]", "", word) for word in re.findall(r"(?:'[^']*'?|\"[^\"]*\"?|[^\s'\"])+", piece)]
         if words:

@@ -54,7 +54,7 @@ KEYWORDS: Final = (
     ("grant", r"\bgrant\b.*\bto\b"),
     ("alter user", r"\b(?:alter|create)\s+(?:user|role|login)\b"),
     ("run program", r"\bcopy\b[^;]*\b(?:to|from)\s+program\b|\bxp_cmdshell\b|\bsys_exec\b|\bload_extension\b"),
-    ("shutdown", r"(?:^|;)\s*shutdown\b"),
+    ("shutdown", r"(?:^|;)\s*shutdown\b|\bpg_terminate_backend\s*\("),
 )
 """What stands for an operation in a text that is not parsed."""
 
@@ -81,6 +81,7 @@ def read_operations(text: str, dialect: str) -> set[str]:
     """Return the operations of SQL statements in lower case, such as `drop table`, `delete all` and `grant`."""
     # Commands of clients, such as \\dt and .tables, are no SQL.
     text = "\n".join(line for line in text.split("\n") if not re.match(r"\s*[\\.]\w", line))
+    text = re.sub(r"(?i)(^|;)\s*explain\b(?![^;]*\banaly[sz]e\b)[^;]*", r"\1", text)
     if not text.strip():
         return set()
     if len(text) > MAX_SQL_CHARACTERS or not re.search(

@@ -109,7 +109,7 @@ RUNNERS: Final[Mapping[tuple[str, ...], Wrapper]] = {
     ("heroku", "run"): Wrapper("-a --app -s --size", is_remote=True),
     **{
         (program, "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True, after="--")
-        for program in ("lxc", "incus", "multipass", "nerdctl", "crictl")
+        for program in ("lxc", "incus", "multipass", "crictl")
     },
     ("oc", "exec"): Wrapper(CONTAINER_VALUES, skip=1, is_remote=True, after="--"),
     ("uv", "run"): Wrapper("--with --python -p --project --directory --extra --group --env-file"),

@@ -52,6 +52,14 @@ def only(text: str, program: str, shell: Shell = Shell.BASH) -> Command:
         "at now <<< 'rm -rf /etc'",
         "tar cf a b --checkpoint-action=exec='rm -rf /etc'",
         "gcloud compute ssh web --command 'rm -rf /etc'",
+        "rm 2>/dev/null -rf /etc",
+        "rm${IFS}-rf${IFS}/etc",
+        "{rm,-rf,/etc}",
+        "git -c alias.x='!rm -rf /etc' x",
+        "echo 'rm -rf /etc' > a.sh; bash a.sh",
+        "cat > a.sh <<EOF && chmod +x a.sh && ./a.sh\nrm -rf /etc\nEOF",
+        "echo 'rm -rf /etc' | tee a.sh; source a.sh",
+        "printf '#!/usr/bin/env python\\nimport os\\nos.system(\"rm -rf /etc\")' > a; ./a",
         "rm -rf /etc 'unterminated",
     ],
 )
@@ -185,3 +193,13 @@ UNITS = [
 @pytest.mark.parametrize("unit", UNITS)
 def test_hostile_repetition_ends(unit: str) -> None:
     assert len(parse_command((unit * MAX_COMMAND_CHARACTERS)[:20_000])) <= MAX_COMMANDS
+
+
+def test_words_behind_a_redirection_are_arguments() -> None:
+    assert "--force" in only("git push 2>&1 --force origin main", "git").flags
+    assert only("bash -i >& /tmp/x 0>&1", "bash").operands == ()
+
+
+def test_a_written_script_is_only_read_where_it_runs() -> None:
+    for text in ("cat > a.sh <<EOF\nrm -rf /etc\nEOF", "echo 'rm -rf /etc' > a.sh; bash b.sh; cat a.sh; bash -n a.sh"):
+        assert all("system" not in each.deletes for each in parse_command(text))
