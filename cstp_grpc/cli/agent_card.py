@@ -43,7 +43,7 @@ EXIT_NOT_VERIFIED: Final = 3
     "--key",
     "key_file",
     type=FILE,
-    help="The public key, in PEM or as a JSON Web Key; when absent, the one that the configuration has for URL.",
+    help="The public key, in PEM or as a JSON Web Key. [default: the one that the configuration has for URL]",
 )
 @ca_option
 @config_option
@@ -51,7 +51,7 @@ EXIT_NOT_VERIFIED: Final = 3
 def agent_card_command(
     out: Output, url: str | None, wants_proof: bool, key_file: Path | None, ca_file: Path | None
 ) -> None:
-    """Show the agent card of the bridge at URL; when absent, of this machine's bridge.
+    """Show the agent card of a bridge. URL is that of the bridge. [default: this machine's]
 
     URL may also be that of a card, which ends with .json. With --verify, what is shown is signed by the key. Exit code
     0 is success, 3 that the card is not signed by the key, 1 an error.

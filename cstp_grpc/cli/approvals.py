@@ -27,7 +27,7 @@ else:
     approvals_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.approvals_pb2")
 
 status_option = click.option(
-    "--status", type=enum_choice(ApprovalStatus), multiple=True, help="In any of these states; in all when absent."
+    "--status", type=enum_choice(ApprovalStatus), multiple=True, help="In any of these states. [default: all]"
 )
 agent_option = click.option("--by", "requested_by", metavar="AGENT", help="Requested by exactly this agent.")
 comment_option = click.option("--comment", metavar="TEXT", help="What the agent and auditors are to know.")
@@ -37,7 +37,7 @@ as_approver = functools.partial(with_client, role=APPROVER)
 
 @click.group()
 def approvals_group() -> None:
-    """Decide on what agents may do only if a person approves it.
+    """List, grant and deny approvals.
 
     An agent sees its own requests; deciding, and seeing those of others, needs the permission approve.
     """
@@ -67,7 +67,7 @@ def list_command(
 @id_argument
 @as_approver
 def show_command(client: CstpClient, out: Output, approval_id: str) -> None:
-    """Show an approval request with everything that the agent stated of its action.
+    """Show an approval request. Shows everything that the agent stated about its action.
 
     \b
     Example:
@@ -85,13 +85,13 @@ def show_command(client: CstpClient, out: Output, approval_id: str) -> None:
     "--until",
     type=parse_instant,
     metavar="DATE",
-    help="Let the action through any number of times until then; once when absent.",
+    help="Allow the action any number of times until then. [default: once]",
 )
 @as_approver
 def grant_command(
     client: CstpClient, out: Output, approval_id: str, comment: str | None, until: datetime | None
 ) -> None:
-    """Grant an approval, for the guardrails on which you may decide.
+    """Grant an approval. Grants it for the guardrails on which you may decide.
 
     \b
     Examples:
@@ -108,7 +108,7 @@ def grant_command(
 @comment_option
 @as_approver
 def deny_command(client: CstpClient, out: Output, approval_id: str, comment: str | None) -> None:
-    """Deny an approval; the agent is told so until the request expires.
+    """Deny an approval. The agent is told so until the request expires.
 
     \b
     Example:
@@ -124,7 +124,7 @@ def deny_command(client: CstpClient, out: Output, approval_id: str, comment: str
 @comment_option
 @as_approver
 def revoke_command(client: CstpClient, out: Output, approval_id: str, comment: str | None) -> None:
-    """Take back what was granted and is not used up, or a denial.
+    """Revoke a grant or a denial. A grant that is used up cannot be revoked.
 
     \b
     Example:
@@ -138,7 +138,7 @@ def revoke_command(client: CstpClient, out: Output, approval_id: str, comment: s
 @approvals_group.command(name="watch")
 @status_option
 @agent_option
-@click.option("--after", metavar="TOKEN", help="From this resume token on; from now on when absent.")
+@click.option("--after", metavar="TOKEN", help="Continue after this resume token. [default: now]")
 @click.option("--limit", type=LIMIT, metavar="N", help="End after so many changes.")
 @as_approver
 def watch_command(
@@ -149,7 +149,7 @@ def watch_command(
     after: str | None,
     limit: int | None,
 ) -> None:
-    """Print approval requests as they are made and change, until Ctrl-C.
+    """Watch approval requests until Ctrl-C.
 
     Where the server goes away, it waits for it and goes on. With --json, each is an object on a line, with the token
     from which another watch goes on.

@@ -37,7 +37,7 @@ class SearchByDefault(click.Group):
 
 @click.group(cls=SearchByDefault)
 def audit_group() -> None:
-    """Search the audit trail, verify that it is whole, and export it.
+    """Search, verify and export the audit trail.
 
     Without a command it is searched: `cstp audit --blocked` is `cstp audit search --blocked`.
     """
@@ -80,7 +80,7 @@ def search_command(
     before: datetime | None,
     limit: int,
 ) -> None:
-    """List the entries of the trail that meet all conditions, latest first. Needs the permission admin.
+    """Search the audit trail, latest first. Lists the entries that meet all conditions. Needs the permission admin.
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def intents_command(
     closed: bool | None,
     limit: int,
 ) -> None:
-    """List the announced intents of every agent, latest first. Needs the permission admin.
+    """List all announced intents, latest first. Needs the permission admin.
 
     \b
     Examples:

@@ -68,7 +68,7 @@ before_option = click.option("--before", type=parse_instant, metavar="DATE", hel
 @click.option("--follow", "-f", is_flag=True, help="Go on with those that come, until Ctrl-C.")
 @with_client
 def tail_command(client: CstpClient, out: Output, limit: int, *, follow: bool) -> None:
-    """Print the last entries of the trail, the latest at the end. Needs the permission admin.
+    """Print the last entries of the trail. The latest is at the end. Needs the permission admin.
 
     With --json, each entry is an object on a line.
 
@@ -126,7 +126,7 @@ def print_entries(out: Output, entries: Sequence[audit_pb2.AuditEntry]) -> None:
 @config_option
 @with_output
 def export_command(out: Output, form: str, after: datetime | None, before: datetime | None) -> None:
-    """Print the entries of the trail in the order in which they were added, with their hashes.
+    """Export the audit trail. Prints its entries in the order in which they were added, with their hashes.
 
     It reads the database of the configuration while servers go on. JSON Lines have the members of the protocol's audit
     log and what else an entry says.
@@ -194,7 +194,8 @@ def evidence_command(
     checkpoint_file: Path | None,
     key_files: tuple[Path, ...],
 ) -> None:
-    """Print evidence for a decision or a period as a JSON document, with the proof that it is whole.
+    """Print evidence for a decision or a period. It is a JSON document with the proof that nothing is missing or
+    changed.
 
     It has the entries, by which rules in which version what was answered, what became of it, the outcome of verifying
     the whole trail now, and for each entry the way to a signed checkpoint, which `cstp audit verify-evidence` follows.
@@ -309,7 +310,7 @@ def to_plain_json(value: Any) -> Any:
 @config_option
 @with_output
 def verify_evidence_command(out: Output, file: Path, key_files: tuple[Path, ...]) -> None:
-    """Verify a document of evidence by itself: that its entries stand in the trail as a signed checkpoint has them.
+    """Verify a document of evidence. Needs no server: it checks that a signed checkpoint covers the entries.
 
     No database is needed. The exit code is 3 if an entry is not proved.
 

@@ -34,7 +34,7 @@ key_option = click.option(
     "key_files",
     type=FILE,
     multiple=True,
-    help="A PEM file of keys that sign checkpoints; when absent, the key of this configuration.",
+    help="A PEM file of keys that sign checkpoints. [default: the key of this configuration]",
 )
 
 
@@ -102,7 +102,7 @@ def read_checkpoint_file(file: Path | None) -> list[Checkpoint]:
 @config_option
 @with_output
 def verify_command(out: Output, checkpoint_file: Path | None, key_files: tuple[Path, ...]) -> None:
-    """Verify that the audit trail is whole, and name the entries that are not.
+    """Verify that the audit trail is whole. Names the entries that are missing or changed.
 
     It reads the database of the configuration while servers go on. An edited, deleted, inserted or moved entry breaks
     the chain of hashes. That the last entries are all there shows in a checkpoint that was exported before. The exit
@@ -197,7 +197,7 @@ def print_report(out: Output, report: VerificationReport) -> None:
 @config_option
 @with_output
 def checkpoints_command(out: Output, *, last: bool) -> None:
-    """Print the signed checkpoints of the audit trail as JSON Lines, to be kept where the servers cannot write.
+    """Print signed checkpoints as JSON Lines. Keep them where the servers cannot write.
 
     \b
     Example:
@@ -215,7 +215,8 @@ def checkpoints_command(out: Output, *, last: bool) -> None:
 @config_option
 @with_output
 def public_key_command(out: Output) -> None:
-    """Print the key that verifies the checkpoints of this configuration's server, in PEM; make it if there is none.
+    """Print the public key of checkpoints. It is in PEM; the key pair is made if the configuration's server has
+    none.
 
     \b
     Example:

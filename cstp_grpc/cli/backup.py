@@ -27,7 +27,8 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @config_option
 @with_output
 def backup_command(out: Output, folder: Path) -> None:
-    """Save the journal and what belongs to it into a new FOLDER, while servers run.
+    """Back up the journal while servers run. FOLDER must be new; everything that belongs to the journal goes into
+    it.
 
     The backup is one state of the journal, whoever writes meanwhile, and is checked before FOLDER gets its name. It has
     the contents of decisions and credentials of agents: keep it as safe as the journal itself. The configuration,
@@ -55,7 +56,7 @@ def backup_command(out: Output, folder: Path) -> None:
 @config_option
 @with_output
 def restore_command(out: Output, folder: Path, force: bool, check: bool) -> None:
-    """Put the backup in FOLDER where the configuration says that the journal is.
+    """Restore a backup. Puts the backup in FOLDER where the configuration has the journal.
 
     All of the backup is checked before anything is replaced, and the database is replaced in one step. Servers must be
     stopped. Numbers of journal revisions that were answered before are refused afterwards, since the restored journal
@@ -83,7 +84,7 @@ def restore_command(out: Output, folder: Path, force: bool, check: bool) -> None
 @click.option("--to", "target_url", required=True, metavar="URL", help="The database to fill, which must be empty.")
 @with_output
 def copy_command(out: Output, source_url: str, target_url: str) -> None:
-    """Copy a journal from one database into another, such as from SQLite into PostgreSQL.
+    """Copy a journal into another database. For instance from SQLite into PostgreSQL.
 
     All tables are copied, in one state and in one transaction: all of them or nothing. Before that transaction ends,
     what was written is read again and compared. Stop the servers first, since what they write meanwhile is not copied.

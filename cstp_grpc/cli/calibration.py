@@ -23,7 +23,7 @@ GROUPINGS: Final = ("agent", "category", "stakes", "month")
 """What the contract groups by."""
 
 all_agents_option = click.option(
-    "--all-agents", is_flag=True, help="The decisions of every agent, as far as you may read them; yours when absent."
+    "--all-agents", is_flag=True, help="Decisions of every agent that you may read. [default: yours]"
 )
 svg_option = click.option("--svg", "svg_file", type=FILE, metavar="FILE", help="Write the plot to an SVG file too.")
 
@@ -44,7 +44,7 @@ def calibration_command(
     group_by: tuple[str, ...],
     svg_file: Path | None,
 ) -> None:
-    """Compare stated confidences with how the decisions turned out.
+    """Compare confidences with outcomes.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def patterns_command(
     limit: int,
     svg_file: Path | None,
 ) -> None:
-    """Find what decisions that failed have in common: what goes with failure, and failures that recur.
+    """Find what failed decisions have in common.
 
     \b
     Examples:

@@ -157,7 +157,7 @@ def judged_options(command: Command) -> Command:
     """Add the options that describe an action or intent."""
     return stack_options(
         click.option("--category", help="The kind of decision, for instance architecture."),
-        click.option("--stakes", type=enum_choice(Stakes), help="What is at risk; medium when absent."),
+        click.option("--stakes", type=enum_choice(Stakes), help="Stakes of the action. [default: medium]"),
         click.option("--confidence", type=CONFIDENCE, help="How sure you are, 0 to 1."),
     )(command)
 
@@ -182,9 +182,7 @@ def announcement_options(command: Command) -> Command:
         click.option("--context", metavar="TEXT", help="Further text, searched together with the intent."),
         judged_options,
         inputs_options("--metadata"),
-        click.option(
-            "--project", metavar="NAME", help="The project that the paths are in; the server's only one when absent."
-        ),
+        click.option("--project", metavar="NAME", help="Project of the paths. [default: the server's only one]"),
         click.option(
             "--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to touch."
         ),
@@ -197,7 +195,7 @@ def federated_options(command: Command) -> Command:
         click.option(
             "--scope",
             type=click.Choice(["local", "federated"]),
-            help="Who answers: the agent that is called, or its peers too; as it is configured when absent.",
+            help="Who answers: the agent that is called, or its peers, too. [default: as configured]",
         ),
         click.option(
             "--ask", "asked", metavar="NAME", multiple=True, help="A peer of the agent to ask; may be repeated."
@@ -359,11 +357,11 @@ config_option = click.option(
     type=FILE,
     expose_value=False,
     callback=store_option("config_file"),
-    help="The configuration file; CSTP_CONFIG when absent.",
+    help="Configuration file. [env: CSTP_CONFIG]",
 )
 
 ca_option = click.option(
-    "--ca-file", type=FILE, help="The authorities that certify the server, a PEM file; CSTP_CA_FILE when absent."
+    "--ca-file", type=FILE, help="PEM file of the CAs that certify the server. [env: CSTP_CA_FILE]"
 )
 
 
@@ -411,15 +409,15 @@ def server_options(command: Command) -> Command:
     """Add the options that choose a server, passed to the command as `choice` and `timeout`."""
 
     @click.option(
-        "--agent", metavar="NAME|URL", help="The agent to call, or local:FOLDER; when absent, this machine's server."
+        "--agent", metavar="NAME|URL", help="Agent to call, or local:FOLDER. [default: this machine's server]"
     )
-    @click.option("--token", metavar="TOKEN", help="The bearer token; CSTP_TOKEN when absent.")
-    @click.option("--agents-file", type=FILE, help="Where agents are named; CSTP_AGENTS_FILE when absent.")
+    @click.option("--token", metavar="TOKEN", help="Bearer token. [env: CSTP_TOKEN]")
+    @click.option("--agents-file", type=FILE, help="File that names agents. [env: CSTP_AGENTS_FILE]")
     @ca_option
     @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="How long to wait.")
     @click.option("--local", is_flag=True, help="Call no server: use the data folder in this process.")
     @click.option(
-        "--as", "identity", metavar="AGENT", help="With --local: who acts; when absent, the only agent configured."
+        "--as", "identity", metavar="AGENT", help="Agent to act as with --local. [default: the only one configured]"
     )
     @functools.wraps(command)
     def wrapper(

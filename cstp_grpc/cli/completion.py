@@ -15,7 +15,7 @@ VARIABLE: Final = "_CSTP_COMPLETE"
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion_command(shell: str) -> None:
-    """Print the script with which SHELL completes commands, options and their values.
+    """Print a completion script for a shell. It completes commands, options and their values.
 
     \b
     Examples:

@@ -189,7 +189,7 @@ def config_group() -> None:
 @config_option
 @with_output
 def check_command(out: Output, insecure: bool) -> None:
-    """Check the configuration and its rulebooks, and name everything that is wrong with them.
+    """Check the configuration and its rulebooks. Names everything that is wrong with them.
 
     Rejects what `cstp serve` rejects. Only an empty auth.tokens is a warning, since `cstp serve --dev` makes a token.
 
@@ -246,7 +246,7 @@ def docs_command() -> None:
 @config_option
 @with_output
 def migrate_command(out: Output) -> None:
-    """Bring the database to the tables of this version; a server does so too when it starts.
+    """Migrate the database to this version. A server does so, too, when it starts.
 
     \b
     Example:

@@ -33,7 +33,7 @@ def parse_severity(text: str) -> tuple[NodeRule, RuleSeverity]:
 
 @click.group(cls=ProjectCommandGroup)
 def context_group() -> None:
-    """Read what governs a path in AGENTS.md and CLAUDE.md, and keep these files right.
+    """Read and check AGENTS.md files. They say what governs a path; CLAUDE.md files count, too.
 
     These commands work on a project's folder and need no server. The project is the git work tree around the current
     folder, or the current folder where there is none; paths are meant from the current folder. With --project it is
@@ -67,7 +67,7 @@ def resolve_command(
     with_pending: bool,
     max_tokens: int | None,
 ) -> None:
-    """Print what governs PATH, a file or folder that need not exist yet, as Markdown.
+    """Print what governs a path, as Markdown. PATH is a file or folder that need not exist yet.
 
     Exit code 0 is success, 2 that no node covers PATH, 1 an error.
 
@@ -103,7 +103,7 @@ def resolve_command(
 @with_output
 @with_project
 def list_command(out: Output, project: ProjectFolder) -> None:
-    """List the nodes of the project, each with its size and its sections.
+    """List the nodes of the project. Shows the size and the sections of each.
 
     \b
     Example:
@@ -153,7 +153,8 @@ def validate_command(
     staged: bool,
     severities: tuple[tuple[NodeRule, RuleSeverity], ...],
 ) -> None:
-    """Judge nodes by the protocol: those at PATH and below, or all. A file's are those of the node that covers it.
+    """Check nodes against the protocol. Checks those at PATH and below, or the node that covers a file.
+    [default: all]
 
     Each finding is a line, `file:line: severity rule: message`. Exit code 1 means that there are errors, or with
     --strict any findings. How severe rules are can be set in the project's .intent-layer/config.yaml; --rule goes
@@ -191,7 +192,7 @@ def validate_command(
 @with_output
 @with_project
 def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -> None:
-    """Print the file that a fact about all these paths belongs in: the node of the folder that they have in common.
+    """Print the node that a fact belongs in. It is that of the folder which all these paths have in common.
 
     A path may be a pattern like `src/api/*`, in quotes, and need not exist yet.
 
@@ -219,7 +220,7 @@ def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -
 @with_output
 @with_project
 def init_command(out: Output, project: ProjectFolder, path: str, dry_run: bool) -> None:
-    """Begin a node for the folder at PATH, the current one when absent, from what can be seen there.
+    """Start a node for a folder. Writes what can be seen at PATH. [default: the current folder]
 
     A node that exists stays as it is, and the command fails.
 

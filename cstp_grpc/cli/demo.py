@@ -28,7 +28,8 @@ DEMO_METADATA = {"affectsProduction": True, "codeReviewCompleted": True, "ciPass
 
 @click.command()
 def demo_command() -> None:
-    """Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.
+    """Show a session over both transports. Starts everything, imports example decisions, announces an intent over
+    gRPC and over JSON-RPC, and stops.
 
     \b
     Example:

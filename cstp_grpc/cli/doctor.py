@@ -38,7 +38,7 @@ SIGNS: Final = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error"
 @config_option
 @with_output
 def doctor_command(out: Output, thorough: bool, seconds: float) -> None:
-    """Check what a server needs, and say what to do about what is wrong.
+    """Check an installation and say what to fix.
 
     Looks at the configuration, the rule set, the disk, the database, the clock, the index, the certificates, the
     embedder, the issuers of JWTs, Redis and the peers. Nothing is changed, and servers may run. Exit code 0 means that

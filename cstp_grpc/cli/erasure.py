@@ -28,7 +28,8 @@ else:
 def erase_command(
     client: CstpClient, out: Output, name: str | None, subject: str | None, dry_run: bool, yes: bool
 ) -> None:
-    """Erase what AGENT has left: decisions, intents, requests, tasks, and its contents in the audit trail.
+    """Erase everything of an agent. That is decisions, intents, requests, tasks, and its contents in the audit
+    trail.
 
     With --subject, erase what is kept about a user of chat sessions of your tenant: the sessions with all that belongs
     to them, and the contents of their entries in the audit trail; how much there is is said before you are asked.

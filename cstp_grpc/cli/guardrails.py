@@ -18,7 +18,7 @@ from cstp_grpc.cli.rulebook_replay import replay_command
 
 @click.group()
 def guardrails_group() -> None:
-    """Look at rulebooks, write and test them."""
+    """Write, test and inspect rulebooks."""
 
 
 for command in (

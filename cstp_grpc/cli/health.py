@@ -27,9 +27,9 @@ DEFAULT_SECONDS: Final = 5.0
 @click.option(
     "--target",
     metavar="URL",
-    help="The server, such as grpcs://cstp.example.com:50051; that of the configuration when absent.",
+    help="The server, such as grpcs://cstp.example.com:50051. [default: that of the configuration]",
 )
-@click.option("--service", default="", help="The name of the health service to ask for; the whole server when absent.")
+@click.option("--service", default="", help="Health service to ask for. [default: the whole server]")
 @click.option(
     "--timeout",
     "seconds",
@@ -42,10 +42,10 @@ DEFAULT_SECONDS: Final = 5.0
 @ca_option
 @config_option
 def health_command(target: str | None, service: str, seconds: float, ca_file: Path | None) -> None:
-    """Ask a server whether it serves, by the gRPC health checking protocol; no token is needed.
+    """Ask a server for its health. Uses the gRPC health checking protocol and needs no token.
 
     A server that requires client certificates is shown the one in CSTP_CLIENT_CERTIFICATE; that of the configuration
-    is shown `server.grpc_client_certificate` when absent.
+    is shown `server.grpc_client_certificate` by default.
 
     Exit code 0 means that it does, 3 that it does not, also because it is stopping or cannot be reached.
 

@@ -50,7 +50,7 @@ DEFAULT_SECONDS: Final = 8.0
 def hook_options(command: Command) -> Command:
     """Add the options that say how events are answered."""
     return stack_options(
-        click.option("--project", metavar="NAME", help="The project, as the server has it; its only one when absent."),
+        click.option("--project", metavar="NAME", help="The project, as the server has it. [default: its only one]"),
         click.option(
             "--on-failure",
             type=click.Choice([policy.value for policy in FailurePolicy]),
@@ -71,7 +71,7 @@ def hook_options(command: Command) -> Command:
             expose_value=False,
             help="Deny instead of asking, since the agent runs without its user. [default: as the agent was started]",
         ),
-        click.option("--tools", "tools_file", type=FILE, help="The table of tools; the packaged one when absent."),
+        click.option("--tools", "tools_file", type=FILE, help="The table of tools. [default: the packaged one]"),
         click.option(
             "--resident/--no-resident",
             default=None,
@@ -120,7 +120,7 @@ def hook_command(
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
-    """Answer a hook of a coding agent: judge a tool call, add what governs a file, file what was learned.
+    """Answer a hook of a coding agent. It checks a tool call, adds what governs a file, and files what was learned.
 
     It reads the event from standard input and writes the answer to standard output, as HOST has them. `cstp install`
     puts it into the settings of HOST.

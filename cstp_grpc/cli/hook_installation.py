@@ -71,7 +71,7 @@ def install_command(
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
-    """Put `cstp hook` into the settings of a coding agent, after showing the difference.
+    """Install the hook into a coding agent. Shows the difference first.
 
     The other options are those of the hook. Everything else in the settings stays as it is, byte for byte.
 
@@ -127,7 +127,7 @@ def describe_server_rules(choice: ServerChoice) -> str:
 @click.argument("host", type=click.Choice(HOSTS))
 @settings_options
 def uninstall_command(host: str, scope: str | None, yes: bool) -> None:
-    """Take `cstp hook` out of the settings of a coding agent, after showing the difference.
+    """Remove the hook from a coding agent. Shows the difference first.
 
     \b
     Example:

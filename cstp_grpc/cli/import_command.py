@@ -252,7 +252,7 @@ def import_command(
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
-    """Import the decision records in the files and folders at PATHS.
+    """Import decision records from files. PATHS are files and folders.
 
     It reads decision records, post-mortems and design documents in Markdown, and decisions in YAML and JSON Lines.
     Importing again changes only what has changed, nothing that was deleted, and goes on with what was interrupted.

@@ -46,9 +46,9 @@ else:
 @click.argument("title")
 @click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
 @judged_options
-@click.option("--status", type=enum_choice(DecisionStatus), help="Where it stands; decided when absent.")
+@click.option("--status", type=enum_choice(DecisionStatus), help="Status of the decision. [default: decided]")
 @click.option("--outcome", type=enum_choice(Outcome), help="How it turned out, where that is known.")
-@click.option("--date", type=parse_instant, metavar="DATE", help="When it was decided; now when absent.")
+@click.option("--date", type=parse_instant, metavar="DATE", help="When it was decided. [default: now]")
 @click.option("--notes", metavar="TEXT", help="The lesson.")
 @click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
 @click.option("--tag", "tags", multiple=True, help="A word to find it by.")
@@ -60,7 +60,7 @@ else:
 @click.option(
     "--review-by", type=parse_instant, metavar="DATE", help="When to review it; `cstp review --due` lists it."
 )
-@click.option("--request-id", help="Makes a repetition safe; made up when absent.")
+@click.option("--request-id", help="Idempotency key. [default: random]")
 @with_client
 def record_command(
     client: CstpClient,
@@ -84,7 +84,7 @@ def record_command(
     review_by: datetime | None,
     request_id: str | None,
 ) -> None:
-    """Record a decision of yours. It is private until it is shared.
+    """Record a decision. It is private until it is shared.
 
     \b
     Examples:
@@ -148,7 +148,7 @@ def update_command(
     revision: int | None,
     **values: Any,
 ) -> None:
-    """Change the content of a decision of yours; the former one is kept.
+    """Change a decision of yours. Its former content is kept.
 
     \b
     Examples:
@@ -172,7 +172,7 @@ def update_command(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_client
 def delete_command(client: CstpClient, out: Output, decision_id: str, yes: bool) -> None:
-    """Delete a decision of yours with its reviews and former contents; only its id stays.
+    """Delete a decision of yours. Its reviews and former contents go, too; only its id stays.
 
     It cannot be undone. Importing its source again does not bring it back unless you say so.
 
@@ -190,7 +190,7 @@ def delete_command(client: CstpClient, out: Output, decision_id: str, yes: bool)
 @click.argument("decision_id", metavar="ID")
 @with_client
 def show_command(client: CstpClient, out: Output, decision_id: str) -> None:
-    """Show a decision: your own whole, another's shared one without its private parts.
+    """Show a decision. Shows all of your own, and another agent's shared one without its private parts.
 
     \b
     Example:
@@ -206,7 +206,7 @@ def show_command(client: CstpClient, out: Output, decision_id: str) -> None:
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
 @with_client
 def list_command(client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, limit: int) -> None:
-    """List the decisions you may read, latest first.
+    """List decisions, latest first. Lists those that you may read.
 
     \b
     Examples:
@@ -221,13 +221,13 @@ def list_command(client: CstpClient, out: Output, filters: types_pb2.DecisionFil
 @click.command()
 @click.argument("decision_id", metavar="ID", required=False)
 @click.option("--outcome", type=enum_choice(Outcome), help="How it turned out.")
-@click.option("--notes", metavar="TEXT", help="The lesson; the present one stays when absent.")
+@click.option("--notes", metavar="TEXT", help="Lesson. [default: unchanged]")
 @click.option("--due", is_flag=True, help="List your decisions whose review is due instead, the longest due first.")
 @with_client
 def review_command(
     client: CstpClient, out: Output, decision_id: str | None, outcome: str | None, notes: str | None, due: bool
 ) -> None:
-    """Say how a decision turned out, and what is to be learnt from it.
+    """Review how a decision turned out.
 
     Earlier reviews stay in its history, which `cstp show` prints.
 
@@ -258,7 +258,7 @@ def print_due_reviews(client: CstpClient, out: Output) -> None:
 @click.argument("decision_id", metavar="ID")
 @with_client
 def share_command(client: CstpClient, out: Output, decision_id: str) -> None:
-    """Let every agent find a decision of yours; its context and reasoning stay private.
+    """Share a decision with every agent. Its context and reasoning stay private.
 
     \b
     Example:
@@ -273,7 +273,7 @@ def share_command(client: CstpClient, out: Output, decision_id: str) -> None:
 @click.argument("decision_id", metavar="ID")
 @with_client
 def unshare_command(client: CstpClient, out: Output, decision_id: str) -> None:
-    """Take back the sharing of a decision of yours.
+    """Make a shared decision private again.
 
     \b
     Example:
@@ -300,7 +300,7 @@ def link_command(
     relates_to: tuple[str, ...],
     remove: bool,
 ) -> None:
-    """Link a decision of yours to others that you may read.
+    """Link a decision to others. The decision is yours; you may read the others.
 
     \b
     Examples:
@@ -332,7 +332,7 @@ def link_command(
 )
 @with_client
 def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int, max_nodes: int, form: str) -> None:
-    """Show which decisions a decision is linked with, as far as you may read them.
+    """Draw the decisions linked to a decision. Leaves out those that you may not read.
 
     \b
     Examples:
@@ -359,7 +359,7 @@ def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int,
 def duplicates_command(
     client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, similarity: float, limit: int
 ) -> None:
-    """Find decisions of yours that say nearly the same.
+    """Find near-duplicates among your decisions.
 
     Superseded ones are left out. `cstp link --supersedes` and `cstp delete` clear up.
 
@@ -376,13 +376,13 @@ def duplicates_command(
 @filter_options
 @click.option("--all", "everything", is_flag=True, help="Others' shared decisions too, without their private parts.")
 @click.option(
-    "--output", "path", type=click.Path(dir_okay=False, path_type=Path), help="The file; standard output when absent."
+    "--output", "path", type=click.Path(dir_okay=False, path_type=Path), help="The file. [default: standard output]"
 )
 @with_client
 def export_command(
     client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, everything: bool, path: Path | None
 ) -> None:
-    """Write your decisions as JSON Lines, which `cstp import` reads.
+    """Export your decisions as JSON Lines. `cstp import` reads them.
 
     One line is one decision as `cstp show --json` has it, without its history. Links are kept as ids, and mean the
     decisions of the same file when it is imported.
@@ -435,7 +435,7 @@ def exported_lines(client: CstpClient, filters: types_pb2.DecisionFilters) -> It
 def watch_command(
     client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, after: str | None, limit: int | None
 ) -> None:
-    """Print each change of the decisions you may read, as it happens, until Ctrl-C.
+    """Watch changes of decisions. Prints each change of the decisions that you may read, until Ctrl-C.
 
     Without --from-revision, that is what happens from now on. Where the server goes away, it waits for it and goes on.
     With --json, each change is an object on a line, with the revision from which another watch goes on.

@@ -48,7 +48,7 @@ def to_fraction(_: click.Context, __: click.Parameter, value: float | None) -> f
 
 @click.group(cls=ProjectCommandGroup)
 def learn_group() -> None:
-    """File what was learned at work, and review what was filed.
+    """Report and review learnings.
 
     These commands work on a project's folder and need no server. The project is the git work tree around the current
     folder, or the current folder where there is none; paths are meant from the current folder. With --project it is
@@ -77,11 +77,12 @@ def report_command(
     agent_id: str,
     operation: str | None,
 ) -> None:
-    """File something for review: a pitfall, a check to make, a better pattern, or an insight. Nodes stay as they are.
+    """Report a learning for review. It is a pitfall, a check to make, a better pattern, or an insight. Nodes stay
+    as they are.
 
     \b
     Examples:
-      cstp learn report --path src/api/handlers.ts --type pitfall --title "Arrow functions in API module" \\
+      cstp learn report --path src/api/handlers.ts --type pitfall --title "Arrow functions in API module" \
           --detail "All handlers use arrow syntax, not function declarations" --agent-id swarm-worker-3
       git log -1 --format=%B | cstp learn report --path src --type insight --title "Why src is flat" --detail -
     """
@@ -115,7 +116,7 @@ def report_command(
 def list_command(
     out: Output, project: ProjectFolder, states: tuple[str, ...], types: tuple[str, ...], path: str | None
 ) -> None:
-    """List what was learned, latest first.
+    """List learnings, latest first.
 
     \b
     Examples:
@@ -163,7 +164,7 @@ class ReviewFlags(TypedDict):
 @click.option("--reject", is_flag=True, help="Put it away.")
 @click.option("--defer", is_flag=True, help="Leave it pending, and say so in the report.")
 @click.option("--reason", default="", help="Why.")
-@click.option("--reviewer", metavar="NAME", help="Who reviews; whoever runs the command when absent.")
+@click.option("--reviewer", metavar="NAME", help="Reviewer. [default: you]")
 @click.option("--title", help="Merge it with this title.")
 @click.option("--detail", help="Merge it with this text; - reads it from standard input.")
 @click.option("--section", metavar="NAME", help="Merge it into this section, not the one of its kind.")
@@ -175,7 +176,7 @@ class ReviewFlags(TypedDict):
     type=click.FloatRange(0, PERCENT),
     callback=to_fraction,
     metavar="N",
-    help="From which overlap of words it is a likely duplicate, 0 to 1 or in percent; 0.6 when absent.",
+    help="Overlap of words that makes a likely duplicate, 0 to 1 or in percent. [default: 0.6]",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would happen.")
 @click.option("--check-only", is_flag=True, help="Only look for likely duplicates.")
@@ -193,7 +194,7 @@ def review_command(
     threshold: float | None,
     **flags: Unpack[ReviewFlags],
 ) -> None:
-    """Review what was filed: accept, reject or defer it. It is named by its id or by the file of its report.
+    """Accept, reject or defer a learning. It is named by its id or by the file of its report.
 
     On a terminal and without a verdict it shows what is pending, one by one, with the change that accepting would make,
     and asks; what likely says the same is shown together. Several may be reviewed at once: each is, whatever comes of

@@ -33,8 +33,8 @@ else:
     pb2 = LazyModule("cstp_grpc.gen.liaison.v1.liaison_pb2")
 
 SEQUENCE_TYPE = click.IntRange(min=0)
-SESSION_OPTION = click.option("--session", metavar="ID", help="The session; when absent, the user's active one.")
-USER_OPTION = click.option("--user", "user_id", metavar="ID", help="The user; you when absent.")
+SESSION_OPTION = click.option("--session", metavar="ID", help="The session. [default: the user's active one]")
+USER_OPTION = click.option("--user", "user_id", metavar="ID", help="User of the session. [default: you]")
 CONTEXT_OPTIONS = object_options(
     "--context",
     "context",
@@ -85,7 +85,7 @@ def exit_if_blocked(out: Output) -> Iterator[None]:
 
 @click.group()
 def liaison_group() -> None:
-    """Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.
+    """Hand chat sessions to liaison agents. A guide hands a session to the agent of a pillar, with its context.
 
     \b
     Examples:
@@ -98,7 +98,7 @@ def liaison_group() -> None:
 
 @liaison_group.command(name="open")
 @USER_OPTION
-@click.option("--session", metavar="ID", help="The identifier of the new session; made up when absent.")
+@click.option("--session", metavar="ID", help="Id of the new session. [default: random]")
 @CONTEXT_OPTIONS
 @with_client
 def open_command(
@@ -124,7 +124,7 @@ def open_command(
     "Structured data that belongs to it; the value is JSON, or else a text.",
     "The structured data as one JSON object.",
 )
-@click.option("--message-id", help="Makes a repetition safe; made up when absent.")
+@click.option("--message-id", help="Idempotency key. [default: random]")
 @claim_number_option
 @with_client
 @with_session
@@ -138,7 +138,7 @@ def say_command(
     message_id: str | None,
     claim_number: int | None,
 ) -> None:
-    """Append a message to the conversation of a session.
+    """Append a message to a session.
 
     \b
     Examples:
@@ -173,7 +173,8 @@ def route_command(
     reason: str | None,
     context: dict[str, Json] | None,
 ) -> None:
-    """Hand a session that is with the guide to the liaison agent of PILLAR, with its context.
+    """Hand a session to a liaison agent. The session is with the guide; the agent is that of PILLAR and gets the
+    context.
 
     The same again, until the session is returned, shows the first answer. Exit code 0 means that the agent has the
     session, 3 that a guardrail blocks it, 1 an error; after both, nothing has changed.
@@ -211,7 +212,7 @@ def return_command(client: CstpClient, out: Output, session: str, reason: str | 
 @USER_OPTION
 @with_client
 def show_command(client: CstpClient, out: Output, session: str | None, user_id: str | None) -> None:
-    """Show a session, its conversation and its last routing.
+    """Show a session and its conversation. Its last routing is shown, too.
 
     \b
     Examples:
@@ -269,7 +270,7 @@ def watch_command(
     after: int | None,
     limit: int | None,
 ) -> None:
-    """Print what happens, as it happens, until Ctrl-C; with --json, an object a line.
+    """Watch the events of sessions. Until Ctrl-C; with --json, prints one object a line.
 
     Without --after, that is what happens from now on. Where the server goes away, it waits for it and goes on.
 
@@ -309,7 +310,7 @@ def watch_command(
 def list_command(
     client: CstpClient, out: Output, user_id: str | None, concerned: str | None, status: str | None, limit: int
 ) -> None:
-    """List the sessions of your tenant, last opened first.
+    """List sessions, last opened first. Lists those of your tenant.
 
     \b
     Examples:
@@ -345,7 +346,7 @@ def close_command(client: CstpClient, out: Output, session: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_client
 def delete_command(client: CstpClient, out: Output, session: str | None, user_id: str | None, yes: bool) -> None:
-    """Delete a session, or all sessions of a user, with everything that was kept of them.
+    """Delete a session, or all of a user. Everything stored about them goes, too.
 
     Messages, shared contexts and events go; the audit trail says that it happened. It cannot be undone.
 
@@ -379,7 +380,7 @@ def delete_command(client: CstpClient, out: Output, session: str | None, user_id
 @click.option("--from", "source", default=GUIDE, show_default=True, metavar="AGENT", help="Who shares it.")
 @CONTEXT_OPTIONS
 @click.option("--conversation", metavar="ID", help="The conversation that it belongs to, as the source names it.")
-@click.option("--key", metavar="KEY", help="By which a repetition is known; when absent, by what is shared.")
+@click.option("--key", metavar="KEY", help="Idempotency key. [default: the shared content]")
 @with_client
 def share_command(
     client: CstpClient,
@@ -390,7 +391,7 @@ def share_command(
     conversation: str | None,
     key: str | None,
 ) -> None:
-    """Share a context with the liaison agent of PILLAR without handing a session over; the same again shares once.
+    """Share a context with a liaison agent. No session is handed over; sharing the same again shares once.
 
     Exit code 0 means that it is shared, 3 that a guardrail blocks it, 1 an error.
 
@@ -413,11 +414,12 @@ def liaison_agent_name(pillar: str) -> str:
 
 
 @liaison_group.command()
-@click.option("--claimant", metavar="NAME", help="The instance that takes it; you when absent.")
+@click.option("--claimant", metavar="NAME", help="The instance that takes it. [default: you]")
 @with_client
 @with_session
 def claim_command(client: CstpClient, out: Output, session: str, claimant: str | None) -> None:
-    """Take a session that was handed over, and show what came with it. You are the local liaison agent of its pillar.
+    """Take a session that was handed over. Shows the context that came with it. You are the local liaison agent of
+    its pillar.
 
     \b
     Example:
@@ -431,7 +433,7 @@ def claim_command(client: CstpClient, out: Output, session: str, claimant: str |
 @click.argument("pillar", required=False)
 @with_client
 def agents_command(client: CstpClient, out: Output, pillar: str | None) -> None:
-    """List the liaison agents, or that of PILLAR: whether each is there, and how many sessions it has.
+    """List liaison agents. Shows whether each is present and how many sessions it has. [default: all pillars]
 
     \b
     Examples:
@@ -447,7 +449,7 @@ def agents_command(client: CstpClient, out: Output, pillar: str | None) -> None:
 @click.option("--leaving", is_flag=True, help="Tell that you go away.")
 @with_client
 def heartbeat_command(client: CstpClient, out: Output, pillar: str, leaving: bool) -> None:
-    """Tell that the local liaison agent of PILLAR is there.
+    """Report that a liaison agent is present. It is the local agent of PILLAR.
 
     You are the agent, and must tell it again and again: after some time without it, it counts as unavailable.
 

@@ -34,164 +34,126 @@ COMMANDS_BY_TOPIC: Final = {
     "Look before you act": {
         "announce": ListedCommand(
             "protocol:announce_command",
-            "Announce what you are about to do; get similar decisions, a verdict and suggestions.",
+            "Announce an intent and get advice.",
         ),
-        "check": ListedCommand("protocol:check_command", "Ask the guardrails about an action."),
-        "query": ListedCommand(
-            "protocol:query_command", "Find past decisions that resemble TEXT, the most similar first."
-        ),
+        "check": ListedCommand("protocol:check_command", "Check an action against the guardrails."),
+        "query": ListedCommand("protocol:query_command", "Search past decisions by meaning."),
         "pre-action": ListedCommand(
             "pre_action:pre_action_command",
-            "Announce what you are about to do, and record the decision if it is allowed.",
+            "Announce an intent; record it if allowed.",
         ),
         "session-context": ListedCommand(
             "session_context:session_context_command",
-            "Print what you should know when you start: your past, the rules, others' intents, as Markdown.",
+            "Print what a new session should know.",
         ),
         "intent": ListedCommand(
             "protocol:intent_group",
-            "Say what became of an intent that you announced, and hear of those that are announced.",
+            "Close and watch announced intents.",
         ),
     },
     "Decisions": {
-        "record": ListedCommand("journal:record_command", "Record a decision of yours."),
-        "update": ListedCommand(
-            "journal:update_command", "Change the content of a decision of yours; the former one is kept."
-        ),
-        "review": ListedCommand(
-            "journal:review_command", "Say how a decision turned out, and what is to be learnt from it."
-        ),
-        "list": ListedCommand("journal:list_command", "List the decisions you may read, latest first."),
-        "show": ListedCommand(
-            "journal:show_command", "Show a decision: your own whole, another's shared one without its private parts."
-        ),
-        "share": ListedCommand(
-            "journal:share_command", "Let every agent find a decision of yours; its context and reasoning stay private."
-        ),
-        "unshare": ListedCommand("journal:unshare_command", "Take back the sharing of a decision of yours."),
-        "link": ListedCommand("journal:link_command", "Link a decision of yours to others that you may read."),
-        "graph": ListedCommand(
-            "journal:graph_command", "Show which decisions a decision is linked with, as far as you may read them."
-        ),
-        "duplicates": ListedCommand("journal:duplicates_command", "Find decisions of yours that say nearly the same."),
-        "calibration": ListedCommand(
-            "calibration:calibration_command", "Compare stated confidences with how the decisions turned out."
-        ),
+        "record": ListedCommand("journal:record_command", "Record a decision."),
+        "update": ListedCommand("journal:update_command", "Change a decision of yours."),
+        "review": ListedCommand("journal:review_command", "Review how a decision turned out."),
+        "list": ListedCommand("journal:list_command", "List decisions, latest first."),
+        "show": ListedCommand("journal:show_command", "Show a decision."),
+        "share": ListedCommand("journal:share_command", "Share a decision with every agent."),
+        "unshare": ListedCommand("journal:unshare_command", "Make a shared decision private again."),
+        "link": ListedCommand("journal:link_command", "Link a decision to others."),
+        "graph": ListedCommand("journal:graph_command", "Draw the decisions linked to a decision."),
+        "duplicates": ListedCommand("journal:duplicates_command", "Find near-duplicates among your decisions."),
+        "calibration": ListedCommand("calibration:calibration_command", "Compare confidences with outcomes."),
         "patterns": ListedCommand(
             "calibration:patterns_command",
-            "Find what decisions that failed have in common: what goes with failure, and failures that recur.",
+            "Find what failed decisions have in common.",
         ),
-        "watch": ListedCommand(
-            "journal:watch_command", "Print each change of the decisions you may read, as it happens, until Ctrl-C."
-        ),
-        "import": ListedCommand(
-            "import_command:import_command", "Import the decision records in the files and folders at PATHS."
-        ),
-        "export": ListedCommand(
-            "journal:export_command", "Write your decisions as JSON Lines, which `cstp import` reads."
-        ),
+        "watch": ListedCommand("journal:watch_command", "Watch changes of decisions."),
+        "import": ListedCommand("import_command:import_command", "Import decision records from files."),
+        "export": ListedCommand("journal:export_command", "Export your decisions as JSON Lines."),
         "delete": ListedCommand(
             "journal:delete_command",
-            "Delete a decision of yours with its reviews and former contents; only its id stays.",
+            "Delete a decision of yours.",
         ),
     },
     "Guardrails and audit": {
-        "guardrails": ListedCommand("guardrails:guardrails_group", "Look at rulebooks, write and test them."),
-        "approvals": ListedCommand(
-            "approvals:approvals_group", "Decide on what agents may do only if a person approves it."
-        ),
-        "audit": ListedCommand("audit:audit_group", "Search the audit trail, verify that it is whole, and export it."),
-        "intents": ListedCommand("audit:intents_command", "List the announced intents of every agent, latest first."),
+        "guardrails": ListedCommand("guardrails:guardrails_group", "Write, test and inspect rulebooks."),
+        "approvals": ListedCommand("approvals:approvals_group", "List, grant and deny approvals."),
+        "audit": ListedCommand("audit:audit_group", "Search, verify and export the audit trail."),
+        "intents": ListedCommand("audit:intents_command", "List all announced intents, latest first."),
     },
     "Agents and their hosts": {
         "mcp": ListedCommand(
             "mcp_command:mcp_command",
-            "Serve the tools of CSTP to hosts of agents over the Model Context Protocol (MCP).",
+            "Serve the tools of CSTP over MCP.",
         ),
         "mcp-guard": ListedCommand(
             "mcp_guard_command:mcp_guard_command",
-            "Run an MCP server with its tools under guard: a call that guardrails do not allow is not made.",
+            "Guard the tools of another MCP server.",
         ),
         "hook": ListedCommand(
             "hook_command:hook_command",
-            "Answer a hook of a coding agent: judge a tool call, add what governs a file, file what was learned.",
+            "Answer a hook of a coding agent.",
         ),
         "install": ListedCommand(
             "hook_installation:install_command",
-            "Put `cstp hook` into the settings of a coding agent, after showing the difference.",
+            "Install the hook into a coding agent.",
         ),
         "uninstall": ListedCommand(
             "hook_installation:uninstall_command",
-            "Take `cstp hook` out of the settings of a coding agent, after showing the difference.",
+            "Remove the hook from a coding agent.",
         ),
-        "agents": ListedCommand(
-            "peers:agents_group", "List the agents of federation.peers with their health, version, latency and card."
-        ),
+        "agents": ListedCommand("peers:agents_group", "List peers with health and latency."),
         "agent-card": ListedCommand(
             "agent_card:agent_card_command",
-            "Show the agent card of the bridge at URL; when absent, of this machine's bridge.",
+            "Show the agent card of a bridge.",
         ),
         "liaison": ListedCommand(
             "liaison:liaison_group",
-            "Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.",
+            "Hand chat sessions to liaison agents.",
         ),
-        "context": ListedCommand(
-            "context:context_group", "Read what governs a path in AGENTS.md and CLAUDE.md, and keep these files right."
-        ),
-        "learn": ListedCommand("learn:learn_group", "File what was learned at work, and review what was filed."),
+        "context": ListedCommand("context:context_group", "Read and check AGENTS.md files."),
+        "learn": ListedCommand("learn:learn_group", "Report and review learnings."),
     },
     "Run a server": {
         "serve": ListedCommand(
             "serve:serve_command",
-            "Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.",
+            "Run the gRPC server and the HTTP bridge.",
         ),
-        "bridge": ListedCommand(
-            "serve:bridge_command", "Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere."
-        ),
+        "bridge": ListedCommand("serve:bridge_command", "Run the HTTP bridge alone."),
         "demo": ListedCommand(
             "demo:demo_command",
-            "Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.",
+            "Show a session over both transports.",
         ),
         "health": ListedCommand(
             "health:health_command",
-            "Ask a server whether it serves, by the gRPC health checking protocol; no token is needed.",
+            "Ask a server for its health.",
         ),
-        "doctor": ListedCommand(
-            "doctor:doctor_command", "Check what a server needs, and say what to do about what is wrong."
-        ),
+        "doctor": ListedCommand("doctor:doctor_command", "Check an installation and say what to fix."),
         "config": ListedCommand("config:config_group", "Check and document the configuration."),
-        "token": ListedCommand("tokens:token_group", "Make, list, rotate and revoke the tokens by which agents call."),
+        "token": ListedCommand("tokens:token_group", "Create, list, rotate and revoke tokens."),
     },
     "Keep its data": {
-        "backup": ListedCommand(
-            "backup:backup_command", "Save the journal and what belongs to it into a new FOLDER, while servers run."
-        ),
-        "restore": ListedCommand(
-            "backup:restore_command", "Put the backup in FOLDER where the configuration says that the journal is."
-        ),
-        "copy": ListedCommand(
-            "backup:copy_command", "Copy a journal from one database into another, such as from SQLite into PostgreSQL."
-        ),
+        "backup": ListedCommand("backup:backup_command", "Back up the journal while servers run."),
+        "restore": ListedCommand("backup:restore_command", "Restore a backup."),
+        "copy": ListedCommand("backup:copy_command", "Copy a journal into another database."),
         "migrate": ListedCommand(
             "config:migrate_command",
-            "Bring the database to the tables of this version; a server does so too when it starts.",
+            "Migrate the database to this version.",
         ),
-        "reindex": ListedCommand(
-            "reindex:reindex_command", "Embed all decisions anew with the embedder of the configuration."
-        ),
+        "reindex": ListedCommand("reindex:reindex_command", "Recompute the vectors of all decisions."),
         "erase": ListedCommand(
             "erasure:erase_command",
-            "Erase what AGENT has left: decisions, intents, requests, tasks, and its contents in the audit trail.",
+            "Erase everything of an agent.",
         ),
     },
     "Other": {
         "call": ListedCommand(
             "protocol:call_command",
-            "Call any unary METHOD by its JSON-RPC name with PARAMS, a JSON object; `-` reads it from standard input.",
+            "Call any method by its JSON-RPC name.",
         ),
         "completion": ListedCommand(
             "completion:completion_command",
-            "Print the script with which SHELL completes commands, options and their values.",
+            "Print a completion script for a shell.",
         ),
         "version": ListedCommand("protocol:version_command", "Show the version."),
     },

@@ -72,7 +72,7 @@ def mcp_command(
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
-    """Serve the tools of CSTP to hosts of agents over the Model Context Protocol (MCP).
+    """Serve the tools of CSTP over MCP. MCP is the Model Context Protocol, which hosts of agents speak.
 
     It ends with Ctrl-C or SIGTERM, and over standard streams with its input.
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
     "--tools",
     "tools_file",
     type=FILE,
-    help="The table of tools; each call is checked by its name and arguments when absent.",
+    help="Table of tools. [default: check each call by its name and arguments]",
 )
 @server_options
 @config_option
@@ -58,7 +58,7 @@ def mcp_guard_command(
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
-    """Run an MCP server with its tools under guard: a call that guardrails do not allow is not made.
+    """Guard the tools of another MCP server. Runs the server; a call that the guardrails do not allow is not made.
 
     Hosts start it in place of COMMAND, the command of the server, and speak with the server through it. It ends with
     the server, with the same exit code.

@@ -291,7 +291,8 @@ timeout_option = click.option(
 @config_option
 @with_output
 def agents_group(out: Output, seconds: float) -> None:
-    """List the agents of federation.peers with their health, version, latency and card.
+    """List peers with health and latency. Peers are the agents in federation.peers; their version and card are
+    shown, too.
 
     All are asked at once. Exit code 0 means that no required one is unwell, 3 that one is: what it would be asked about
     is blocked.
@@ -321,7 +322,7 @@ def agents_group(out: Output, seconds: float) -> None:
 
 @agents_group.command()
 @click.argument("url", callback=require_agent_url)
-@click.option("--name", help="What to call it; when absent, what it calls itself.")
+@click.option("--name", help="Name of the peer. [default: the one on its card]")
 @click.option(
     "--role",
     type=click.Choice(["required", "advisory"]),
@@ -333,9 +334,9 @@ def agents_group(out: Output, seconds: float) -> None:
     "--token-env",
     metavar="NAME",
     callback=require_variable_name,
-    help="The environment variable with the token for it; CSTP_TOKEN_ and its name when absent.",
+    help="Environment variable with its token. [default: CSTP_TOKEN_ and its name]",
 )
-@click.option("--category", "categories", multiple=True, help="A category that it speaks for; all when absent.")
+@click.option("--category", "categories", multiple=True, help="A category that it speaks for. [default: all]")
 @click.option("--ca-file", type=FILE, help="The authorities that certify it, a PEM file.")
 @click.option("--card-key", type=FILE, help="The public key that must have signed its card: PEM, or a JSON Web Key.")
 @click.option("--dry-run", is_flag=True, help="Print what would be changed, and change nothing.")
@@ -354,7 +355,8 @@ def add_command(
     dry_run: bool,
     seconds: float,
 ) -> None:
-    """Read the agent card at URL and write the agent into federation.peers of the configuration file.
+    """Add a peer by its agent card. Reads the card at URL, and writes the agent into federation.peers of the
+    configuration file.
 
     URL is that of a card, of a site that has one, or of a bridge; an agent at a grpc:// or grpcs:// URL is asked for
     its name. All else in the file stays as it is, and tokens stay in the environment.

@@ -37,8 +37,8 @@ else:
 
 @click.command()
 @announcement_options
-@click.option("--correlation-id", help="Makes a repetition safe; made up when absent.")
-@click.option("--title", metavar="TEXT", help="What is decided; the intent when absent.")
+@click.option("--correlation-id", help="Idempotency key. [default: random]")
+@click.option("--title", metavar="TEXT", help="What is decided. [default: the intent]")
 @click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
 @click.option("--tag", "tags", multiple=True, help="A word to find the decision by.")
 @click.option(
@@ -58,7 +58,7 @@ def pre_action_command(
     asked: tuple[str, ...],
     **options: Unpack[AnnouncementOptions],
 ) -> None:
-    """Announce what you are about to do, and record the decision if it is allowed.
+    """Announce an intent; record it if allowed.
 
     Both are on record, or neither is. Exit code 0 means that it is allowed, 3 that a guardrail blocks it, 4 that a
     person must approve it first (see `cstp approvals`), 1 an error.
@@ -66,7 +66,7 @@ def pre_action_command(
     \b
     Examples:
       cstp pre-action "Rebuild the orders index tonight" --confidence 0.8 --review-by 2027-01-31
-      cstp pre-action "Deploy the auth service" --stakes high --title "Deploy auth 3.4 before the fix of the cache" \\
+      cstp pre-action "Deploy the auth service" --stakes high --title "Deploy auth 3.4 before the fix of the cache" \
           --metadata affectsProduction=true --metadata codeReviewCompleted=true --metadata ciPassing=true
     """
     decision = None

@@ -69,7 +69,7 @@ MIN_REVISION_OPTION = click.option(
 @click.command()
 @click.argument("text")
 @filter_options
-@click.option("--limit", type=click.IntRange(1, 50), help="How many at the most; 10 when absent.")
+@click.option("--limit", type=click.IntRange(1, 50), help="Maximum number of results. [default: 10]")
 @click.option("--min-score", type=CONFIDENCE, help="How alike at the least, 0 to 1.")
 @click.option("--reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
 @MIN_REVISION_OPTION
@@ -87,7 +87,7 @@ def query_command(
     scope: str | None,
     asked: tuple[str, ...],
 ) -> None:
-    """Find past decisions that resemble TEXT, the most similar first.
+    """Search past decisions by meaning. Those that resemble TEXT most come first.
 
     \b
     Examples:
@@ -164,7 +164,7 @@ def check_command(
     timeout: float | None,
     **judged: Unpack[JudgedOptions],
 ) -> None:
-    """Ask the guardrails about an action.
+    """Check an action against the guardrails.
 
     Exit code 0 means allowed, 3 blocked, 4 that a person must approve it first (see `cstp approvals`), 1 an error.
 
@@ -174,7 +174,7 @@ def check_command(
     \b
     Examples:
       cstp check --command "rm -rf /"
-      cstp check "deploy the auth service" --stakes high --confidence 0.9 \\
+      cstp check "deploy the auth service" --stakes high --confidence 0.9 \
           --context affectsProduction=true --context codeReviewCompleted=true
       cstp check "drop the old table" --context-json '{"affectsProduction": true}' && ./drop.sh
       cstp check "rotate the signing keys" --stakes critical --ask security
@@ -222,12 +222,12 @@ def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardra
 @click.option("--agent-url", metavar="URL", help="The URL to notify of what happens after the answer.")
 @click.option(
     "--correlation-id",
-    help="Ties announcements together: the same one again is a repetition, any other a revision; made up when absent.",
+    help="Ties announcements together: repeating one with other content makes a revision. [default: random]",
 )
 @click.option(
     "--share/--private",
     default=None,
-    help="Whether other agents are told of it; as the server is configured when absent.",
+    help="Whether other agents see it. [default: as the server is configured]",
 )
 @MIN_REVISION_OPTION
 @federated_options
@@ -244,7 +244,8 @@ def announce_command(
     asked: tuple[str, ...],
     **options: Unpack[AnnouncementOptions],
 ) -> None:
-    """Announce what you are about to do; get similar decisions, a verdict and suggestions.
+    """Announce an intent and get advice. The answer has similar past decisions, the verdict of the guardrails, and
+    suggestions.
 
     With --path, also get what governs these files and folders; with --share, others who are about to do the same are
     told of it. Exit code 0 means that nothing blocks, 3 that a guardrail does, 4 that a person must approve it first
@@ -253,12 +254,12 @@ def announce_command(
     \b
     Examples:
       cstp announce "Deploy the auth service to production" --stakes high --confidence 0.85
-      cstp announce "Migrate orders to the new schema" --category database \\
+      cstp announce "Migrate orders to the new schema" --category database \
           --context "tested on a copy" --metadata affectsProduction=true
       cstp announce "Rebuild the orders search index tonight" --share --correlation-id rebuild-orders-index
-      cstp announce "Add a handler" --project shop --path src/api/handlers.ts \\
+      cstp announce "Add a handler" --project shop --path src/api/handlers.ts \
           --metadata confirmedChecks='["Run the contract tests"]'
-      cstp announce "Deploy the auth service" --agent-id emerson \\
+      cstp announce "Deploy the auth service" --agent-id emerson \
           --agent-url https://agents.example.com/cstp/emerson
     """
     visibility = None if share is None else Visibility.SHARED if share else Visibility.PRIVATE
@@ -282,7 +283,8 @@ def announce_command(
 @click.argument("params", default="{}")
 @with_client
 def call_command(client: CstpClient, out: Output, method: str, params: str) -> None:
-    """Call any unary METHOD by its JSON-RPC name with PARAMS, a JSON object; `-` reads it from standard input.
+    """Call any method by its JSON-RPC name. METHOD is unary; PARAMS is a JSON object, and `-` reads it from
+    standard input.
 
     \b
     Examples:
@@ -335,7 +337,7 @@ def version_command(out: Output) -> None:
 
 @click.group()
 def intent_group() -> None:
-    """Say what became of an intent that you announced, and hear of those that are announced."""
+    """Close and watch announced intents."""
 
 
 @intent_group.command(name="close")
@@ -343,7 +345,7 @@ def intent_group() -> None:
 @click.option("--outcome", type=enum_choice(Outcome), required=True, help="How it turned out.")
 @click.option("--notes", metavar="TEXT", help="What is to be known about it; read by whoever may read the intent.")
 @click.option("--decision", metavar="ID", help="The decision that came of it.")
-@click.option("--revision", type=click.IntRange(min=1), help="Which revision; the latest when absent.")
+@click.option("--revision", type=click.IntRange(min=1), help="Which revision. [default: the latest]")
 @with_client
 def close_command(
     client: CstpClient,
@@ -354,12 +356,12 @@ def close_command(
     decision: str | None,
     revision: int | None,
 ) -> None:
-    """Close an intent of yours by its correlation id ID.
+    """Close an intent of yours. ID is its correlation id.
 
     \b
     Examples:
       cstp intent close rebuild-orders-index --outcome success
-      cstp intent close rebuild-orders-index --outcome failure --notes "The disk was full" \\
+      cstp intent close rebuild-orders-index --outcome failure --notes "The disk was full" \
           --decision dec-0f3a9b2c4d5e6f708192
     """
     answer = client.close_intent(correlation_id, outcome, notes=notes, decision_id=decision, revision=revision)
@@ -371,7 +373,7 @@ def close_command(
 @click.option("--category", help="Exactly this category.")
 @click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="Any of these stakes.")
 @click.option("--project", help="Exactly this project.")
-@click.option("--after", metavar="TOKEN", help="From this resume token on; from now on when absent.")
+@click.option("--after", metavar="TOKEN", help="Continue after this resume token. [default: now]")
 @click.option("--limit", type=LIMIT, metavar="N", help="End after so many intents.")
 @with_client
 def watch_command(
@@ -384,7 +386,7 @@ def watch_command(
     after: str | None,
     limit: int | None,
 ) -> None:
-    """Print your intents and those that others share as they are announced, until Ctrl-C.
+    """Watch intents as they are announced. Prints yours and those that others share, until Ctrl-C.
 
     Where the server goes away, it waits for it and goes on. With --json, each is an object on a line, with the token
     from which another watch goes on; what was announced while another announcement was being stored may be

@@ -16,7 +16,7 @@ from cstp_grpc.extras import require_extra
 @config_option
 @with_output
 def reindex_command(out: Output) -> None:
-    """Embed all decisions anew with the embedder of the configuration.
+    """Recompute the vectors of all decisions. Uses the configured embedder.
 
     A server that runs with another embedder goes on with the vectors it has. Change `embedding` in the configuration,
     run this, then restart the server: it takes the new vectors over in one step. Without a server they are used at

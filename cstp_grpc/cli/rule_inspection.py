@@ -62,7 +62,7 @@ def refuse_server_options(choice: ServerChoice, timeout: float | None) -> None:
 @click.command(name="list")
 @files_or_server_options
 def list_command(path: Path | None, choice: ServerChoice, timeout: float | None) -> None:
-    """List the guardrails by which a server judges; with PATH, those in a rulebook or folder.
+    """List guardrails. Asks a server; with PATH, it reads a rulebook or folder.
 
     With the permission admin, the server shows what they compare.
 
@@ -89,7 +89,7 @@ def list_command(path: Path | None, choice: ServerChoice, timeout: float | None)
 @click.command(name="inputs")
 @files_or_server_options
 def inputs_command(path: Path | None, choice: ServerChoice, timeout: float | None) -> None:
-    """List the inputs that the guardrails of a server read; with PATH, those of a rulebook or folder.
+    """List the inputs that guardrails read. Asks a server; with PATH, it reads a rulebook or folder.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def list_inputs_of_files(path: Path) -> guardrails_pb2.ListInputsResponse:
 @click.command(name="rulebook")
 @with_client
 def rulebook_command(client: CstpClient, out: Output) -> None:
-    """Show which rulebooks are in force on a server, and what is wrong with those that it cannot load.
+    """Show the rulebooks in force on a server. Also shows what is wrong with those that it cannot load.
 
     Exit code 0 means that those of the files are in force, 3 that they cannot be loaded, 1 an error.
 
@@ -140,7 +140,7 @@ def rulebook_command(client: CstpClient, out: Output) -> None:
 @click.command(name="explain")
 @click.argument("action", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option("--guardrail", "guardrail_ids", metavar="ID", multiple=True, help="Only this one; may be repeated.")
-@click.option("--acting-agent", metavar="AGENT", help="Who acts; you when absent.")
+@click.option("--acting-agent", metavar="AGENT", help="Agent that acts. [default: you]")
 @click.option(
     "--permission",
     "permissions",
@@ -148,7 +148,7 @@ def rulebook_command(client: CstpClient, out: Output) -> None:
     multiple=True,
     help="What this agent may do.",
 )
-@click.option("--at", type=parse_instant, metavar="DATE", help="When it acts; now when absent.")
+@click.option("--at", type=parse_instant, metavar="DATE", help="Time of the action. [default: now]")
 @click.option("--rules", type=RULES_PATH, help="Explain by this rulebook or folder alone, without a server.")
 @server_options
 @json_option
@@ -163,7 +163,7 @@ def explain_command(
     choice: ServerChoice,
     timeout: float | None,
 ) -> None:
-    """Explain what guardrails make of the action in the file ACTION; `-` reads it from standard input.
+    """Explain the verdict on an action. ACTION is a JSON file; `-` reads standard input.
 
     The file holds a JSON object as `cstp.checkGuardrails` takes it: a description and perhaps category, stakes,
     confidence, context and project. It is no check, and nothing is recorded. A server wants the permission admin. With

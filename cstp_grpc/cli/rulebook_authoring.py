@@ -43,7 +43,7 @@ FILE_PATH: Final = click.Path(path_type=Path, dir_okay=False)
 @click.argument("file", type=FILE_PATH, default=DEFAULT_FILE)
 @with_output
 def new_command(out: Output, file: Path) -> None:
-    """Write a commented rulebook to start from to FILE, guardrails/rules.yaml when absent.
+    """Write a rulebook to start from. FILE is guardrails/rules.yaml unless given.
 
     It passes its own tests. A file that exists is left alone, and - stands for standard output.
 
@@ -80,7 +80,7 @@ def create_file(file: Path, content: str) -> None:
 @config_option
 @with_output
 def validate_command(out: Output, path: Path | None) -> None:
-    """Say whether the rulebook or folder at PATH can be used; when absent, the configured one.
+    """Check that a rulebook can be loaded. PATH is a rulebook or folder. [default: the configured one]
 
     Every mistake is printed as `file:line: rule: reason`. Exit code 0 means that a server would start with it, 3 that
     it would not, 1 any other error.
@@ -108,7 +108,7 @@ def validate_command(out: Output, path: Path | None) -> None:
 @config_option
 @with_output
 def test_command(out: Output, path: Path | None, require_coverage: bool, junit: Path | None, watch: bool) -> None:
-    """Run the tests in the rulebook or folder at PATH; when absent, in the configured one.
+    """Run the tests of a rulebook. PATH is a rulebook or folder. [default: the configured one]
 
     Guardrails that no test fires, and those that no test passes, are listed. Exit code 0 means that all tests passed, 3
     that the rulebook cannot be used, 4 that tests failed, 1 any other error.
@@ -185,7 +185,7 @@ def print_results(
 @click.argument("new", type=RULES_PATH)
 @with_output
 def diff_command(out: Output, old: Path, new: Path) -> None:
-    """Say how the rulebook or folder at NEW differs from that at OLD.
+    """Compare two rulebooks. OLD and NEW are rulebooks or folders of them.
 
     Guardrails and inputs are compared key by key, whatever file they are in and however it is written. Exit code 0 also
     if they differ, 3 if one cannot be used.
@@ -217,7 +217,7 @@ def diff_command(out: Output, old: Path, new: Path) -> None:
 )
 @with_output
 def convert_command(out: Output, file: Path, output: Path | None, skip_absent: bool) -> None:
-    """Convert the guardrails of cognition-engines in FILE, of either YAML dialect, to a rulebook.
+    """Convert rules of cognition-engines. FILE has them in either YAML dialect; the result is a rulebook.
 
     It is printed, and what judges otherwise than before is noted. Anything that can be understood in two ways is
     refused with the reason, and then nothing is converted. Exit code 3 means that, 1 any other error.
@@ -355,7 +355,7 @@ def item_diff_to_json(items: ItemDiff) -> dict[str, object]:
 @click.command(name="schema")
 @with_output
 def schema_command(out: Output) -> None:
-    """Print the JSON Schema of rulebooks, by which editors complete and check them.
+    """Print the JSON Schema of rulebooks. Editors complete and check rulebooks by it.
 
     \b
     Examples:

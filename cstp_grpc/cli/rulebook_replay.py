@@ -73,7 +73,8 @@ def replay_command(
     requesting_agent: str | None,
     examples: int,
 ) -> None:
-    """Judge recorded actions by the rulebook or folder NEW, and tell whose verdict would change.
+    """Replay recorded checks on new rules. Checks recorded actions against the rulebook or folder NEW, and reports
+    the verdicts that would change.
 
     The actions are those of checks and announcements that the server has on record; the rules run here, and nothing is
     recorded. Each action is judged as of its own instant, for its own agent. What happens to unknown inputs is as

@@ -67,13 +67,11 @@ EXAMPLE_QUERY = json.dumps(
 @click.option(
     "--workers",
     metavar="N|auto",
-    help="How many processes serve on one port, `auto` one for each core; serve.workers when absent.",
+    help="Processes that serve on one port; `auto` means one per core. [default: serve.workers]",
 )
-@click.option(
-    "--insecure", is_flag=True, help="Serve without TLS beyond this machine, too; serve.insecure when absent."
-)
+@click.option("--insecure", is_flag=True, help="Serve other machines without TLS. [default: serve.insecure]")
 def serve_command(dev: bool, bridge: bool, workers: str | None, insecure: bool) -> None:
-    """Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.
+    """Run the gRPC server and the HTTP bridge. Ctrl-C or SIGTERM stops them; a closed terminal does not.
 
     \b
     Examples:
@@ -289,13 +287,13 @@ def command_name() -> str:
 @click.command()
 @config_option
 @click.option(
-    "--grpc-target", metavar="TARGET", help="The gRPC server, [grpcs://]HOST:PORT; when absent, the configured one."
+    "--grpc-target", metavar="TARGET", help="The gRPC server, [grpcs://]HOST:PORT. [default: the configured one]"
 )
 @click.option("--port-file", type=FILE, help="A file to write HOST:PORT to when it listens.")
 @click.option("--a2a-port-file", type=FILE, help="The same for A2A over gRPC.")
 @click.option("--insecure", is_flag=True, help="Listen and call without TLS beyond this machine, too.")
 def bridge_command(grpc_target: str | None, port_file: Path | None, a2a_port_file: Path | None, insecure: bool) -> None:
-    """Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere.
+    """Run the HTTP bridge alone. The gRPC server runs elsewhere. Ctrl-C or SIGTERM stops the bridge.
 
     \b
     Examples:

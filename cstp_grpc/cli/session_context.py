@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--task", metavar="TEXT", help="What you are going to do; intents of others that resemble it come first.")
-@click.option("--project", metavar="NAME", help="The project that the paths are in; the server's only one when absent.")
+@click.option("--project", metavar="NAME", help="Project of the paths. [default: the server's only one]")
 @click.option("--path", "paths", metavar="P", multiple=True, help="A file or folder that you are going to work on.")
 @click.option(
-    "--budget", type=click.IntRange(200, 100_000), metavar="N", help="How many tokens it may have; 2000 when absent."
+    "--budget", type=click.IntRange(200, 100_000), metavar="N", help="Maximum size in tokens. [default: 2000]"
 )
 @with_client
 def session_context_command(
     client: CstpClient, out: Output, task: str | None, project: str | None, paths: tuple[str, ...], budget: int | None
 ) -> None:
-    """Print what you should know when you start: your past, the rules, others' intents, as Markdown.
+    """Print what a new session should know. That is your past decisions, the rules, and the intents of others, as
+    Markdown.
 
     It has your decisions that are due for review, that failed and that are recent, lessons by category, rules and the
     facts that they read, what your confidence has meant, intents of others, and what governs the paths: the most useful

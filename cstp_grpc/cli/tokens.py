@@ -47,7 +47,7 @@ def parse_seconds(text: str) -> int:
 
 @click.group()
 def token_group() -> None:
-    """Make, list, rotate and revoke the tokens by which agents call.
+    """Create, list, rotate and revoke tokens. Agents call with them.
 
     They hold on all servers of a journal within a second, without a restart. Needs the permission admin; nobody grants
     permissions that their own token does not have. Tokens of the configuration are not among them.
@@ -61,7 +61,7 @@ def token_group() -> None:
     "permissions",
     type=enum_choice(Permission),
     multiple=True,
-    help="What the agent may do, for each; query and check when absent.",
+    help="What the agent may do; repeatable. [default: query, check]",
 )
 @until_option
 @click.option("--note", metavar="TEXT", help="What it is for.")
@@ -74,7 +74,7 @@ def create_command(
     until: datetime | None,
     note: str | None,
 ) -> None:
-    """Make a token for AGENT and print its secret, which is not shown again.
+    """Create a token for an agent. Prints its secret, which is not shown again.
 
     Only the secret is on standard output, so that it can be put where the agent reads it.
 
@@ -102,7 +102,7 @@ def create_command(
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
 @with_client
 def list_command(client: CstpClient, out: Output, agent_name: str | None, with_ended: bool, limit: int) -> None:
-    """List tokens without their secrets, the newest first.
+    """List tokens, the newest first. Their secrets are not shown.
 
     \b
     Examples:
@@ -122,14 +122,14 @@ def list_command(client: CstpClient, out: Output, agent_name: str | None, with_e
     "keep_seconds",
     type=parse_seconds,
     metavar="TIME",
-    help="How long the old one is still accepted: 90s, 15m, 1h, 2d; an hour when absent, and 0s ends it at once.",
+    help="How long the old one is still accepted: 0s, 90s, 15m, 2d. [default: 1h]",
 )
 @until_option
 @with_client
 def rotate_command(
     client: CstpClient, out: Output, token_id: str, keep_seconds: int | None, until: datetime | None
 ) -> None:
-    """Make a token in the place of another, print its secret, and let the other one end a while later.
+    """Replace a token by a new one. Prints the new secret; the old one ends a while later.
 
     \b
     Examples:

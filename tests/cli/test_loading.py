@@ -15,7 +15,7 @@ import click
 import pytest
 
 from cstp_grpc.cli.main import COMMANDS, command_stub, main
-from tests.cli.conftest import Server
+from tests.cli.conftest import Invoke, Server
 from tests.client.scripted import HttpReply, http_server
 from tests.databases import write_journal
 from tests.harness import TOKENS
@@ -104,6 +104,12 @@ def test_the_help_lists_each_command_once(tmp_path: Path) -> None:
     _, printed = modules_loaded(tmp_path, ["--help"])
     listed = [line.split()[0] for line in printed.splitlines() if re.match(r"  [a-z]", line)]
     assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
+
+
+def test_no_summary_is_cut_off(invoke: Invoke) -> None:
+    printed = invoke("--help", env={"COLUMNS": "80"}).stdout
+    assert "  announce         Announce an intent and get advice." in printed
+    assert "..." not in printed.partition("Look before you act:")[2]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
