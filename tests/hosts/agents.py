@@ -15,6 +15,7 @@ PATCH = f"""*** Begin Patch
 @@
 -{OLD}+{NEW}*** End Patch
 """
+ACTION = {"description": "Free some disk space", "command": "rm -r victim", "directory": "PROJECT"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Agent:
     """The calls that change the file EDITED, the last one in fact."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Its settings, by their paths in the home folder."""
+    check: ToolCall | None = None
+    """The call of the tool `check_action` of our MCP server, if it is tried."""
     told_before_tool: bool = True
     """Whether what governs a file reaches the model with the result of the edit, or as a text before it."""
 
@@ -43,7 +46,7 @@ def shell_of(tool: str, argument: str = "command", **others: str) -> Callable[[s
 AGENTS = (
     Agent(
         "claude-code",
-        ["claude", "-p", PROMPT, "--model", "scripted", "--allowedTools", "Bash,Read,Edit"],
+        ["claude", "-p", PROMPT, "--model", "scripted", "--allowedTools", "Bash,Read,Edit,mcp__cstp"],
         {
             "ANTHROPIC_API_KEY": "none",
             "ANTHROPIC_BASE_URL": "MODEL",
@@ -56,6 +59,7 @@ AGENTS = (
             ToolCall("Read", {"file_path": f"PROJECT/{EDITED}"}),
             ToolCall("Edit", {"file_path": f"PROJECT/{EDITED}", "old_string": OLD.strip(), "new_string": NEW.strip()}),
         ],
+        check=ToolCall("mcp__cstp__check_action", ACTION),
     ),
     Agent(
         "codex",
@@ -79,6 +83,7 @@ wire_api = "responses"
 env_key = "SCRIPTED_KEY"
 """
         },
+        check=ToolCall("check_action", ACTION, "mcp__cstp"),
     ),
     Agent(
         "gemini-cli",

@@ -118,3 +118,22 @@ def test_codex_starts_no_shell_into_which_it_could_type_what_is_not_judged(workp
     (refused,) = workplace.work(workplace.agent.shell("bash"))
     workplace.cstp("uninstall", "codex", "--yes")
     assert "An interactive shell runs commands that are not checked" in refused
+
+
+@pytest.mark.parametrize(
+    "workplace", [each for each in AGENTS if each.check], indirect=True, ids=lambda each: each.host
+)
+def test_what_the_model_reads_of_our_mcp_server_begins_with_the_verdict(workplace: Workplace) -> None:
+    program, server = workplace.agent.command[0], ("--agents-file", str(workplace.agents_file), "--agent", "developer")
+    added = workplace.run([program, "mcp", "add", "cstp", "--", "cstp", "mcp", *server])
+    assert added.returncode == 0, added.stderr
+    assert workplace.agent.check
+    (result,) = workplace.work(workplace.agent.check)
+    assert workplace.run([program, "mcp", "remove", "cstp"]).returncode == 0
+    # Codex puts the time before each result.
+    read = re.sub(r"^Wall time: .*\nOutput:\n", "", result)
+    assert read.startswith('{"verdict":"approval required","text":"NOT ALLOWED without approval. ')
+    assert (
+        '- "The command deletes a folder with all that is in it, and nothing can restore it" [delete-folder'
+        in (json.loads(read)["text"])
+    )

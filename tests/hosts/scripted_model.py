@@ -19,6 +19,8 @@ class ToolCall:
 
     tool: str
     arguments: Mapping[str, Any] | str
+    namespace: str = ""
+    """The group of the tool, in APIs that have groups."""
 
 
 Step = ToolCall | Callable[[str], ToolCall]
@@ -138,9 +140,10 @@ def speak_responses(model: ScriptedModel, body: JsonObject) -> Iterator[JsonObje
     match answer:
         case ToolCall(tool, str() as text):
             call = {"type": "custom_tool_call", "call_id": f"call_{number}", "name": tool, "input": text}
-        case ToolCall(tool, arguments):
+        case ToolCall(tool, arguments, namespace):
             written = json.dumps(arguments)
             call = {"type": "function_call", "call_id": f"call_{number}", "name": tool, "arguments": written}
+            call |= {"namespace": namespace} if namespace else {}
         case text:
             said = [{"type": "output_text", "text": text, "annotations": []}]
             call = {"type": "message", "role": "assistant", "content": said}
