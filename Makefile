@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # These packages decide what agents may do, and prove it. To measure all of them would double the time of `make test`.
 COVER ?=
 MEASURED := approvals audit guardrails tokens
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs docs-images format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -110,6 +110,9 @@ docs: $(VENV)/.installed-dev ## Write docs/api.md, docs/configuration.md, the JS
 	$(BIN)/python scripts/claude_plugin.py
 	$(BIN)/cstp config docs > docs/configuration.md
 	$(BIN)/cstp guardrails schema > guardrails/rulebook.schema.json
+
+docs-images: $(VENV)/.installed-dev ## Draw docs/images: what commands print on a server with example decisions.
+	$(BIN)/python scripts/terminal_pictures.py
 
 format: $(VENV)/.installed-dev ## Format Python and proto.
 	$(BIN)/ruff format .
