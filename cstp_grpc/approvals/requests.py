@@ -98,7 +98,9 @@ def approval_entry(approval: Approval, event: AuditEvent, at: datetime, agent: s
     """Return the entry of an event, which an agent caused by a request; an expiry may be nobody's request."""
     is_grant = event is AuditEvent.APPROVAL_GRANTED
     # Of a grant, the guardrails for which it was given: others may still be missing.
-    guardrails = [each for each in approval.guardrails if not is_grant or each.granted_at == at]
+    guardrails = [
+        each for each in approval.guardrails if not is_grant or (each.granted_at, each.granted_by) == (at, agent)
+    ]
     description = approval.subject.description
     return AuditEntry(
         timestamp=at,
