@@ -90,7 +90,7 @@ class CommandReader:
         self._fetched: set[str] = set()
         """Files that the text downloads."""
         self._written: dict[str, str] = {}
-        """What the text itself writes to files."""
+        """The content that the text itself writes to files, by their paths."""
         self.is_privileged = False
         self.is_remote = False
 
@@ -113,7 +113,7 @@ class CommandReader:
             self._written[place] = f"{before}{flow.literal}\n"[: MAX_COMMAND_CHARACTERS + 1]
 
     def take_written(self, path: str) -> str | None:
-        """Return what the text wrote to a file, once, so that running it often costs no time; None if nothing."""
+        """Remove and return the content that the text wrote to a file; None without any."""
         return None if self.is_remote else self._written.pop(resolve_path(path, self.directory), None)
 
     def add(self, command: Command, effects: Effects) -> None:

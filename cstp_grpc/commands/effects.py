@@ -1,4 +1,4 @@
-"""What programs do to files and other machines, by their arguments."""
+"""The effects of programs on files and other machines, by their arguments."""
 
 from __future__ import annotations
 

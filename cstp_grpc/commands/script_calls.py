@@ -16,7 +16,7 @@ MAX_CODE_CHARACTERS: Final = 32 * 1024
 
 @dataclass(slots=True)
 class ScriptEffects:
-    """What a program does: paths by effect, commands that it runs, and its SQL."""
+    """The effects of a program: paths by effect, commands that it runs, and its SQL."""
 
     deletes: list[str] = field(default_factory=list)
     trees: list[str] = field(default_factory=list)

@@ -34,7 +34,7 @@ def bash_parser() -> Parser:
 
 @dataclass(slots=True)
 class Redirected:
-    """What the redirections of a statement contain besides its input and effects."""
+    """The parts of the redirections of a statement besides its input and effects."""
 
     outputs: list[tuple[str, bool]] = field(default_factory=list)
     """The files to which the statement writes its output, and whether it appends."""

@@ -35,7 +35,7 @@ USUAL_PROGRAMS: Final = {
 
 @dataclass(slots=True)
 class Flow:
-    """What one command hands to another: a text, if it is known, or where it comes from."""
+    """The input that one command passes to another: its text, if known, or its origin."""
 
     literal: str | None = None
     source: str = ""
@@ -54,7 +54,7 @@ class WordReader:
     def __init__(self, run_substitution: RunNode) -> None:
         self.variables: dict[str, list[str]] = {}
         self.flows: list[Flow] = []
-        """What the substitutions of the current command hand to it."""
+        """The input that the substitutions of the current command pass to it."""
         self._run_substitution = run_substitution
         self._source = b""
 

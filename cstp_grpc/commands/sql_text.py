@@ -56,7 +56,7 @@ KEYWORDS: Final = (
     ("run program", r"\bcopy\b[^;]*\b(?:to|from)\s+program\b|\bxp_cmdshell\b|\bsys_exec\b|\bload_extension\b"),
     ("shutdown", r"(?:^|;)\s*shutdown\b|\bpg_terminate_backend\s*\("),
 )
-"""What stands for an operation in a text that is not parsed."""
+"""Patterns of operations in a text that is not parsed."""
 
 
 def find_sql_texts(program: str, arguments: Sequence[str], operands: Sequence[str], stdin: str | None) -> list[str]:

@@ -87,7 +87,7 @@ class RuleExpression:
     phrases: frozenset[str] = frozenset()
     """The phrases by which it names commands, such as `git push`."""
     intentions: frozenset[Intention] = frozenset()
-    """What it asks the sentences of the action for."""
+    """The intentions that it looks for in the sentences of the action."""
     tree: CelNode | None = field(default=None, compare=False, repr=False)
     """Its syntax tree, once it was compiled; None before."""
 

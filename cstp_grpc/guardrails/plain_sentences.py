@@ -72,7 +72,7 @@ class SentenceWords(NamedTuple):
 
 @dataclass(slots=True)
 class Clause:
-    """What is known of a clause at the word that is read.
+    """The state of a clause at the word that is read.
 
     `head` is the kind of its verb: "mention", "change", "run", "act" or none yet; `earlier` are the stems before it.
     """
