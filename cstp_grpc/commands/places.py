@@ -53,6 +53,7 @@ SECRETS: Final = re.compile(
       | \.gem/credentials | \.gnupg (?:/.*)? | \.password-store (?:/.*)? | \.1password (?:/.*)? | \.config/op (?:/.*)?
       | \.claude/\.credentials\.json | \.claude\.json | \.codex/auth\.json | \.gemini/oauth_creds\.json
       | \.config/github-copilot (?:/.*)? | \.local/share/opencode/auth\.json | \.qwen/oauth_creds\.json
+      | \.pi/agent/auth\.json
       | etc/(?:shadow|gshadow|sudoers|master\.passwd|krb5\.keytab) (?:[-.].*)? $ | etc/ssl/private (?:/.*)?
       | proc/(?:self|\d+)/environ | run/secrets (?:/.*)? | var/run/secrets (?:/.*)?
       | (?:client_)?secrets? \.(?:ya?ml|json|toml|txt|env|ini|properties) | secrets?/[^/]+ $
@@ -71,7 +72,7 @@ AGENT_SETTINGS: Final = re.compile(
         \.claude (?:$|/(?! (?:projects|todos|commands|agents|skills|plans)/ )) .* | \.claude\.json | \.mcp\.json
       | \.codex (?:$|/.*) | \.cursor (?:$|/(?:hooks|mcp|cli|permissions) .*) | \.gemini (?:$|/.*) | \.qwen (?:$|/.*)
       | \.copilot (?:$|/.*) | \.github/(?:hooks|copilot) (?:$|/.*) | \.opencode (?:$|/.*) | opencode\.jsonc?
-      | \.config/(?:opencode|github-copilot|claude|amp|codex) (?:$|/.*)
+      | \.pi (?:$|/.*) | \.config/(?:opencode|github-copilot|claude|amp|codex) (?:$|/.*)
     ) $ """
 )
 CSTP_FILES: Final = re.compile(

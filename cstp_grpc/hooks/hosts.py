@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from cstp_grpc.hooks.model import HookHost
 
-HOSTS: Final = ("claude-code", "codex", "cursor", "gemini-cli", "copilot", "qwen-code", "opencode")
+HOSTS: Final = ("claude-code", "codex", "cursor", "gemini-cli", "copilot", "qwen-code", "opencode", "pi")
 """Their names on the command line."""
 
 
@@ -43,5 +43,9 @@ def load_host(name: str) -> HookHost:
             from cstp_grpc.hooks.opencode import OPENCODE
 
             return OPENCODE
+        case "pi":
+            from cstp_grpc.hooks.pi import PI
+
+            return PI
         case _:
             raise KeyError(name)

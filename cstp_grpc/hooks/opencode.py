@@ -6,15 +6,15 @@ error is what the model gets.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from cstp_grpc.hooks.apply_patch import find_patched_files
-from cstp_grpc.hooks.claude_format import agent_timeout, read_payload, read_text
-from cstp_grpc.hooks.model import PLUGIN_MARK, HookAnswer, HookDecision, HookEvent, HookHost, HookMoment
+from cstp_grpc.hooks.claude_format import read_payload, read_text
+from cstp_grpc.hooks.model import HookEvent, HookHost, HookMoment
+from cstp_grpc.hooks.plugin_text import compose_plugin, write_plugin_answer
 from cstp_grpc.hooks.tool_rules import ANNOUNCE, CHECK, NOTHING, own_mcp_rules
 
 MOMENTS: Final[Mapping[str, HookMoment]] = {
@@ -50,28 +50,15 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
     return replace(event, arguments={**event.arguments, "files": files})
 
 
-def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
-    """Return an answer as the plugin reads it, which cannot ask and denies instead."""
-    if event.moment is HookMoment.BEFORE_TOOL and answer.decision is not HookDecision.NONE:
-        return {"decision": "deny", "reason": answer.reason}
-    return {"context": answer.context} if answer.context else {}
-
-
 def write_plugin(words: Sequence[str], *, seconds: float, every_tool: bool = False) -> str:
     """Return the plugin that runs the words of a command."""
-    constants = {
-        "COMMAND": words,
-        "MILLISECONDS": agent_timeout(seconds) * 1000,
-        "UNASKED": [] if every_tool else UNASKED,
-        "EDITORS": EDITORS,
-    }
-    lines = [f"const {name} = {json.dumps(value)};\n" for name, value in constants.items()]
-    return "".join([PLUGIN_MARK, *lines, Path(__file__).with_name("opencode_plugin.js").read_text()])
+    tools = {"UNASKED": () if every_tool else UNASKED, "EDITORS": EDITORS}
+    return compose_plugin("opencode_plugin.js", words, seconds=seconds, tools=tools)
 
 
 OPENCODE: Final = HookHost(
     read_event,
-    write_answer,
+    write_plugin_answer,
     lambda *_, **__: {},
     TOOLS,
     {"user": "~/.config/opencode/plugins/cstp.js", "project": ".opencode/plugins/cstp.js"},

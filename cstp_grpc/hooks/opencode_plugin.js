@@ -1,25 +1,3 @@
-import { spawn } from "node:child_process";
-
-// Run the hook with an event, and return its answer; what goes wrong is an error.
-function ask(event) {
-  return new Promise((resolve, reject) => {
-    const hook = spawn(COMMAND[0], COMMAND.slice(1), { stdio: ["pipe", "pipe", "ignore"], timeout: MILLISECONDS });
-    let printed = "";
-    hook.stdout.setEncoding("utf8").on("data", (text) => (printed += text));
-    hook.stdin.on("error", () => {});
-    hook.on("error", reject);
-    hook.on("close", (code) => {
-      try {
-        if (code !== 0) throw new Error(`it ended with ${code}`);
-        resolve(JSON.parse(printed));
-      } catch (error) {
-        reject(error);
-      }
-    });
-    hook.stdin.end(JSON.stringify(event));
-  });
-}
-
 export const Cstp = async ({ directory }) => {
   const introductions = new Map();
   const contexts = new Map();
@@ -40,10 +18,7 @@ export const Cstp = async ({ directory }) => {
     },
     "tool.execute.before": async (input, output) => {
       if (UNASKED.includes(input.tool)) return;
-      const answer = await ask(event("PreToolUse", input, output.args)).catch((error) => ({
-        decision: "deny",
-        reason: `CSTP: the hook failed, so that the call was not judged: ${error.message}`,
-      }));
+      const answer = await judge(event("PreToolUse", input, output.args));
       if (answer.decision === "deny") throw new Error(answer.reason);
       if (answer.context) contexts.set(input.callID, answer.context);
     },

@@ -14,7 +14,7 @@ from tests.harness import TOKENS
 from tests.hooks.conftest import Shop
 from tests.hooks.payloads import LEARNED, RECORDINGS, host_of, names, payload
 
-CANNOT_ASK = {"codex", "cursor", "opencode"}
+CANNOT_ASK = {"codex", "cursor", "opencode", "pi"}
 """The agents whose hooks cannot ask their users: the call is denied until it is approved on the server."""
 
 

@@ -172,4 +172,29 @@ env_key = "SCRIPTED_KEY"
 """
         },
     ),
+    Agent(
+        "pi",
+        ["pi", "--model", "scripted/scripted", "--tools", "+codemode", "-p", PROMPT],
+        {"PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
+        shell_of("bash"),
+        [
+            ToolCall(
+                "edit",
+                {"path": f"PROJECT/{EDITED}", "edits": [{"oldText": OLD.strip(), "newText": NEW.strip()}]},
+            )
+        ],
+        {
+            ".pi/agent/models.json": """{
+  "providers": {
+    "scripted": {
+      "baseUrl": "MODEL/v1",
+      "api": "openai-completions",
+      "apiKey": "none",
+      "models": [{"id": "scripted"}]
+    }
+  }
+}
+"""
+        },
+    ),
 )

@@ -120,6 +120,14 @@ def test_codex_starts_no_shell_into_which_it_could_type_what_is_not_judged(workp
     assert "An interactive shell runs commands that are not checked" in refused
 
 
+@pytest.mark.parametrize("workplace", [each for each in AGENTS if each.host == "pi"], indirect=True, ids=["pi"])
+def test_pi_has_the_tools_judged_that_a_script_of_its_model_calls(workplace: Workplace) -> None:
+    workplace.install()
+    (refused,) = workplace.work(ToolCall("codemode", {"code": f"await tools.bash({{command: '{DANGEROUS}'}})"}))
+    workplace.cstp("uninstall", "pi", "--yes")
+    assert "The command deletes a folder with all that is in it" in refused
+
+
 @pytest.mark.parametrize(
     "workplace", [each for each in AGENTS if each.check], indirect=True, ids=lambda each: each.host
 )
