@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
+from cstp_grpc.caller import APPROVER
 from cstp_grpc.client.folder_target import FOLDER_SCHEME, is_folder_target
 from cstp_grpc.config.environment import dial_host, join_host_port
 from cstp_grpc.enums import MAX_NAME_CHARACTERS
@@ -372,12 +373,13 @@ def find_agent(name: str, files: list[Path]) -> Endpoint:
 
 
 def only_agent(path: Path) -> Endpoint:
-    """Return the only agent of a file."""
+    """Return the only agent of a file, besides the approver of a developer's server."""
     agents = read_agents(path)
-    if len(agents.agents) != 1:
+    candidates = [agent for agent in agents.agents if agent.name != APPROVER]
+    if len(candidates) != 1:
         names = ", ".join(agent.name for agent in agents.agents) or "none"
-        raise click.UsageError(f"Say with --agent which agent of {path} to call; there is: {names}.")
-    return endpoint_of_entry(agents.agents[0], agents.defaults, path)
+        raise click.UsageError(f"Choose an agent of {path} with --agent: {names}.")
+    return endpoint_of_entry(candidates[0], agents.defaults, path)
 
 
 def local_server(configuration: ConfigurationSource, role: str | None = None) -> Endpoint:

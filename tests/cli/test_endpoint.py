@@ -48,7 +48,9 @@ def test_a_file_can_be_named_and_then_its_only_agent_needs_no_name(server: Serve
     agents_file(path, agent(server), agent(server, "second"))
     result = invoke("query", "x", "--agents-file", path)
     assert result.exit_code == 2
-    assert "there is: policy, second" in result.stderr
+    assert f"Choose an agent of {path} with --agent: policy, second." in result.stderr
+    agents_file(path, agent(server), agent(server, "approver"))
+    assert invoke("query", "x", "--agents-file", path).exit_code == 0
 
 
 def test_tokens_may_come_from_the_environment_and_only_the_one_used_must_be_set(
