@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
@@ -149,7 +149,8 @@ class CelProgram:
         self, compile_program: Callable[[], cel.Expression], reads: Iterable[str], tree: CelNode | None = None
     ) -> None:
         self._compile_program = compile_program
-        self._reads = frozenset(reads)
+        # But for those whose size is bounded where they are read, whatever the caller sends.
+        self._growing = frozenset(reads) - {COMMANDS_VARIABLE, INTENDS_VARIABLE}
         if tree is not None:
             self.tree = tree
             return
@@ -172,6 +173,8 @@ class CelProgram:
         """Return the largest input size up to which it may be evaluated in a batch."""
         # Halved instead of searched: within a factor of two is close enough, and this runs for each rule at the start.
         size = LARGEST_SIZE
+        if not self._growing:
+            return size if self._steps_at(size) <= SHARED_STEPS else 0
         while size and self._steps_at(size) > SHARED_STEPS:
             size //= 2
         return size
@@ -185,9 +188,7 @@ class CelProgram:
 
         A character has up to four bytes.
         """
-        # But for those whose size is bounded where they are read, whatever the caller sends.
-        grows = self._reads - {COMMANDS_VARIABLE, INTENDS_VARIABLE}
-        return self.estimate_steps(dict.fromkeys(grows, ValueSize(size, 4 * size)))
+        return self.estimate_steps(dict.fromkeys(self._growing, ValueSize(size, 4 * size)))
 
     def evaluate(self, bound: CelActivation) -> object:
         """Evaluate the expression and return its value as JSON, an instant or a duration. Raises CelEvaluationError."""
@@ -265,23 +266,30 @@ class CelPredicateBatch:
 class CelEnvironment:
     """The variables that expressions may read: the action, the stakes, its code and the declared inputs.
 
-    The type of an input is None if its declaration is invalid; it is not type-checked then.
+    The type of an input is None if its declaration is invalid; it is not type-checked then. Parameters are known by
+    their name, type and value, the latter as a literal.
     """
 
     def __init__(
-        self, inputs: Mapping[str, InputType | None], parameters: Mapping[str, ParameterValue] = MappingProxyType({})
+        self,
+        inputs: Iterable[tuple[str, InputType | None]],
+        parameters: Iterable[tuple[str, InputType, str]] = (),
     ) -> None:
-        self._constants = {PARAMETER_PREFIX + name: value_literal(each.value) for name, each in parameters.items()}
-        self._inputs = frozenset(f"context.{name}" for name in inputs)
+        types, parameters = dict(inputs), tuple(parameters)
+        self._constants = {PARAMETER_PREFIX + name: literal for name, _, literal in parameters}
+        self._conditions: dict[str, RuleExpression] = {}
+        self._programs: dict[RuleExpression, CelProgram] = {}
+        self._batches: dict[tuple[RuleExpression, ...], CelPredicateBatch] = {}
+        self._inputs = frozenset(f"context.{name}" for name in types)
         variables = ACTION_TYPES | AGENT_TYPES | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
         variables |= {NOW_VARIABLE: cel.Type.TIMESTAMP, MENTIONS_VARIABLE: cel.Type.STRING}
-        for name, kind in inputs.items():
+        for name, kind in types.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
         variables[INTENDS_VARIABLE] = cel.Type.List(cel.Type.STRING)
         variables[INTENTS_VARIABLE] = RELATED_AGES
         variables[COMMANDS_VARIABLE] = cel.Type.List(cel.Type(COMMAND_TYPE))
         variables |= dict.fromkeys(HISTORY_SCOPES, HISTORY_ANSWERS)
-        variables |= {PARAMETER_PREFIX + name: INPUT_TYPES[each.type] for name, each in parameters.items()}
+        variables |= {PARAMETER_PREFIX + name: INPUT_TYPES[kind] for name, kind, _ in parameters}
         for name in self._inputs | OPTIONAL_FIELDS:
             variables[presence_variable(name)] = cel.Type.BOOL
         self._env = cel.NewEnv(
@@ -316,6 +324,9 @@ class CelEnvironment:
 
     def parse_condition(self, source: str) -> RuleExpression:
         """Parse and check the expression of a rule, which is a bool. Raises RuleExpressionError."""
+        known = self._conditions.get(source)
+        if known is not None:
+            return known
         expression, result = self._parse(source)
         if result != cel.Type.BOOL:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
@@ -323,7 +334,8 @@ class CelEnvironment:
         # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth. What has few
         # signs cannot be nested deeply, and need not be compiled again.
         if len(NESTING_SIGN.findall(expression.text)) > MAX_SHALLOW_SIGNS:
-            self.compile_batch([expression])
+            self._compile_batch([expression])
+        remember(self._conditions, source, expression)
         return expression
 
     def parse_text(self, source: str) -> RuleExpression:
@@ -341,10 +353,18 @@ class CelEnvironment:
 
     def defer_one(self, expression: RuleExpression) -> CelProgram:
         """Return the program of an expression that compiles, as part of a batch, without compiling it yet."""
-        return CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
+        known = self._programs.get(expression)
+        if known is not None:
+            return known
+        program = CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
+        return remember(self._programs, expression, program)
 
     def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
         """Compile several expressions into one."""
+        known = self._batches.get(tuple(expressions))
+        return known or remember(self._batches, tuple(expressions), self._compile_batch(expressions))
+
+    def _compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
         # The line break ends a comment at the end of the expression, which would hide the parenthesis.
         items = (
             f"?({expression.text}\n) ? optional.of({position}) : optional.none()"
@@ -390,6 +410,38 @@ class CelEnvironment:
         if root == "context":
             raise RuleExpressionError(f"{name} is not declared in inputs{hint}")
         raise RuleExpressionError(f"there is no {name}{hint or list_names(names)}")
+
+
+KnownT = TypeVar("KnownT")
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+MAX_REMEMBERED: Final = 1000
+"""How many expressions an environment remembers. Chosen: twice as many as large rulebooks have."""
+MAX_ENVIRONMENTS: Final = 50
+"""How many environments are remembered. Chosen: twice as many as the packaged rulebooks need."""
+
+
+def remember(known: dict[KeyT, KnownT], key: KeyT, value: KnownT) -> KnownT:
+    """Add a value to those that an environment remembers, if there is room, and return it."""
+    if len(known) < MAX_REMEMBERED:
+        known[key] = value
+    return value
+
+
+def environment_for(
+    inputs: Mapping[str, InputType | None], parameters: Mapping[str, ParameterValue] = MappingProxyType({})
+) -> CelEnvironment:
+    """Return the environment for declarations.
+
+    The same declarations have the same environment, and what it has compiled: rules that did not change load at once.
+    """
+    return known_environment(
+        tuple(sorted(inputs.items())),
+        tuple((name, each.type, value_literal(each.value)) for name, each in sorted(parameters.items())),
+    )
+
+
+known_environment = lru_cache(MAX_ENVIRONMENTS)(CelEnvironment)
 
 
 TIME_HINTS: Mapping[str, str] = {

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from cstp_grpc.commands.model import NO_INVOCATION
 from cstp_grpc.enums import Enforcement, Reaction, Severity
 from cstp_grpc.guardrails.cel_cost import measure_size, measure_sizes
-from cstp_grpc.guardrails.cel_engine import CelActivation, CelEnvironment, CelEvaluationError
+from cstp_grpc.guardrails.cel_engine import CelActivation, CelEvaluationError, environment_for
 from cstp_grpc.guardrails.cel_variables import COMMANDS_VARIABLE, INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression
 from cstp_grpc.guardrails.evaluation_plan import (
     CODE_READERS,
@@ -196,7 +196,7 @@ class GuardrailEvaluator:
         self._names = InputNames(self._inputs, server_keys)
         self._categories = rule_set.categories
         self._category_names = InputNames(self._categories.values())
-        self._environment = CelEnvironment({name: declared.type for name, declared in self._inputs.items()})
+        self._environment = environment_for({name: declared.type for name, declared in self._inputs.items()})
         groups = group_guardrails(rule_set.guardrails)
         compiler = GuardrailCompiler(self._environment, self._inputs)
         self._selector = RuleSelector(groups)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from cstp_grpc.enums import Enforcement, Severity
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment
+from cstp_grpc.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment, environment_for
 from cstp_grpc.guardrails.cel_variables import (
     RESERVED_NAMES,
     RuleExpression,
@@ -155,7 +155,7 @@ class RulebookParser:
         categories = read_categories(fields)
         parameters = read_parameters(fields, self._arguments, self.report)
         # After all inputs, since the expressions are checked against their types.
-        environment = CelEnvironment(self._types, parameters)
+        environment = environment_for(self._types, parameters)
         parsed = ParsedRulebook(
             file=self._file,
             name=metadata.identifier("name"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cstp_grpc.enums import Stakes
 from cstp_grpc.guardrails.cel_cost import MAX_STEPS, measure_size
-from cstp_grpc.guardrails.cel_engine import CelEnvironment, CelProgram
+from cstp_grpc.guardrails.cel_engine import CelProgram, environment_for
 from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.guardrails.inputs import InputType
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Violation
@@ -165,7 +165,7 @@ texts = st.recursive(
     ),
     max_leaves=6,
 )
-TEXTS = CelEnvironment({"name": InputType.STRING, "other": InputType.STRING, "files": InputType.LIST})
+TEXTS = environment_for({"name": InputType.STRING, "other": InputType.STRING, "files": InputType.LIST})
 
 
 @settings(deadline=None, max_examples=examples(300))
