@@ -335,7 +335,7 @@ class CelEnvironment:
         # signs cannot be nested deeply, and need not be compiled again.
         if len(NESTING_SIGN.findall(expression.text)) > MAX_SHALLOW_SIGNS:
             self._compile_batch([expression])
-        remember(self._conditions, source, expression)
+        remember_known(self._conditions, source, expression)
         return expression
 
     def parse_text(self, source: str) -> RuleExpression:
@@ -357,12 +357,12 @@ class CelEnvironment:
         if known is not None:
             return known
         program = CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
-        return remember(self._programs, expression, program)
+        return remember_known(self._programs, expression, program)
 
     def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
         """Compile several expressions into one."""
         known = self._batches.get(tuple(expressions))
-        return known or remember(self._batches, tuple(expressions), self._compile_batch(expressions))
+        return known or remember_known(self._batches, tuple(expressions), self._compile_batch(expressions))
 
     def _compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
         # The line break ends a comment at the end of the expression, which would hide the parenthesis.
@@ -421,7 +421,7 @@ MAX_ENVIRONMENTS: Final = 50
 """How many environments are remembered. Chosen: twice as many as the packaged rulebooks need."""
 
 
-def remember(known: dict[KeyT, KnownT], key: KeyT, value: KnownT) -> KnownT:
+def remember_known(known: dict[KeyT, KnownT], key: KeyT, value: KnownT) -> KnownT:
     """Add a value to those that an environment remembers, if there is room, and return it."""
     if len(known) < MAX_REMEMBERED:
         known[key] = value

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import InvalidArgument
@@ -39,6 +39,7 @@ def test_every_message_comes_back_as_it_was(sessions: SqlSessionStore, writer: G
     add(sessions, writer)
 
     @given(CONTENTS, st.booleans())
+    @example(HELLO, True)
     def check(drawn: MessageContent, named: bool) -> None:
         said = replace(drawn, message_id=f"m-{len(expected)}" if named else None)
         message = say(sessions, writer, said)

@@ -72,7 +72,7 @@ class TestReview:
             learn.review(alike, "--accept", "--check-only", "--threshold", n)[0] for n in ("0.2", "20", "0.9", "90")
         ]
         assert codes == [2, 2, 0, 0]
-        assert f"; {WORD_OVERLAP_THRESHOLD:g} when absent" in " ".join(
+        assert f"[default: {WORD_OVERLAP_THRESHOLD:g}]" in " ".join(
             learn.invoke("learn", "review", "--help").stdout.split()
         )
 
