@@ -38,8 +38,8 @@ def test_every_message_comes_back_as_it_was(sessions: SqlSessionStore, writer: G
     expected: list[ChatMessage] = []
     add(sessions, writer)
 
-    @given(CONTENTS, st.booleans())
-    @example(HELLO, True)
+    @given(drawn=CONTENTS, named=st.booleans())
+    @example(drawn=HELLO, named=True)
     def check(drawn: MessageContent, named: bool) -> None:
         said = replace(drawn, message_id=f"m-{len(expected)}" if named else None)
         message = say(sessions, writer, said)
