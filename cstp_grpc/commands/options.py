@@ -13,6 +13,7 @@ MAX_NAME_WORDS: Final = 6
 VALUE_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     program: frozenset(options.split())
     for programs, options in (
+        (("cstp",), "--agent --agents-file --ca-file --as --comment --config --timeout --token --until"),
         (("git",), "-C -c --git-dir --work-tree --namespace --exec-path --super-prefix --config-env -o --push-option"),
         (
             ("kubectl", "oc", "k"),
@@ -132,7 +133,13 @@ HOST_FLAGS: Final = frozenset(
 HELP_PROGRAMS: Final = frozenset("git kubectl docker helm gcloud terraform npm cargo go gh systemctl".split())
 """Programs whose sub-command `help` prints help."""
 CHECK_PROGRAMS: Final = frozenset({"ansible-playbook", "ansible"})
-CUSTOMARY_ALIASES: Final = {"k": "kubectl", "tf": "terraform", "tg": "terragrunt", "nerdctl": "docker"}
+CUSTOMARY_ALIASES: Final = {
+    "k": "kubectl",
+    "tf": "terraform",
+    "tg": "terragrunt",
+    "nerdctl": "docker",
+    "cstp_grpc": "cstp",
+}
 
 
 class SplitArguments(NamedTuple):

@@ -63,7 +63,7 @@ SECRETS: Final = re.compile(
       | Login\ Data | (?:Default|Profile\ \d+)/(?:Network/)?Cookies | key[34]\.db | logins\.(?:json|db)
       | cookies\.sqlite | wallet\.dat | \.bitcoin(?:/.*)?
       | keystore/.*
-      | (?:dev|approver)-token $
+      | (?:dev|approver)-token $ | var/agents\.yaml | \.config/cstp/agents\.yaml
     ) $ """
 )
 HISTORY_FILES: Final = re.compile(r"(?:^|/)\.(?:bash|zsh|python|psql|mysql|node_repl|sqlite)_?history$")
@@ -77,7 +77,7 @@ AGENT_SETTINGS: Final = re.compile(
 )
 CSTP_FILES: Final = re.compile(
     r"""(?x) (?:^|/) (?: cstp\.ya?ml | \.cstp (?:$|/.*) | \.config/cstp (?:$|/.*) | (?:var|etc)/(?:lib/)?cstp (?:$|/.*)
-      | var/ (?: (?:dev|approver)-token | journal\.db [\w-]* | .*\.cstp.* ) | journal\.db (?:-wal|-shm)?
+      | var/ (?: (?:dev|approver)-token | agents\.yaml | journal\.db [\w-]* | .*\.cstp.* ) | journal\.db (?:-wal|-shm)?
       | agent-safety\.ya?ml | guardrails/ [^/]+ \.ya?ml | guardrails /? | [\w-]*rulebook[\w-]*\.ya?ml ) $ """
 )
 BACKUPS: Final = re.compile(
