@@ -52,7 +52,8 @@ def describe_rules(names: Sequence[str]) -> str:
     others = [name for name in names if not name.startswith(PACK_PREFIX)]
     if not packs:
         return f"Rules: {', '.join(others)}." if others else ""
-    return f'Rules: {", ".join(others)} ({", ".join(packs)}). To try them: cstp check --command "rm -rf /"'
+    listed = f"{', '.join(others)} ({', '.join(packs)})" if others else ", ".join(packs)
+    return f'Rules: {listed}. To try them: cstp check --command "rm -rf /"'
 
 
 def introduce_session(remembered: str, rules: str, *, files_learnings: bool) -> str:
