@@ -52,6 +52,7 @@ EDITORS: Final = (
 )
 FILE_READERS: Final = ("Read", "Grep", "view", "grep", "rg", "read_file", "grep_search")
 """Tools that show the contents of files."""
+READS: Final = ["files", "glob", "includePattern"]
 READERS: Final = (
     "Glob",
     "TodoWrite",
@@ -92,7 +93,7 @@ TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
         *({"tool": tool, "ask": CHECK, "description": "{command}", "command": "command"} for tool in SHELLS),
         {"tool": "powershell", "ask": CHECK, "description": "{command}", "command": "command", "shell": "powershell"},
-        *({"tool": tool, "ask": CHECK, "description": "Read {files}", "reads": ["files"]} for tool in FILE_READERS),
+        *({"tool": tool, "ask": CHECK, "description": "Read {files}", "reads": READS} for tool in FILE_READERS),
         *({"tool": tool, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]} for tool in EDITORS),
         *({"tool": tool, "ask": NOTHING} for tool in (*READERS, *DELEGATES)),
         *own_mcp_rules("cstp-{}"),

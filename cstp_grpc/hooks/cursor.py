@@ -35,9 +35,9 @@ TOLD_MOMENTS: Final = frozenset({HookMoment.SESSION_STARTED, HookMoment.AFTER_TO
 
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "Shell", "ask": CHECK, "description": "{command}", "command": "command"},
+        {"tool": "Shell", "ask": CHECK, "description": "{command}", "command": "command", "directory": "cwd"},
         {"tool": "Read", "ask": CHECK, "description": "Read {files}", "reads": ["files"]},
-        {"tool": "Grep", "ask": CHECK, "description": "Search {files} for {pattern}", "reads": ["files"]},
+        {"tool": "Grep", "ask": CHECK, "description": "Search {files} for {pattern}", "reads": ["files", "glob"]},
         {"tool": "Write", "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]},
         {"tool": "Delete", "ask": ANNOUNCE, "description": "Delete {files}", "paths": ["files"]},
         *own_mcp_rules(f"MCP:{OWN_NAME}:{{}}"),
@@ -79,7 +79,7 @@ def read_call(payload: Mapping[str, Any], name: str, folder: str) -> tuple[str, 
     if name == SHELL_EVENT:
         if not (command := read_text(payload, "command")):
             raise ValueError("the payload names no command")
-        return "Shell", {"command": command}
+        return "Shell", {"command": command, "cwd": read_text(payload, "cwd")}
     arguments = read_arguments(payload, MOMENTS.get(name, HookMoment.OTHER))
     if not arguments:
         return read_text(payload, "tool_name"), {}

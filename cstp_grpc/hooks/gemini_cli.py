@@ -39,15 +39,25 @@ TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
 
 EDITORS: Final = ("replace", "write_file")
 PATH_ARGUMENT: Final = "file_path"
+SEARCHED: Final = ["dir_path", "path", "include_pattern", "include"]
+"""The arguments of searches that are files, folders or patterns of them, by the names of old and new versions."""
 OWN_TOOLS: Final = f"mcp_{OWN_NAME}_"
 """What the names of the tools of `cstp mcp` begin with."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "run_shell_command", "ask": CHECK, "description": "{command}", "command": "command"},
+        {
+            "tool": "run_shell_command",
+            "ask": CHECK,
+            "description": "{command}",
+            "command": "command",
+            "directory": "dir_path",
+        },
         {"tool": "read_file", "ask": CHECK, "description": "Read {file_path}", "reads": ["file_path", "absolute_path"]},
         {"tool": "read_many_files", "ask": CHECK, "description": "Read {include}", "reads": ["include", "paths"]},
-        {"tool": "search_file_content", "ask": CHECK, "description": "Search {path} for {pattern}", "reads": ["path"]},
-        {"tool": "grep_search", "ask": CHECK, "description": "Search {path} for {pattern}", "reads": ["path"]},
+        *(
+            {"tool": tool, "ask": CHECK, "description": "Search {dir_path} {path} for {pattern}", "reads": SEARCHED}
+            for tool in ("search_file_content", "grep_search")
+        ),
         {"tool": "replace", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": [PATH_ARGUMENT]},
         {"tool": "write_file", "ask": ANNOUNCE, "description": "Write {file_path}", "paths": [PATH_ARGUMENT]},
         *own_mcp_rules(OWN_TOOLS + "{}"),

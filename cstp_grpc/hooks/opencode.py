@@ -24,12 +24,13 @@ MOMENTS: Final[Mapping[str, HookMoment]] = {
 }
 EDITORS: Final = ("edit", "write", "apply_patch")
 FILE_READERS: Final = ("read", "grep")
+READS: Final = ["files", "include"]
 UNASKED: Final = ("glob", "list", "todowrite", "todoread", "task", "skill", "question", "invalid")
 """Tools that change nothing outside of the session, and `task`, which starts agents whose own calls are judged."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "bash", "ask": CHECK, "description": "{command}", "command": "command"},
-        *({"tool": tool, "ask": CHECK, "description": "Read {files}", "reads": ["files"]} for tool in FILE_READERS),
+        {"tool": "bash", "ask": CHECK, "description": "{command}", "command": "command", "directory": "workdir"},
+        *({"tool": tool, "ask": CHECK, "description": "Read {files}", "reads": READS} for tool in FILE_READERS),
         *({"tool": tool, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]} for tool in EDITORS),
         *({"tool": tool, "ask": NOTHING} for tool in UNASKED),
         *own_mcp_rules("cstp_{}"),

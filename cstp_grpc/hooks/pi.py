@@ -26,13 +26,14 @@ MOMENTS: Final[Mapping[str, HookMoment]] = {
 }
 EDITORS: Final = ("edit", "write")
 FILE_READERS: Final = ("read", "grep")
+READS: Final = ["path", "glob"]
 UNASKED: Final = ("find", "ls", "codemode", "tool_search")
 """Tools that change nothing outside of the session, and `codemode`, whose scripts can but call tools."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
         {"tool": "bash", "ask": CHECK, "description": "{command}", "command": "command"},
         {"tool": "powershell", "ask": CHECK, "description": "{command}", "command": "command", "shell": "powershell"},
-        *({"tool": tool, "ask": CHECK, "description": "Read {path}", "reads": ["path"]} for tool in FILE_READERS),
+        *({"tool": tool, "ask": CHECK, "description": "Read {path}", "reads": READS} for tool in FILE_READERS),
         *({"tool": tool, "ask": ANNOUNCE, "description": "Edit {path}", "paths": ["path"]} for tool in EDITORS),
         *({"tool": tool, "ask": NOTHING} for tool in UNASKED),
         *own_mcp_rules("mcp__cstp__{}"),

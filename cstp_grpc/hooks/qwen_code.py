@@ -23,8 +23,10 @@ MOMENTS: Final[Mapping[str, HookMoment]] = {
 }
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "run_shell_command", "ask": CHECK, "description": "{command}", "command": "command"},
-        {"tool": "monitor", "ask": CHECK, "description": "{command}", "command": "command"},
+        *(
+            {"tool": tool, "ask": CHECK, "description": "{command}", "command": "command", "directory": "directory"}
+            for tool in ("run_shell_command", "monitor")
+        ),
         {"tool": "read_file", "ask": CHECK, "description": "Read {file_path}", "reads": ["file_path"]},
         {"tool": "grep_search", "ask": CHECK, "description": "Search {path} for {pattern}", "reads": ["path", "glob"]},
         {"tool": "edit", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": ["file_path"]},

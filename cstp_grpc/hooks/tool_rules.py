@@ -82,6 +82,8 @@ class ToolRule:
     """The language of the command: bash or powershell."""
     reads: Sequence[str] = ()
     """The arguments that are files which the tool reads, or lists of them; `paths` are those that it writes."""
+    directory: str | None = None
+    """The argument that is the folder in which the command runs: absolute, or relative to that of the event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,9 @@ def describe_invocation(rule: ToolRule, arguments: Mapping[str, Any], folder: st
     for field_name, names in (("reads", rule.reads), ("writes", rule.paths)):
         if paths := [path for name in names for path in list_paths(arguments.get(name))]:
             stated[field_name] = paths[:MAX_NAMED_PATHS]
-    return {**stated, "directory": folder} if stated and folder else stated
+    named = [] if rule.directory is None else list_paths(arguments.get(rule.directory))
+    directory = os.path.normpath(Path(folder, *named)) if named else folder
+    return {**stated, "directory": directory} if stated and directory else stated
 
 
 def list_paths(value: Any) -> list[str]:
@@ -196,6 +200,7 @@ RULE_KEYS: Final[Mapping[str, type]] = {
     "command": str,
     "shell": str,
     "reads": list,
+    "directory": str,
 }
 INPUT_KEYS: Final[Mapping[str, type]] = {"argument": str, "matches": str, "set": dict}
 KIND_NAMES: Final[Mapping[type, str]] = {str: "a text that is not empty", list: "a list", dict: "a mapping"}

@@ -88,3 +88,8 @@ def test_hooks_that_judge_fail_closed_and_no_call_is_judged_twice() -> None:
             "Delete",
         ]
         assert bool(re.search(matcher, "Read")) is every_tool
+
+
+def test_a_command_runs_in_the_folder_of_its_event() -> None:
+    assert question("bash", cwd="/srv").invocation == {"command": "npm test", "directory": "/srv"}
+    assert question("bash").invocation == {"command": "npm test", "directory": "/project"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -119,3 +120,47 @@ def test_hooks_are_put_into_settings_and_taken_out_again(agent: str, every_tool:
     left = remove_hooks(installed, is_ours)
     assert json.loads(left) == {key: value for key, value in json.loads(host.empty_settings).items() if key != "hooks"}
     assert not is_made_by_install(left, host.empty_settings, is_ours)
+
+
+@pytest.mark.parametrize(
+    ("agent", "tool", "argument"),
+    [
+        ("opencode", "bash", "workdir"),
+        ("qwen-code", "run_shell_command", "directory"),
+        ("qwen-code", "monitor", "directory"),
+        ("gemini-cli", "run_shell_command", "dir_path"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("named", "meant"), [("/", "/"), ("../other", "/other"), ("src", "/project/src"), (None, "/project")]
+)
+def test_a_command_runs_in_the_folder_that_its_call_names(
+    agent: str, tool: str, argument: str, named: str | None, meant: str
+) -> None:
+    arguments = {"command": "npm test", argument: named}
+    assert invocation(agent, tool, arguments) == {"command": "npm test", "directory": meant}
+
+
+@pytest.mark.parametrize(
+    ("agent", "tool", "argument"),
+    [
+        ("claude-code", "Grep", "glob"),
+        ("copilot-cli", "grep", "glob"),
+        ("copilot", "grep_search", "includePattern"),
+        ("cursor", "Grep", "glob"),
+        ("gemini-cli", "search_file_content", "include"),
+        ("gemini-cli", "grep_search", "include_pattern"),
+        ("opencode", "grep", "include"),
+        ("pi", "grep", "glob"),
+        ("qwen-code", "grep_search", "glob"),
+    ],
+)
+def test_the_files_that_a_search_is_limited_to_are_read(agent: str, tool: str, argument: str) -> None:
+    assert invocation(agent, tool, {"pattern": "KEY", argument: ".env"})["reads"] == [".env"]
+
+
+def invocation(agent: str, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of the action about a call."""
+    host = host_of(agent)
+    event = host.read_event(payload("edit", agent=agent, tool_name=tool, tool_input=arguments))
+    return ToolRules.parse(host.tools).question_about(event.tool, event.arguments, event.folder).invocation
