@@ -30,7 +30,7 @@ status_option = click.option(
     "--status", type=enum_choice(ApprovalStatus), multiple=True, help="In any of these states. [default: all]"
 )
 agent_option = click.option("--by", "requested_by", metavar="AGENT", help="Requested by exactly this agent.")
-comment_option = click.option("--comment", metavar="TEXT", help="What the agent and auditors are to know.")
+comment_option = click.option("--comment", metavar="TEXT", help="Comment for the agent and the auditors.")
 id_argument = click.argument("approval_id", metavar="ID")
 as_approver = functools.partial(with_client, role=APPROVER)
 
@@ -46,7 +46,7 @@ def approvals_group() -> None:
 @approvals_group.command(name="list")
 @status_option
 @agent_option
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
+@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
 @as_approver
 def list_command(
     client: CstpClient, out: Output, status: tuple[str, ...], requested_by: str | None, limit: int

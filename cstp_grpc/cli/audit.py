@@ -62,7 +62,7 @@ for command in (
 @click.option("--error", metavar="REASON", help="Failed for exactly this reason, for example RATE_LIMITED.")
 @click.option("--after", type=parse_instant, metavar="DATE", help="Then or later.")
 @click.option("--before", type=parse_instant, metavar="DATE", help="Then or earlier.")
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
+@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
 @with_client
 def search_command(
     client: CstpClient,
@@ -117,7 +117,7 @@ def search_command(
 @click.option("--after", type=parse_instant, metavar="DATE", help="Received then or later.")
 @click.option("--before", type=parse_instant, metavar="DATE", help="Received then or earlier.")
 @click.option("--closed/--open", default=None, help="Only those that were closed, or were not.")
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
+@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
 @with_client
 def intents_command(
     client: CstpClient,

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from cstp_grpc.caller import APPROVER, DEVELOPER
 from cstp_grpc.cli.server_choice import AGENTS_FILE
 from cstp_grpc.config import ConfigError, Settings, TlsSettings, TokenSettings
-from cstp_grpc.config.environment import APPROVER_TOKEN_FILE, DEVELOPER_TOKEN_FILE
+from cstp_grpc.config.environment import APPROVER_TOKEN_FILE, DEVELOPER_TOKEN_FILE, command_path
 from cstp_grpc.decisions.model import ImportRecord, SourceLinks
 from cstp_grpc.enums import Permission
 from cstp_grpc.liaison.model import liaison_agent
@@ -85,7 +85,7 @@ def with_approver(settings: Settings) -> Settings:
     if settings.approvals.instructions is not None:
         return settings
     agents_file = (settings.data_dir / AGENTS_FILE).absolute()
-    words = ("cstp", "approvals", "grant", "{id}", "--agents-file", str(agents_file), "--agent", APPROVER)
+    words = (command_path(), "approvals", "grant", "{id}", "--agents-file", str(agents_file), "--agent", APPROVER)
     command = " ".join(word if word == "{id}" else shlex.quote(word) for word in words)
     approvals = settings.approvals.model_copy(update={"instructions": command})
     return settings.model_copy(update={"approvals": approvals})

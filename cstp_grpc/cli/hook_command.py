@@ -56,14 +56,14 @@ def hook_options(command: Command) -> Command:
             type=click.Choice([policy.value for policy in FailurePolicy]),
             default=FailurePolicy.ASK.value,
             show_default=True,
-            help="What becomes of a tool call that cannot be judged.",
+            help="What to do if a tool call cannot be evaluated.",
         ),
         click.option(
             "--approvals",
             type=click.Choice([policy.value for policy in ApprovalPolicy]),
             default=ApprovalPolicy.ASK.value,
             show_default=True,
-            help="Who approves: whoever sits before the agent, or (deny) people on the server only.",
+            help="Who approves: the user of the agent, or (deny) people on the server only.",
         ),
         click.option(
             "--headless",

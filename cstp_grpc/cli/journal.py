@@ -56,7 +56,7 @@ else:
 @click.option("--share", is_flag=True, help="Let every agent find it.")
 @click.option("--supersedes", multiple=True, metavar="ID", help="A decision that this one replaces.")
 @click.option("--depends-on", multiple=True, metavar="ID", help="A decision that this one builds on.")
-@click.option("--relates-to", multiple=True, metavar="ID", help="A decision worth reading beside this one.")
+@click.option("--relates-to", multiple=True, metavar="ID", help="A related decision worth reading.")
 @click.option(
     "--review-by", type=parse_instant, metavar="DATE", help="When to review it; `cstp review --due` lists it."
 )
@@ -203,7 +203,7 @@ def show_command(client: CstpClient, out: Output, decision_id: str) -> None:
 
 @click.command(name="list")
 @filter_options
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
+@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
 @with_client
 def list_command(client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, limit: int) -> None:
     """List decisions, latest first. Lists those that you may read.

@@ -270,7 +270,7 @@ def watch_command(
     after: int | None,
     limit: int | None,
 ) -> None:
-    """Watch the events of sessions. Until Ctrl-C; with --json, prints one object a line.
+    """Watch the events of sessions until Ctrl-C. With --json, prints one object per line.
 
     Without --after, that is what happens from now on. Where the server goes away, it waits for it and goes on.
 
@@ -305,7 +305,7 @@ def watch_command(
     "--with", "concerned", metavar="AGENT", help="Only those that this agent has, for instance liaison_content."
 )
 @click.option("--status", type=enum_choice(SessionStatus), help="Only those that go on, or have ended.")
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
+@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
 @with_client
 def list_command(
     client: CstpClient, out: Output, user_id: str | None, concerned: str | None, status: str | None, limit: int

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
-from cstp_grpc.config.environment import APPROVER_TOKEN_FILE
+from cstp_grpc.config.environment import APPROVER_TOKEN_FILE, command_path
 from cstp_grpc.config.exposure import ALL_LISTENERS, SERVER_LISTENERS, allow_plain_listeners, check_listeners
 from cstp_grpc.enums import RulePreset
 from cstp_grpc.extras import require_extra
@@ -276,12 +275,9 @@ def receive_signals() -> Iterator[ServeEvents]:
 
 
 def command_name() -> str:
-    """Return the shell command for `cstp`: its name, or its path if PATH does not find it."""
-    found = shutil.which("cstp")
-    own = Path(sys.executable).with_name("cstp")
-    if not own.exists() or (found and Path(found).samefile(own)):
-        return "cstp"
-    return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
+    """Return the shell command for `cstp`, relative to the current folder if possible."""
+    path = Path(command_path())
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 @click.command()

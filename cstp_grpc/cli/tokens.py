@@ -99,7 +99,7 @@ def create_command(
 @token_group.command(name="list")
 @click.option("--of", "agent_name", metavar="AGENT", help="Of exactly this agent.")
 @click.option("--all", "with_ended", is_flag=True, help="Those too that were revoked or have expired.")
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
+@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
 @with_client
 def list_command(client: CstpClient, out: Output, agent_name: str | None, with_ended: bool, limit: int) -> None:
     """List tokens, the newest first. Their secrets are not shown.
@@ -129,7 +129,7 @@ def list_command(client: CstpClient, out: Output, agent_name: str | None, with_e
 def rotate_command(
     client: CstpClient, out: Output, token_id: str, keep_seconds: int | None, until: datetime | None
 ) -> None:
-    """Replace a token by a new one. Prints the new secret; the old one ends a while later.
+    """Replace a token with a new one. Prints the new secret; the old one ends a while later.
 
     \b
     Examples:

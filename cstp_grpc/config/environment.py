@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +14,18 @@ from typing import Final
 ENV_PREFIX: Final = "CSTP_"
 
 DEVELOPER_TOKEN_FILE: Final = "dev-token"  # noqa: S105 - a file's name
-APPROVER_TOKEN_FILE: Final = "approver-token"  # noqa: S105 - a file's name
 """The file in the data folder with the token of `cstp serve --dev`."""
+APPROVER_TOKEN_FILE: Final = "approver-token"  # noqa: S105 - a file's name
+"""The file beside it with the token of the approver."""
+
+
+def command_path() -> str:
+    """Return the shell command for `cstp`: its name, or its absolute path if PATH does not find it."""
+    found = shutil.which("cstp")
+    own = Path(sys.executable).with_name("cstp")
+    if not own.exists() or (found and Path(found).samefile(own)):
+        return "cstp"
+    return str(own)
 
 
 @dataclass(frozen=True, slots=True)

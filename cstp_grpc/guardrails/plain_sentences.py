@@ -75,6 +75,7 @@ class Clause:
     """The state of a clause at the word that is read.
 
     `head` is the kind of its verb: "mention", "change", "run", "act" or none yet; `earlier` are the stems before it.
+    `is_solved` is true of "fix", which a "by" follows that says what is done.
     """
 
     start: int = 0
@@ -82,6 +83,7 @@ class Clause:
     head: str = ""
     at_head: bool = True
     is_negated: bool = False
+    is_solved: bool = False
     has_relative: bool = False
     has_harmless: bool = False
 
@@ -187,6 +189,8 @@ class IntentionFinder:
         word, stem = sentence.words[place], sentence.stems[place]
         if word in vocabulary.NEGATIONS or word.endswith("n't") or (before == "no" and word == "longer"):
             clause.is_negated = True
+        elif clause.is_negated and stem in vocabulary.REVERSING:
+            clause.is_negated = False
         elif word in vocabulary.ASKING or (word in vocabulary.ABILITY and before not in vocabulary.ACTORS):
             clause.head, clause.has_relative = "mention", True
         elif word in vocabulary.RELATIVES or (word == "to" and self._starts_verb(sentence, place + 1)):
@@ -194,6 +198,7 @@ class IntentionFinder:
         elif (clause.at_head or before == "to") and clause.head != "mention" and word not in vocabulary.FILLERS:
             if stem in vocabulary.MENTIONING and before not in vocabulary.DETERMINERS:
                 clause.head = "mention"
+                clause.is_solved = stem in vocabulary.SOLVING
             elif not clause.head and stem in vocabulary.CHANGING | vocabulary.NEUTRAL:
                 clause.head = "change" if stem in vocabulary.CHANGING else "run"
 
@@ -293,8 +298,10 @@ class IntentionFinder:
 
 def may_act(clause: Clause, break_before: str, before: str) -> bool:
     """Return whether a verb at this place is intended by its clause."""
-    if clause.is_negated or clause.head == "mention":
+    if clause.is_negated:
         return False
+    if clause.head == "mention":
+        return clause.is_solved and before == "by" and not clause.has_harmless
     if clause.head == "change":
         return before in ("to", "by") or bool(break_before)
     if clause.head == "act":

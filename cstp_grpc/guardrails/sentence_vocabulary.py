@@ -58,6 +58,8 @@ MENTIONING: Final = stems_of(
     port convert"""
 )
 """Verbs after which the rest of a clause is only talked or written about."""
+SOLVING: Final = stems_of("fix improve handle undo revert restore recover speed optimize optimise resolve")
+"""Those of them whose clause says with "by" what is done."""
 CHANGING: Final = stems_of("update change modify edit adjust configure set patch alter tune")
 """Verbs whose clause says with "to" or "by" what is done."""
 NEUTRAL: Final = stems_of(
@@ -76,6 +78,8 @@ FILLERS: Final = words_of(
 )
 """Words that may stand before the first verb of a clause."""
 NEGATIONS: Final = frozenset(["not", "never", "cannot", "nobody", "nothing", "neither", "nor", "without", "instead"])
+REVERSING: Final = stems_of("forget hesitate fail")
+"""Verbs that turn a negation around: "do not forget to drop it"."""
 ASKING: Final = frozenset(["how", "why", "what", "whether", "what's"])
 ABILITY: Final = frozenset(["can", "could", "may", "might"])
 ACTORS: Final = frozenset(["", "i", "we", "you", "please"])

@@ -19,7 +19,7 @@ from cstp_grpc.config import (
     command_environment,
     load_settings,
 )
-from cstp_grpc.config.environment import DEVELOPER_TOKEN_FILE
+from cstp_grpc.config.environment import DEVELOPER_TOKEN_FILE, command_path
 from cstp_grpc.enums import DEFAULT_TENANT, MAX_NAME_CHARACTERS, SERVER_AGENTS
 from cstp_grpc.errors import InvalidArgument
 
@@ -40,7 +40,7 @@ def reduce_to_local(settings: Settings) -> Settings:
     """Return the settings without what needs a server, other agents or a child process."""
     # Without a server nobody has a token, and a person only says who they are.
     where = "--local" if settings.storage.url else f"--agent {shlex.quote(f'local:{settings.data_dir.absolute()}')}"
-    grant = f"cstp approvals grant {{id}} {where} --as {APPROVER}"
+    grant = f"{shlex.quote(command_path())} approvals grant {{id}} {where} --as {APPROVER}"
     instructions = settings.approvals.instructions or grant
     return settings.model_copy(
         update={

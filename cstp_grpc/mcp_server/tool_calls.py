@@ -90,5 +90,5 @@ def answered_call_result(tool: ContractTool, response: dict[str, Any], note: str
     return mcp_types.CallToolResult(
         content=[mcp_types.TextContent(type="text", text=text)],
         # Claude Code, Codex and Pydantic AI show the model this instead of the content.
-        structured_content=tool.structure(quoted, text),
+        structured_content=tool.structure(quoted, response, text),
     )

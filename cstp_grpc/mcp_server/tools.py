@@ -16,6 +16,7 @@ from cstp_grpc.contract.methods import RpcMethod, method_by_name
 from cstp_grpc.errors import FieldViolation
 from cstp_grpc.mcp_server import tool_texts
 from cstp_grpc.mcp_server.json_schemas import MAX_MEMBERS, JsonSchema, member_schema, request_schema
+from cstp_grpc.unicode_text import replace_invisible
 
 MAX_REPORTED: Final = 20
 """Maximum number of unknown arguments that an error names. Chosen: a caller may send thousands."""
@@ -95,9 +96,12 @@ class ContractTool:
         properties |= {name: member_schema(response, path) for name, path in self.members.items()}
         return {"type": "object", "properties": properties, "required": required}
 
-    def structure(self, response: JsonObject, text: str) -> dict[str, Any]:
-        """Return the structured content for a response and its text. Many hosts show a model nothing else."""
+    def structure(self, response: JsonObject, unquoted: JsonObject, text: str) -> dict[str, Any]:
+        """Return the structured content for a quoted response and its text. Many hosts show a model nothing else."""
         values = {name: select_values(response, path.split(".")) for name, path in self.members.items()}
+        if CORRELATION_ID in values:
+            # The caller's own, which another announcement repeats as it is.
+            values[CORRELATION_ID] = replace_invisible(unquoted[CORRELATION_ID])
         members = {"text": text} | {name: value for name, value in values.items() if value is not None}
         if not self.gives_verdict:
             return members
@@ -152,6 +156,7 @@ def select_values(value: Any, path: Sequence[str]) -> Any:
     return select_values(value.get(path[0]), path[1:])
 
 
+CORRELATION_ID: Final = "correlationId"
 COMMAND_ADVICE: Final = (
     "If you are about to run a shell command, pass all of it, word for word, in `command`, with its `shell` and"
     " `directory`; name the files that a tool reads or writes in `reads` and `writes`: rules read these."
@@ -180,7 +185,7 @@ TOOLS: Final = (
         verdict_member="guardrailStatus",
         members={
             **{name: f"guardrailStatus.{path}" for name, path in VERDICT_MEMBERS.items()},
-            "correlationId": "correlationId",
+            CORRELATION_ID: CORRELATION_ID,
             "revision": "revision",
         },
     ),

@@ -34,6 +34,12 @@ def test_a_blocked_intent_is_told_first_with_what_resolves_it(host: Host) -> Non
     assert content["violatedRules"] == ["no-review"]
 
 
+def test_a_correlation_id_can_be_announced_again_as_it_is_answered(host: Host) -> None:
+    content = host.call("look_before_acting", {**DEPLOY, "correlationId": "task#42"}).structured_content
+    again = host.call("look_before_acting", {"intent": "Wait", "correlationId": content["correlationId"]})
+    assert (content["correlationId"], again.structured_content["revision"]) == ("task#42", 2)
+
+
 def test_an_intent_that_waits_for_an_approval_names_it_until_people_have_decided(host: Host, cstp_server: App) -> None:
     intent = {"intent": f"Pay {uuid.uuid4()}", "category": "payments", "metadata": {"affectsProduction": False}}
     waiting = host.call("look_before_acting", intent)
