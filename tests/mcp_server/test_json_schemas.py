@@ -109,8 +109,9 @@ def test_the_schemas_are_schemas(tool: ContractTool) -> None:
 @by_tool
 @pytest.mark.parametrize("text", ["", "x"], ids=["empty", "full"])
 def test_structured_content_has_its_schema_and_begins_with_the_text(tool: ContractTool, text: str) -> None:
-    response = tool.method.response()
-    content = tool.structure(to_json(fill(response, text) if text else response), "ALLOWED")
+    empty = tool.method.response()
+    response = to_json(fill(empty, text) if text else empty)
+    content = tool.structure(response, response, "ALLOWED")
     validator = jsonschema.Draft202012Validator(tool.output_schema)
     validator.validate(content)
     assert next(value for name, value in content.items() if name != "verdict") == "ALLOWED"
