@@ -18,6 +18,7 @@ from cstp_grpc.commands.effects import (
 from cstp_grpc.commands.model import (
     MAX_COMMAND_CHARACTERS,
     MAX_COMMANDS,
+    MAX_READ_CHARACTERS,
     MAX_WORD_CHARACTERS,
     UNKNOWN,
     Command,
@@ -91,6 +92,7 @@ class CommandReader:
         """Files that the text downloads."""
         self._written: dict[str, str] = {}
         """The content that the text itself writes to files, by their paths."""
+        self._written_read = 0
         self.is_privileged = False
         self.is_remote = False
 
@@ -112,9 +114,27 @@ class CommandReader:
             before = self._written.get(place, "") if is_appended else ""
             self._written[place] = f"{before}{flow.literal}\n"[: MAX_COMMAND_CHARACTERS + 1]
 
-    def take_written(self, path: str) -> str | None:
-        """Remove and return the content that the text wrote to a file; None without any."""
-        return None if self.is_remote else self._written.pop(resolve_path(path, self.directory), None)
+    def read_written(self, path: str) -> str | None:
+        """Return the content that the text wrote to a file; None without any, or after MAX_READ_CHARACTERS."""
+        text = None if self.is_remote else self._written.get(resolve_path(path, self.directory))
+        self._written_read += len(text or "")
+        if text and self._written_read > MAX_READ_CHARACTERS:
+            self.note(Unresolved.TOO_LARGE)
+            return None
+        return text
+
+    def copy_written(self, words: Sequence[str], operands: Sequence[str]) -> None:
+        """Note that `cp` or `mv` passes on the contents of files, to a file or into a folder."""
+        folder = value_of(words, "-t", "--target-directory")
+        *sources, target = [word for word in operands if word != folder] + ([folder] if folder else [])
+        for source in sources:
+            place = resolve_path(source, self.directory)
+            for path in (target, posixpath.join(target, posixpath.basename(source))):
+                copied = resolve_path(path, self.directory)
+                if place in self._fetched:
+                    self._fetched.add(copied)
+                if place in self._written:
+                    self._written[copied] = self._written[place]
 
     def add(self, command: Command, effects: Effects) -> None:
         """Add a command with its effects."""
@@ -253,7 +273,7 @@ class CommandReader:
             return self._feed_interpreter(words, stdin, effects, self.shell.read)
         if UNKNOWN_WORD.fullmatch(operands[0]) and (reason := self.substituted_reason()):
             effects.unresolved.add(reason)
-        if words[1] != "-n" and (text := self.take_written(operands[0])) is not None:
+        if words[1] != "-n" and (text := self.read_written(operands[0])) is not None:
             self.shell.read(text)
         if resolve_path(operands[0], self.directory) in self._fetched:
             effects.unresolved.add(Unresolved.DOWNLOADED)
@@ -296,7 +316,6 @@ class CommandReader:
         flags = split.flags
         if stdin is not None and stdin.literal is not None and re.fullmatch(r"\s*y(?:es)?\s*", stdin.literal):
             flags += ("--yes",)
-        is_dry = is_dry_run(program, arguments, split.flags, split.operands)
         directory = self.directory
         if program == "git" and (folder := value_of(words, "-C")):
             self.directory = resolve_path(folder, directory)
@@ -329,7 +348,7 @@ class CommandReader:
                 operands=cut_words(split.operands),
                 names=tuple((program, *found) for found in split.names),
                 environment=cut_words(assignments),
-                is_dry_run=is_dry,
+                is_dry_run=not effects.is_code and is_dry_run(program, arguments, split.flags, split.operands),
             ),
             effects,
         )
@@ -344,9 +363,15 @@ class CommandReader:
         if program == "tee" and given is not None:
             for path in operands:
                 self.save_output(path, Flow(given), "-a" in words)
-        if (dialect := sql_text.DIALECTS.get(program)) is not None and ":memory:" not in operands:
-            for text in sql_text.find_sql_texts(program, words[1:], operands, given):
-                effects.sql |= sql_text.read_operations(text, dialect)
+        elif program in ("cp", "mv", "install", "ln") and operands and not self.is_remote:
+            self.copy_written(words, operands)
+        if (dialect := sql_text.DIALECTS.get(program)) is not None:
+            texts = sql_text.find_sql_texts(program, words[1:], operands, given)
+            if shell_texts := sql_text.CLIENT_SHELL.findall("\n".join(texts)):
+                self.shell.read("\n".join(shell_texts))
+            if ":memory:" not in operands or re.search(r"(?i)\battach\b|\.open\b", " ".join(texts)):
+                for text in texts:
+                    effects.sql |= sql_text.read_operations(text, dialect)
         elif (options := SCRIPT_OPTIONS.get(program)) is not None:
             self._read_scripts(program, words, operands, stdin, effects, options)
         elif (pattern := SHELL_TEXTS.get(program)) is not None:
@@ -374,7 +399,7 @@ class CommandReader:
     ) -> None:
         code = value_of(words, *options)
         if code is None and operands:
-            code = self.take_written(operands[0])
+            code = self.read_written(operands[0])
         if code is None and operands and operands[0] == UNKNOWN and self.shell.words.flows:
             effects.unresolved.add(self.substituted_reason() or Unresolved.EVALUATED)
         if code is None and program == "perl" and (found := [w for w in words[1:] if re.match(r"-\w*e$", w)]):
@@ -388,6 +413,7 @@ class CommandReader:
             code = stdin.literal
         if code is None:
             return
+        effects.is_code = True
         if SECRET_PRINTED.search(code) and ("-p" in words or re.search(r"print|console|puts|echo", code)):
             effects.reads.add(Place.SECRET)
         if UNKNOWN_WORD.fullmatch(code) and (reason := self.substituted_reason()):
@@ -464,6 +490,8 @@ class CommandReader:
             is_known = UNKNOWN not in text
             text = decode_ansi(text) if program == "printf" or "-e" in words else text
             return Flow(text if is_known else None, "" if is_known else "piped", is_secret)
+        if program == "cat" and len(operands) == 1 and (written := self.read_written(operands[0])) is not None:
+            return Flow(written, "file", is_secret)
         if program == "cat" and not operands and stdin is not None:
             return replace(stdin, is_secret=is_secret)
         if program == "yes":

@@ -11,6 +11,8 @@ from cstp_grpc.enums import Shell
 
 MAX_COMMAND_CHARACTERS: Final = 64 * 1024
 """Maximum length of a shell text. Chosen: ten times the longest that coding agents write in practice."""
+MAX_READ_CHARACTERS: Final = 2 * MAX_COMMAND_CHARACTERS
+"""Maximum length of the shell texts, and of the written files, that are read in all: functions and loops repeat them."""
 MAX_COMMANDS: Final = 200
 """Maximum number of simple commands that are reported for a text; beyond it the text is `TOO_LARGE`."""
 MAX_NESTING: Final = 10
@@ -161,3 +163,5 @@ class Effects:
     unresolved: set[str] = field(default_factory=set)
     is_recursive: bool = False
     sends_out: bool = False
+    is_code: bool = False
+    """Whether they come from code, which may ignore flags such as `--help`."""

@@ -222,7 +222,7 @@ def is_dry_run(program: str, arguments: Sequence[str], flags: Sequence[str], ope
             )
     if program in CHECK_PROGRAMS and "--check" in flags:
         return True
-    if arguments and arguments[-1] == "-h" and program not in HOST_FLAGS:
+    if arguments and arguments[-1] == "-h" and "--" not in arguments and program not in HOST_FLAGS:
         return True
     return bool(operands) and (
         (operands[0] == "help" and program in HELP_PROGRAMS) or (operands[-1] == "help" and program == "aws")

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.commands.bounded_parsing import parse_bounded
 from cstp_grpc.commands.command_reader import CommandReader
-from cstp_grpc.commands.model import MAX_COMMAND_CHARACTERS, MAX_NESTING, UNKNOWN, Command, Effects, Unresolved
+from cstp_grpc.commands.model import (
+    MAX_COMMAND_CHARACTERS,
+    MAX_NESTING,
+    MAX_READ_CHARACTERS,
+    UNKNOWN,
+    Command,
+    Effects,
+    Unresolved,
+)
 from cstp_grpc.commands.shell_words import Flow, WordReader, split_loosely
 
 if TYPE_CHECKING:
@@ -55,10 +63,12 @@ class ShellReader:
         self._calls: list[str] = []
         self._tree_depth = 0
         self._nesting = 0
+        self._characters = 0
 
     def read(self, text: str, stdin: Flow | None = None) -> Flow:
         """Read a text, and return what it prints. Nested deeper than MAX_NESTING, it is noted as too deep."""
-        if len(text) > MAX_COMMAND_CHARACTERS:
+        self._characters += len(text)
+        if len(text) > MAX_COMMAND_CHARACTERS or self._characters > MAX_READ_CHARACTERS:
             self.commands.note(Unresolved.TOO_LARGE)
             return NO_FLOW
         if self._nesting >= MAX_NESTING:
@@ -264,7 +274,7 @@ class ShellReader:
                 if operator.startswith("<") and operator != "<>":
                     effects.reads |= self.commands.scene.kinds(path)
                     is_secret = "secret" in self.commands.scene.kinds(path)
-                    stdin = Flow(self.commands.take_written(path), "file", is_secret)
+                    stdin = Flow(self.commands.read_written(path), "file", is_secret)
                 elif not re.fullmatch(r"\d+|-", path) and path not in (
                     "/dev/null",
                     "/dev/stderr",

@@ -48,7 +48,7 @@ def run_eval(reader: CommandReader, words: Sequence[str], stdin: Flow | None, ef
 
 def run_source(reader: CommandReader, words: Sequence[str], _: Flow | None, effects: Effects) -> Flow | None:
     """Read a sourced text if it is known, or note where it comes from, unless it is a file."""
-    if words[1:] and (text := reader.take_written(words[1])) is not None:
+    if words[1:] and (text := reader.read_written(words[1])) is not None:
         return reader.shell.read(text)
     if words[1:2] == [UNKNOWN]:
         unknown = [flow for flow in reader.shell.words.flows if flow.literal is None]

@@ -28,9 +28,11 @@ DIALECTS: Final = {
 TEXT_OPTIONS: Final = (
     "-c", "--command", "-e", "--execute", "-q", "--query", "-Q", "--sql", "-cmd", "--statement", "-s", "-query",
 )  # fmt: skip
-SQL_START: Final = re.compile(
-    r"(?is)^\s*(?:select|insert|update|delete|drop|truncate|alter|create|grant|revoke|with|pragma|vacuum|merge|replace|match|remove)\b"
+CLIENT_SHELL: Final = re.compile(
+    r"(?m)(?:\\!|^[ \t]*(?:\.she?l?l?\b|\.syst?e?m?\b|!?system\b|host\b|:?!!?)"
+    r"|(?:\\(?:o|out|g|gx|w|write)|^[ \t]*\.(?:once|output|read|import))[ \t]*[\"']?\|)(.+)"
 )
+r"""A shell text that a client runs, such as behind `\!` of psql and `.shell` of sqlite3."""
 KEYWORDS: Final = (
     ("drop database", r"\bdrop\s+(?:database|keyspace|catalog)\b"),
     ("drop schema", r"\bdrop\s+schema\b"),
@@ -69,11 +71,11 @@ def find_sql_texts(program: str, arguments: Sequence[str], operands: Sequence[st
             texts.append(value)
         elif word in TEXT_OPTIONS and position + 1 < len(words):
             texts.append(words[position + 1])
-        elif re.match(r"-[ec]['\"]?[A-Za-z]+ ", word):
+        elif re.match(r"-[ec]\S*\s", word):
             texts.append(word[2:])
     if value_of(words, "-e") and not texts:
         texts.append(value_of(words, "-e") or "")
-    texts += [word for word in operands if SQL_START.match(word) or re.match(r"\s*\.\w+", word)]
+    texts += [word for word in operands if re.search(r"\s|/\*", word)]
     return texts + ([stdin] if stdin else [])
 
 
@@ -81,7 +83,6 @@ def read_operations(text: str, dialect: str) -> set[str]:
     """Return the operations of SQL statements in lower case, such as `drop table`, `delete all` and `grant`."""
     # Commands of clients, such as \\dt and .tables, are no SQL.
     text = "\n".join(line for line in text.split("\n") if not re.match(r"\s*[\\.]\w", line))
-    text = re.sub(r"(?i)(^|;)\s*explain\b(?![^;]*\banaly[sz]e\b)[^;]*", r"\1", text)
     if not text.strip():
         return set()
     if len(text) > MAX_SQL_CHARACTERS or not re.search(
@@ -93,15 +94,25 @@ def read_operations(text: str, dialect: str) -> set[str]:
     # It would warn of each statement that it keeps as text, into the output of hooks too.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
-        statements = parse(text, dialect=dialect or None)
+        statements = [each for each in parse(text, dialect=dialect or None) if each is not None and not is_plan(each)]
     except (errors.SqlglotError, RecursionError):
         return search_keywords(text)
-    found = {operation for each in statements if each is not None for operation in statement_operations(each)}
+    found = {operation for each in statements for operation in statement_operations(each)}
     # Statements that sqlglot keeps as unparsed text.
     return found | (search_keywords(text) if has_unparsed(statements) else set())
 
 
-def has_unparsed(statements: Sequence[exp.Expr | None]) -> bool:
+def is_plan(statement: exp.Expr) -> bool:
+    """Return whether a statement only explains another one, without running it."""
+    from sqlglot import exp
+
+    is_explained = isinstance(statement, exp.Command) and statement.name.upper() == "EXPLAIN"
+    # `\g` of psql ends a statement, like a semicolon.
+    is_run = re.search(r"(?i)\banaly[sz]e\b|\\", statement.sql())
+    return (is_explained or isinstance(statement, exp.Describe)) and not is_run
+
+
+def has_unparsed(statements: Sequence[exp.Expr]) -> bool:
     """Return whether any statement was not parsed into its parts."""
     from sqlglot import exp
 

