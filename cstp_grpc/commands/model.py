@@ -12,7 +12,7 @@ from cstp_grpc.enums import Shell
 MAX_COMMAND_CHARACTERS: Final = 64 * 1024
 """Maximum length of a shell text. Chosen: ten times the longest that coding agents write in practice."""
 MAX_READ_CHARACTERS: Final = 2 * MAX_COMMAND_CHARACTERS
-"""Maximum length of the shell texts, and of the written files, that are read in all: functions and loops repeat them."""
+"""Maximum length of the shell texts, and of the written files that are read in all: functions and loops repeat them."""
 MAX_COMMANDS: Final = 200
 """Maximum number of simple commands that are reported for a text; beyond it the text is `TOO_LARGE`."""
 MAX_NESTING: Final = 10
