@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -88,6 +88,7 @@ class CommandReader:
         self.directory = directory or project
         self.found: list[Command] = []
         self._runs = 0
+        self._parsed_characters = 0
         self._fetched: set[str] = set()
         """Files that the text downloads."""
         self._written: dict[str, str] = {}
@@ -370,8 +371,7 @@ class CommandReader:
             if shell_texts := sql_text.CLIENT_SHELL.findall("\n".join(texts)):
                 self.shell.read("\n".join(shell_texts))
             if ":memory:" not in operands or re.search(r"(?i)\battach\b|\.open\b", " ".join(texts)):
-                for text in texts:
-                    effects.sql |= sql_text.read_operations(text, dialect)
+                self._read_sql(texts, dialect, effects)
         elif (options := SCRIPT_OPTIONS.get(program)) is not None:
             self._read_scripts(program, words, operands, stdin, effects, options)
         elif (pattern := SHELL_TEXTS.get(program)) is not None:
@@ -414,6 +414,8 @@ class CommandReader:
         if code is None:
             return
         effects.is_code = True
+        if not self._may_parse(code, effects):
+            return
         if SECRET_PRINTED.search(code) and ("-p" in words or re.search(r"print|console|puts|echo", code)):
             effects.reads.add(Place.SECRET)
         if UNKNOWN_WORD.fullmatch(code) and (reason := self.substituted_reason()):
@@ -424,6 +426,20 @@ class CommandReader:
             for text in re.findall(r"do shell script \"((?:[^\"\\]|\\.)*)", code):
                 self.shell.read(text)
 
+    def _read_sql(self, texts: Iterable[str], dialect: str, effects: Effects) -> None:
+        """Add the operations of SQL texts."""
+        for text in texts:
+            if self._may_parse(text, effects):
+                effects.sql |= sql_text.read_operations(text, dialect)
+
+    def _may_parse(self, code: str, effects: Effects) -> bool:
+        """Return whether code is parsed; not after MAX_READ_CHARACTERS, which functions and scripts can repeat."""
+        self._parsed_characters += len(code)
+        if self._parsed_characters <= MAX_READ_CHARACTERS:
+            return True
+        effects.unresolved.add(Unresolved.TOO_LARGE)
+        return False
+
     def _apply_script(self, script: script_calls.ScriptEffects, effects: Effects) -> None:
         """Add what a one-line program does."""
         scene = self.scene
@@ -433,8 +449,7 @@ class CommandReader:
         effects.reads |= scene.kinds_of(script.reads)
         effects.sends_out |= script.sends_out
         effects.unresolved |= script.unresolved
-        for text in script.sql_texts:
-            effects.sql |= sql_text.read_operations(text, "")
+        self._read_sql(script.sql_texts, "", effects)
         for text in script.shell_texts:
             if text.strip(UNKNOWN):
                 self.shell.read(text)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.commands.model import MAX_COMMAND_CHARACTERS, MAX_COMMANDS, Command, Invocation
+from cstp_grpc.commands.model import MAX_COMMAND_CHARACTERS, MAX_COMMANDS, Command, Invocation, Unresolved
 from cstp_grpc.commands.parsing import parse_command, parse_invocation
 from cstp_grpc.enums import Shell
 
@@ -225,6 +225,14 @@ def test_hostile_repetition_ends(unit: str) -> None:
     written = f"echo '{(unit * MAX_COMMAND_CHARACTERS)[:20_000]}' > x; {'sh x; python x; ' * 1000}"
     assert len(parse_command(written)) <= MAX_COMMANDS
     assert len(parse_command((unit * MAX_COMMAND_CHARACTERS)[:20_000])) <= MAX_COMMANDS
+
+
+@pytest.mark.parametrize("code", ["python -c '{}'", "psql -c '{}'", "node -e '{}'"])
+def test_code_that_a_function_repeats_is_read_as_far_as_it_takes_bounded_time(code: str) -> None:
+    few, many = (parse_command(f"f(){{ {code.format('x=1;' * 4000)}; }}; {'f;' * calls}") for calls in (2, 1000))
+    assert not any(Unresolved.TOO_LARGE in each.unresolved for each in few)
+    # Eight times the code is 128 000 characters.
+    assert all(Unresolved.TOO_LARGE in each.unresolved for each in many[10:])
 
 
 @pytest.mark.parametrize(
