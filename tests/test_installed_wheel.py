@@ -110,7 +110,7 @@ def test_the_wheel_alone_is_a_client(wheel: Path, server: str, empty: Path, envi
     run([commands / "python", "-m", "pip", "check"], empty)
     cstp = commands / "cstp"
     assert "Look before you act" in run([cstp, "--help"], empty)
-    assert "Ask the guardrails" in run([cstp, "check", "--help"], empty)
+    assert "Check an action against the guardrails" in run([cstp, "check", "--help"], empty)
     asked = [cstp, "check", "Rename a variable", "--agent", server, "--token", TOKENS["alice"], "--json"]
     assert json.loads(run(asked, empty))["allowed"]
     hook = [cstp, "hook", "claude-code", "--agent", server, "--token", TOKENS["alice"]]
