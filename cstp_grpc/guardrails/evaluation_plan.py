@@ -8,6 +8,7 @@ inputs, the action, its code, the related intents and the past.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -204,15 +205,25 @@ def read_words(action: Action) -> object:
     return normalize_words(to_string(f"{action.description} {action.announced_context} {command}"))
 
 
+def words_beside_command(action: Action) -> str:
+    """Return the description of an action without the text of its command, which rules read as commands."""
+    words, command = action.description, action.command
+    if command is None:
+        return words
+    if command.startswith(words):
+        return ""
+    # Hooks and tool guards describe a call by its arguments, in JSON.
+    for spelled in (command, json.dumps(command, ensure_ascii=False)[1:-1], json.dumps(command)[1:-1]):
+        words = words.replace(spelled, " ")
+    return words
+
+
 def intentions_reader(sought: Iterable[Intention]) -> ReadVariable:
     """Return a function that finds which of these intentions the sentences of an action have."""
     finder = IntentionFinder(sought)
 
     def read(action: Action) -> object:
-        # Hooks describe a command by its own text, which is no sentence; rules read it as commands.
-        is_command = action.command is not None and action.command.startswith(action.description)
-        description = "" if is_command else action.description
-        return finder.find(to_string(f"{description}\n\n{action.announced_context}"))
+        return finder.find(to_string(f"{words_beside_command(action)}\n\n{action.announced_context}"))
 
     return read
 
