@@ -290,7 +290,7 @@ def read_mentions_call(tokens: Sequence[CelToken], position: int) -> ReplacedPar
 
 
 def read_intends_call(tokens: Sequence[CelToken], position: int) -> tuple[Intention, int]:
-    """Return what the call of `action.intends` at `position` asks for, and its end. Raises RuleExpressionError."""
+    """Return the intention that the call at `position` looks for, and its end. Raises RuleExpressionError."""
     lists, end = read_text_lists(tokens, position, 3, INTENDS_HINT)
     words = [[phrase_words(phrase) for phrase in phrases] for phrases in lists]
     if not all(phrase for phrases in words for phrase in phrases):

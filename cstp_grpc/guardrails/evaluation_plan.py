@@ -212,10 +212,9 @@ def words_beside_command(action: Action) -> str:
         return words
     if command.startswith(words):
         return ""
-    # Hooks and tool guards describe a call by its arguments, in JSON.
-    for spelled in (command, json.dumps(command, ensure_ascii=False)[1:-1], json.dumps(command)[1:-1]):
-        words = words.replace(spelled, " ")
-    return words
+    # Hooks and tool guards describe a call by its arguments, in JSON. Only with its quotation marks: a short command
+    # would take letters out of the words.
+    return words.replace(json.dumps(command, ensure_ascii=False), " ").replace(json.dumps(command), " ")
 
 
 def intentions_reader(sought: Iterable[Intention]) -> ReadVariable:
