@@ -74,8 +74,8 @@ def make_tests(language: str, served: Table) -> bool:
 
 def try_in_other_projects(language: str) -> bool:
     """Try what the README of a language's client has one do, and its package; return whether all of it works."""
-    tests = ["-m", "pytest", "tests/clients/documents.py", "tests/clients/packages.py"]
-    return succeeds([sys.executable, *tests, "--timeout", f"{SECONDS:g}", "-k", language])
+    tests = [f"tests/clients/{name}.py" for name in ("documents", "packages", "examples")]
+    return succeeds([sys.executable, "-m", "pytest", *tests, "--timeout", f"{SECONDS:g}", "-k", language])
 
 
 def succeeds(command: list[str], **environment: str) -> bool:
