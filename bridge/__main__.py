@@ -20,14 +20,14 @@ import uvloop
 
 from bridge.app import ListenAddresses, run_bridge
 from bridge.upstream import SECURE_SCHEME, Upstream, require_encrypted_target
-from cstp_grpc import config
-from cstp_grpc.child_process import TaskChannel, freeze_loaded_objects
-from cstp_grpc.config import ConfigError, Settings, dial_host, join_host_port
-from cstp_grpc.config.exposure import BRIDGE_LISTENERS, check_listeners
-from cstp_grpc.errors import CannotListen
-from cstp_grpc.extras import MissingExtra
-from cstp_grpc.http_listener import raise_descriptor_limit
-from cstp_grpc.version import VERSION
+from cstp_grpc.common.extras import MissingExtra
+from cstp_grpc.common.version import VERSION
+from cstp_grpc.contract.errors import CannotListen
+from cstp_grpc.platform import config
+from cstp_grpc.platform.child_process import TaskChannel, freeze_loaded_objects
+from cstp_grpc.platform.config import ConfigError, Settings, dial_host, join_host_port
+from cstp_grpc.platform.config.exposure import BRIDGE_LISTENERS, check_listeners
+from cstp_grpc.platform.http_listener import raise_descriptor_limit
 
 logger = logging.getLogger("bridge")
 

@@ -31,11 +31,11 @@ from bridge.http_request import AccessCheck, BodyReader, validate_public_url
 from bridge.http_response import Cors
 from bridge.jsonrpc import JsonRpcEndpoint
 from bridge.upstream import Forwarder, Upstream, open_channel
-from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.config import ServerSettings, Settings, dial_host, join_host_port
+from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import CannotListen
-from cstp_grpc.http_listener import (
+from cstp_grpc.platform.certificates import ServerCertificate
+from cstp_grpc.platform.config import ServerSettings, Settings, dial_host, join_host_port
+from cstp_grpc.platform.http_listener import (
     HttpListener,
     RequestObserver,
     limit_connections,

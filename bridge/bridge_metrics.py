@@ -13,11 +13,11 @@ from aiohttp import web
 from prometheus_client import Counter, Histogram, Info
 
 from bridge.call_observation import BATCH, FAILURES, METHOD, UNKNOWN_METHOD, CallFailure, CallOutcome, Surface
-from cstp_grpc.config import MetricsSettings
-from cstp_grpc.http_listener import HttpListener
-from cstp_grpc.measures import Measure, MeasureKind, Readings, read_value
-from cstp_grpc.telemetry.metrics_endpoint import MetricsEndpoint, MetricsPort
-from cstp_grpc.telemetry.metrics_registry import CALL_BUCKETS, ExposedRegistry, MeasureCollector, new_registry
+from cstp_grpc.common.measures import Measure, MeasureKind, Readings, read_value
+from cstp_grpc.platform.config import MetricsSettings
+from cstp_grpc.platform.http_listener import HttpListener
+from cstp_grpc.platform.telemetry.metrics_endpoint import MetricsEndpoint, MetricsPort
+from cstp_grpc.platform.telemetry.metrics_registry import CALL_BUCKETS, ExposedRegistry, MeasureCollector, new_registry
 
 PORT_SETTING: Final = "metrics.bridge_port"
 CLIENT_CLOSED_REQUEST: Final = 499

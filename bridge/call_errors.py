@@ -11,6 +11,14 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from cstp_grpc.contract.errors import (
+    REQUEST_ID,
+    BlockingGuardrail,
+    CstpError,
+    FieldViolation,
+    InternalError,
+    PermissionDenied,
+)
 from cstp_grpc.contract.json_codec import json_path
 from cstp_grpc.contract.rpc_errors import (
     REASON_CODES,
@@ -23,14 +31,6 @@ from cstp_grpc.contract.rpc_errors import (
     pack_any,
     read_error_details,
     reason_for_status,
-)
-from cstp_grpc.errors import (
-    REQUEST_ID,
-    BlockingGuardrail,
-    CstpError,
-    FieldViolation,
-    InternalError,
-    PermissionDenied,
 )
 
 STATUS_MESSAGES: Final[Mapping[grpc.StatusCode, str]] = {

@@ -16,7 +16,7 @@ from bridge.call_errors import error_codes
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from cstp_grpc.errors import CstpError
+    from cstp_grpc.contract.errors import CstpError
 
 UNKNOWN_METHOD: Final = "unknown"
 """The method of all calls of what does not exist, and of those that cannot be read."""

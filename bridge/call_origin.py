@@ -11,13 +11,13 @@ from urllib.parse import unquote
 import grpc
 from aiohttp import hdrs, web
 
-from cstp_grpc.config import Settings
-from cstp_grpc.config.trusted_networks import PORT_SUFFIX, TrustedNetworks, parse_forwarded_node
 from cstp_grpc.contract.call_origin import (
     BRIDGE_KEY_METADATA_KEY,
     CERTIFICATE_METADATA_KEY,
     FORWARDED_FOR_METADATA_KEY,
 )
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.config.trusted_networks import PORT_SUFFIX, TrustedNetworks, parse_forwarded_node
 
 FORWARDED_FOR_HEADER: Final = "X-Forwarded-For"
 UNKNOWN_ADDRESS: Final = "unknown"

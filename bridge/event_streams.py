@@ -18,7 +18,7 @@ from bridge.call_errors import failure_status
 from bridge.call_observation import METHOD, attach_failures, describe_failure
 from bridge.http_request import AccessCheck
 from bridge.upstream import Forwarder, Metadata
-from cstp_grpc.errors import CstpError, FieldViolation, InvalidArgument
+from cstp_grpc.contract.errors import CstpError, FieldViolation, InvalidArgument
 
 logger = logging.getLogger(__name__)
 

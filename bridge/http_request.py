@@ -16,11 +16,11 @@ from aiohttp import hdrs, web
 from bridge.call_errors import DETAIL, ErrorWithOwnCodes
 from bridge.call_origin import CALL_ORIGINS
 from bridge.upstream import Forwarder, Metadata
-from cstp_grpc.config import ConfigError, ServerSettings
-from cstp_grpc.config.trusted_networks import TrustedNetworks, parse_forwarded_node
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY, MAX_HOP_METADATA_CHARACTERS
+from cstp_grpc.contract.errors import CstpError, InvalidJsonRpcRequest, drop_tracebacks
 from cstp_grpc.contract.rpc_errors import REASON_CODES, REQUEST_ID_KEY
-from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest, drop_tracebacks
+from cstp_grpc.platform.config import ConfigError, ServerSettings
+from cstp_grpc.platform.config.trusted_networks import TrustedNetworks, parse_forwarded_node
 
 ACCESS_METHOD: Final = "cstp.getAccess"
 LARGE_REQUEST_BYTES: Final = 65_536

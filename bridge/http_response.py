@@ -14,7 +14,7 @@ from aiohttp import hdrs, web
 from aiohttp_sse import EventSourceResponse
 
 from bridge.call_errors import retry_seconds
-from cstp_grpc.errors import CstpError
+from cstp_grpc.contract.errors import CstpError
 
 logger = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from bridge.call_observation import (
 from bridge.http_request import APPLICATION_JSON, REQUEST_ID_HEADER, AccessCheck, BodyReader
 from bridge.http_response import challenge_headers
 from bridge.upstream import Forwarder, Metadata
+from cstp_grpc.contract.errors import CstpError, InvalidJsonRpcRequest, JsonParseError
 from cstp_grpc.contract.rate_limit_headers import scarcest_headers
-from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest, JsonParseError
 
 logger = logging.getLogger(__name__)
 

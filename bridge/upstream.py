@@ -15,13 +15,13 @@ from google.protobuf.message import Message
 
 from bridge.call_errors import DETAIL, unexpected_failure, violation_text, visible_rpc_error
 from cstp_grpc.client.tls import channel_credentials
-from cstp_grpc.config import ConfigError, is_loopback
 from cstp_grpc.contract.context_bounds import find_large_contexts
+from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InvalidArgument, MethodNotFound
 from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_json
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rate_limit_headers import rate_limit_headers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, MethodNotFound
+from cstp_grpc.platform.config import ConfigError, is_loopback
 
 CHANNEL_OPTIONS: Final = [
     # No limit on responses: the server, which is trusted, limits them itself. Error details are in metadata, where

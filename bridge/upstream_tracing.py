@@ -9,10 +9,10 @@ from typing import Any, Final, cast
 import grpc
 from grpc.aio import ClientCallDetails, Metadata
 
-from cstp_grpc.config import OtlpSettings
-from cstp_grpc.extras import require_extra
-from cstp_grpc.spans import TRACE_HEADERS, CallSpan
-from cstp_grpc.telemetry.otlp_tracing import OtlpTracing
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.common.spans import TRACE_HEADERS, CallSpan
+from cstp_grpc.platform.config import OtlpSettings
+from cstp_grpc.platform.telemetry.otlp_tracing import OtlpTracing
 
 HEALTH_PATH: Final = "/grpc.health."
 """The beginning of the paths of health checks, which nobody needs a trace of."""

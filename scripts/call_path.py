@@ -90,7 +90,7 @@ def running_servers(folder: Path) -> Iterator[tuple[str, str]]:
     """Run a server and a bridge to it; yield the gRPC target and the URL of the bridge."""
     from bridge.app import run_bridge
     from bridge.upstream import Upstream
-    from cstp_grpc import config
+    from cstp_grpc.platform import config
     from cstp_grpc.server.app import App
 
     settings = config.load_settings(

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cstp_grpc.agents.hooks.claude_code import wanted_hooks
+from cstp_grpc.agents.hooks.mcp_servers import OWN_NAME
 from cstp_grpc.cli.hook_command import DEFAULT_SECONDS
-from cstp_grpc.hooks.claude_code import wanted_hooks
-from cstp_grpc.hooks.mcp_servers import OWN_NAME
-from cstp_grpc.version import VERSION
+from cstp_grpc.common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN = "plugins/claude-code"

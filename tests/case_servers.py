@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from pydantic import SecretStr
 
-from cstp_grpc import config
+from cstp_grpc.platform import config
 from tests.case_setup import PROJECT, Caller, settings_of, write_project
 from tests.harness import (
     TOKENS,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.storage.database import Database, open_database
-from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.platform.storage.database import Database, open_database
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.certificates import Authority, Certificate, make_certificate
 from tests.databases import (
     POOL_SIZE,

@@ -20,11 +20,11 @@ from pathlib import Path
 import psycopg
 
 import cstp_grpc
-from cstp_grpc.storage.database import Database, open_database
-from cstp_grpc.storage.locks import ProcessWriteLock
-from cstp_grpc.storage.migration import migrate_database
-from cstp_grpc.storage.unit_of_work import metadata
-from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.platform.storage.database import Database, open_database
+from cstp_grpc.platform.storage.locks import ProcessWriteLock
+from cstp_grpc.platform.storage.migration import migrate_database
+from cstp_grpc.platform.storage.unit_of_work import metadata
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.temporary_files import temporary_parent
 from tests.waiting import wait_until
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from google.protobuf.message import Message
 
 from bridge.jsonrpc import JsonRpcRequest
-from cstp_grpc.errors import CstpError
+from cstp_grpc.contract.errors import CstpError
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cstp_grpc.client import CstpClient
-from cstp_grpc.config.settings import Settings
+from cstp_grpc.platform.config.settings import Settings
 from cstp_grpc.server.app import App
 from tests.harness import TOKENS, settings
 

@@ -16,15 +16,15 @@ import grpc
 
 from bridge.app import run_bridge as running_bridge
 from bridge.upstream import Upstream
-from cstp_grpc import config
-from cstp_grpc.config import PILLARS
+from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.json_codec import from_json, to_json
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.enums import Permission
+from cstp_grpc.platform import config
+from cstp_grpc.platform.config import PILLARS
+from cstp_grpc.platform.storage.locks import DataDirLock
 from cstp_grpc.server.app import App
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
-from cstp_grpc.storage.locks import DataDirLock
 from tests.databases import write_journal
 from tests.event_loops import entered_in_thread
 

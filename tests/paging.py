@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from cstp_grpc.storage.pagination import Page, PageRequest
+from cstp_grpc.platform.storage.pagination import Page, PageRequest
 
 T = TypeVar("T")
 

@@ -22,9 +22,9 @@ from click.testing import CliRunner
 from google.protobuf import json_format
 from markdown_it import MarkdownIt
 
-from cstp_grpc import config
 from cstp_grpc.cli.main import main
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.platform import config
 from tests.databases import write_journal
 from tests.waiting import wait_until
 

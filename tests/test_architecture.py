@@ -17,9 +17,9 @@ SOURCES = sorted(
 )
 
 ONLY = {
-    "chromadb": {"cstp_grpc/embedding/model_files.py"},
-    "chromadb_rust_bindings": {"cstp_grpc/decisions/search/chroma_main.py"},
-    "cel_expr_python": {"cstp_grpc/guardrails/cel_engine.py"},
+    "chromadb": {"cstp_grpc/platform/embedding/model_files.py"},
+    "chromadb_rust_bindings": {"cstp_grpc/core/decisions/search/chroma_main.py"},
+    "cel_expr_python": {"cstp_grpc/core/guardrails/cel_engine.py"},
     "httpcore": {"cstp_grpc/client/http_client.py"},
     "limits": {
         "cstp_grpc/server/interceptors/rate_limits.py",
@@ -27,9 +27,9 @@ ONLY = {
     },
     "redis": {"cstp_grpc/server/interceptors/shared_rate_limits.py"},
     "opentelemetry": {
-        "cstp_grpc/telemetry/call_spans.py",
-        "cstp_grpc/telemetry/otlp_metrics.py",
-        "cstp_grpc/telemetry/otlp_tracing.py",
+        "cstp_grpc/server/telemetry/call_spans.py",
+        "cstp_grpc/platform/telemetry/otlp_metrics.py",
+        "cstp_grpc/platform/telemetry/otlp_tracing.py",
     },
     "protovalidate": {"cstp_grpc/server/request_validation.py", "cstp_grpc/cli/import_command.py"},
 }
@@ -89,7 +89,7 @@ def test_only_the_stores_unwrap_units_of_work() -> None:
 
 def keeps_sql(path: str) -> bool:
     """Whether a module may name SQL and its drivers."""
-    return path.startswith("cstp_grpc/storage/") or "/sql_" in path
+    return path.startswith("cstp_grpc/platform/storage/") or "/sql_" in path
 
 
 def test_only_the_configuration_reads_the_environment() -> None:
@@ -99,7 +99,7 @@ def test_only_the_configuration_reads_the_environment() -> None:
         for node in ast.walk(syntax_tree(path))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
-    assert {str(Path(reader).parent) for reader in readers} <= {"cstp_grpc/config"}
+    assert {str(Path(reader).parent) for reader in readers} <= {"cstp_grpc/platform/config"}
 
 
 def test_the_contract_and_the_rulebooks_are_no_python_packages() -> None:

@@ -44,5 +44,5 @@ def test_the_source_distribution_is_the_packages_and_what_they_are_made_of(sourc
 def test_the_wheel_of_the_source_distribution_is_the_packages(source: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(build_distribution("wheel", source, tmp_path)) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    packaged = {f"cstp_grpc/guardrails/packaged/{file.name}" for file in (ROOT / "guardrails").iterdir()}
+    packaged = {f"cstp_grpc/core/guardrails/packaged/{file.name}" for file in (ROOT / "guardrails").iterdir()}
     assert names == files_of_packages(ROOT) | packaged

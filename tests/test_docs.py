@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from cstp_grpc.cli.main import main
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.rpc_errors import REASON_CODES
-from tests.intent_layer.repositories import needs_git
+from tests.modules.intent_layer.repositories import needs_git
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(
@@ -95,7 +95,7 @@ def test_the_commands_of_the_readme_exist() -> None:
 
 
 def test_every_decision_record_is_one_our_importer_reads() -> None:
-    from cstp_grpc.importing import ParsedRecord, read_records
+    from cstp_grpc.modules.importing import ParsedRecord, read_records
 
     found = list(read_records([ROOT / "docs" / "adr"]))
     assert found

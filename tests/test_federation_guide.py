@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from cstp_grpc import config
-from cstp_grpc.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL, PeerStatus
+from cstp_grpc.contract.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL, PeerStatus
+from cstp_grpc.platform import config
 from tests.snippets import ROOT
 
 GUIDE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.guardrails.rulebooks import content, rule, write
 from tests.github_actions import run_action, runner_environment
-from tests.guardrails.rulebooks import content, rule, write
 from tests.harness import TOKENS, running, settings
 from tests.package_index import skip_where_unreachable
 

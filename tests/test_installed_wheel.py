@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.agents.hooks.payloads import encode, payload
 from tests.cli.serving import ENVIRONMENT, READY, started
 from tests.harness import TOKENS, running, settings
-from tests.hooks.payloads import encode, payload
 from tests.installations import PROJECT, ROOT, build_distribution
 from tests.package_index import skip_where_unreachable
 

@@ -10,10 +10,10 @@ import pytest
 
 from cstp_grpc.cli.main import main
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.intent_layer.model import LearningState
-from cstp_grpc.intent_layer.report_format import parse_report
-from cstp_grpc.intent_layer.validation_rules import RULES
-from tests.intent_layer.repositories import needs_git
+from cstp_grpc.modules.intent_layer.model import LearningState
+from cstp_grpc.modules.intent_layer.report_format import parse_report
+from cstp_grpc.modules.intent_layer.validation_rules import RULES
+from tests.modules.intent_layer.repositories import needs_git
 from tests.snippets import ROOT, read_snippets, reading
 
 DOCUMENT = "docs/intent-layer.md"

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from cstp_grpc.cli.main import main
 from tests.cli.test_context import API, ROOT
-from tests.intent_layer.repositories import IDENTITY, Repository, needs_git, new_repository
-from tests.intent_layer.trees import write_tree
+from tests.modules.intent_layer.repositories import IDENTITY, Repository, needs_git, new_repository
+from tests.modules.intent_layer.trees import write_tree
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SCRIPTS = REPOSITORY / "scripts"

@@ -6,8 +6,8 @@ import re
 
 import click
 
-from cstp_grpc import errors
 from cstp_grpc.cli.main import main
+from cstp_grpc.contract import errors
 from tests.snippets import ROOT
 
 GUIDE = (ROOT / "docs" / "liaison.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ import sys
 
 HANGING = """
 import threading
-from cstp_grpc.child_process import exit_after
+from cstp_grpc.platform.child_process import exit_after
 threading.Thread(target=threading.Event().wait, name="database").start()
 exit_after(0.1)
 """

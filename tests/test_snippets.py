@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from cstp_grpc import config
-from tests.intent_layer.repositories import needs_git
+from cstp_grpc.platform import config
+from tests.modules.intent_layer.repositories import needs_git
 from tests.snippets import DOCUMENTS, ROOT, Snippet, is_running, read_snippets, reading
 
 NOT_RUN = {
@@ -36,21 +36,24 @@ NOT_RUN = {
     ("docs/concepts.md", "agent                bridge "): "a drawing",
     ("docs/benchmarks.md", "make bench"): "takes ten minutes: its parts are tried by tests/bench",
     ("docs/calibration.md", "41 decisions with "): "a plot: compared by tests/cli/test_calibration.py",
-    ("docs/callbacks.md", "{"): "sent by a server: compared by tests/callbacks/test_guide.py",
+    ("docs/callbacks.md", "{"): "sent by a server: compared by tests/modules/callbacks/test_guide.py",
     ("docs/deployment.md", "$ cstp serve --config cstp.yaml --workers auto"): "tried by tests/cli/test_workers.py",
     ("docs/deployment.md", "kubectl create namespace cstp"): "needs a cluster of Kubernetes",
     **{
-        ("docs/importing.md", title): "imported by tests/importing/test_documentation.py"
+        ("docs/importing.md", title): "imported by tests/modules/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")
     },
     ("docs/security-model.md", "flowchart LR"): "a diagram",
-    ("docs/observability.md", "scrape_configs:"): "a file of Prometheus: the endpoint is asked by tests/telemetry",
+    (
+        "docs/observability.md",
+        "scrape_configs:",
+    ): "a file of Prometheus: tests/platform/telemetry asks the endpoint",
     ("docs/guardrails-reference.md", "commands.exists"): "a part of rules: packs are full of such ones",
-    ("docs/hooks.md", "```cstp-learning"): "the form of a block: read by tests/hooks/test_learning_blocks.py",
+    ("docs/hooks.md", "```cstp-learning"): "the form of a block: read by tests/agents/hooks/test_learning_blocks.py",
     (
         "docs/hooks.md",
         "> Free some disk space.",
-    ): "a session of Claude Code: such ones are run by tests/hosts/interop.py",
+    ): "a session of Claude Code: such ones are run by tests/agents/hosts/interop.py",
     ("docs/hooks.md", "/plugin marketplace add"): "typed into Claude Code",
     ("docs/frameworks.md", "examples/frameworks/"): "part of an example, which `make test-frameworks` runs",
     ("docs/guardrails.md", ""): "walked, and looked at afterwards, by tests/test_guardrails_guide.py",

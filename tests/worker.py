@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from cstp_grpc import config
+from cstp_grpc.platform import config
 from cstp_grpc.server.app import App
 from cstp_grpc.server.deployment import Deployment
 

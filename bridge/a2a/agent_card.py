@@ -18,13 +18,13 @@ from bridge.a2a.call_context import EXTENSION_URI, V0_3, V1_0, VERSION_FORM, VER
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, MEDIA_TYPES
 from bridge.a2a.security_schemes import declare_security, scheme_names
 from bridge.http_request import PublicUrlResolver
-from cstp_grpc.config import Settings
-from cstp_grpc.config.trusted_networks import PORT_SUFFIX
 from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.config.trusted_networks import PORT_SUFFIX
 
 if TYPE_CHECKING:
     from bridge.a2a.card_signing import CardSigner
-    from cstp_grpc.card_keys import SigningKey
+    from cstp_grpc.contract.card_keys import SigningKey
 
 
 A2A_PATH: Final = "/a2a/"

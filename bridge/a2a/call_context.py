@@ -26,9 +26,9 @@ from bridge.a2a.errors import UpstreamError, jsonrpc_error, unexpected_error
 from bridge.call_errors import DETAIL, error_codes
 from bridge.http_request import LARGE_REQUEST_BYTES, AccessCheck
 from bridge.upstream import Metadata
+from cstp_grpc.contract.errors import CstpError, JsonParseError, PermissionDenied, drop_tracebacks
 from cstp_grpc.contract.json_scalars import printable_key
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import CstpError, JsonParseError, PermissionDenied, drop_tracebacks
 
 if TYPE_CHECKING:
     from bridge.a2a.services import A2aServices

@@ -10,7 +10,7 @@ from a2a.client.card_resolver import parse_agent_card
 from a2a.compat.v0_3 import conversions
 from a2a.types import a2a_pb2
 
-from cstp_grpc.card_keys import SigningKey
+from cstp_grpc.contract.card_keys import SigningKey
 from cstp_grpc.contract.card_signatures import canonical_card_forms, canonical_card_forms_v0_3
 
 

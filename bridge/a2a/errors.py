@@ -29,9 +29,9 @@ from bridge.call_errors import (
     violation_text,
 )
 from bridge.call_observation import BODY_REASONS, CallFailure, describe_failure, is_from_server
+from cstp_grpc.contract.errors import REQUEST_ID, CstpError, FieldViolation
 from cstp_grpc.contract.json_codec import json_path
 from cstp_grpc.contract.rpc_errors import INTERNAL, REASON_CODES, make_error_details, pack_any
-from cstp_grpc.errors import REQUEST_ID, CstpError, FieldViolation
 
 A2A_DOMAIN: Final = "a2a-protocol.org"
 INTERNAL_MAPPING: Final = ErrorMapping(500, "INTERNAL", "INTERNAL_ERROR")

@@ -41,13 +41,13 @@ from bridge.a2a.request_handler import A2aRequestHandler, MessageOperationTable,
 from bridge.a2a.services import A2aServices
 from bridge.call_observation import UNKNOWN_METHOD, CallOutcome, Surface
 from bridge.upstream import Metadata
-from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.config import Settings, join_host_port
 from cstp_grpc.contract.call_origin import FORWARDED_FOR_METADATA_KEY
+from cstp_grpc.contract.errors import CannotListen, DeadlineExceeded, MethodNotFound, drop_tracebacks
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import CannotListen, DeadlineExceeded, MethodNotFound, drop_tracebacks
-from cstp_grpc.grpc_listener import connection_options
+from cstp_grpc.platform.certificates import ServerCertificate
+from cstp_grpc.platform.config import Settings, join_host_port
+from cstp_grpc.platform.grpc_listener import connection_options
 
 logger = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
 from bridge.call_observation import METHOD, attach_failures
 from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome
-from cstp_grpc.config import ServerSettings
-from cstp_grpc.errors import CstpError
+from cstp_grpc.contract.errors import CstpError
+from cstp_grpc.platform.config import ServerSettings
 
 UNARY_METHODS_V0_3: Final = (
     "message/send",

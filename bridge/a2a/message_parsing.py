@@ -21,11 +21,11 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from bridge.a2a.call_context import EXTENSION_URI
 from bridge.a2a.errors import violations_error
+from cstp_grpc.contract.errors import FieldViolation
 from cstp_grpc.contract.json_codec import PROTO_JSON, too_many_items
 from cstp_grpc.contract.json_scalars import MAX_VIOLATIONS, printable_key
 from cstp_grpc.contract.json_values import MAX_NESTING, render_struct, render_value
 from cstp_grpc.contract.methods import is_contract_method, method_by_name
-from cstp_grpc.errors import FieldViolation
 
 TEXT_PLAIN: Final = "text/plain"
 APPLICATION_JSON: Final = "application/json"

@@ -18,8 +18,8 @@ from bridge.a2a.services import build_a2a_services
 from bridge.call_observation import BridgeCallObserver, Surface
 from bridge.call_origin import CallOriginReporter
 from bridge.upstream import Forwarder, Upstream, is_secure_target
-from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.config import Settings, join_host_port
+from cstp_grpc.platform.certificates import ServerCertificate
+from cstp_grpc.platform.config import Settings, join_host_port
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from bridge.a2a.errors import INLINE_CONFIG_PATH, push_error, violations_error
 from bridge.a2a.message_parsing import check_required_fields
 from bridge.a2a.task_store import invoke_rpc
 from bridge.upstream import Metadata
-from cstp_grpc.errors import CstpError, FieldViolation
+from cstp_grpc.contract.errors import CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 

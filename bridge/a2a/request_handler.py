@@ -66,11 +66,11 @@ from bridge.a2a.task_store import (
 )
 from bridge.http_request import AUTHORIZATION
 from bridge.upstream import Forwarder, Metadata
-from cstp_grpc.config import Settings
 from cstp_grpc.contract.call_origin import CERTIFICATE_METADATA_KEY
+from cstp_grpc.contract.errors import Conflict, FieldViolation, RateLimited
 from cstp_grpc.contract.json_codec import PROTO_JSON, CodecError, from_json, to_proto_json
-from cstp_grpc.errors import Conflict, FieldViolation, RateLimited
-from cstp_grpc.stream_limit import StreamLimit
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.stream_limit import StreamLimit
 
 ResultT = TypeVar("ResultT")
 

@@ -30,7 +30,7 @@ from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
 from bridge.call_observation import METHOD, attach_failures
 from bridge.http_response import AcceptHeader
-from cstp_grpc.errors import CstpError, FieldViolation
+from cstp_grpc.contract.errors import CstpError, FieldViolation
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

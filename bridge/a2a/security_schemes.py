@@ -7,9 +7,9 @@ from typing import Final
 
 from a2a.types import a2a_pb2
 
-from cstp_grpc.config import Settings
-from cstp_grpc.config.identity import JwtIssuerSettings
-from cstp_grpc.enums import Permission
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.config.identity import JwtIssuerSettings
 
 BEARER_SCHEME: Final = "bearer"
 OPENID_SCHEME: Final = "openIdConnect"

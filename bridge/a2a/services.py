@@ -16,11 +16,11 @@ from bridge.call_observation import BridgeCallObserver
 from bridge.call_origin import CallOriginReporter
 from bridge.http_request import AccessCheck, BodyReader, PublicUrlResolver
 from bridge.upstream import Forwarder
-from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.platform.config import Settings
 
 if TYPE_CHECKING:
-    from cstp_grpc.card_keys import SigningKey
+    from cstp_grpc.contract.card_keys import SigningKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,6 @@ def read_signing_key(settings: Settings) -> SigningKey | None:
     """Read the key that signs the agent cards, or return None if none is configured. Raises ConfigError."""
     if settings.agent.card_signing is None:
         return None
-    from cstp_grpc.card_keys import SigningKey
+    from cstp_grpc.contract.card_keys import SigningKey
 
     return SigningKey.load(settings.agent.card_signing, "agent.card_signing")

@@ -14,10 +14,10 @@ from a2a.types.a2a_pb2 import Artifact, Part, Role, Task, TaskState
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, TEXT_PLAIN, IntentAnnouncement, MessageRequest
 from bridge.a2a.task_store import copy_task
 from bridge.call_errors import error_data, violation_text
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract import json_values
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.errors import CstpError
-from cstp_grpc.unicode_text import to_single_line
+from cstp_grpc.contract.errors import CstpError
 
 Result = Mapping[str, Any]
 

@@ -34,7 +34,7 @@ from bridge.a2a.task_store import (
 from bridge.call_errors import missing_permission, retry_seconds, unexpected_failure
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.contract import json_values
-from cstp_grpc.errors import CstpError, InternalError
+from cstp_grpc.contract.errors import CstpError, InternalError
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from bridge.a2a.errors import INLINE_CONFIG_PATH, UpstreamError, invalid_params,
 from bridge.call_errors import visible_rpc_error
 from bridge.upstream import Metadata
 from cstp_grpc.contract import a2a_tasks
-from cstp_grpc.errors import CstpError, FieldViolation
+from cstp_grpc.contract.errors import CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 

@@ -25,7 +25,7 @@ from bridge.a2a.request_handler import (
     UnaryMessageOperation,
 )
 from bridge.a2a.task_store import TaskEvent
-from cstp_grpc.errors import FieldViolation
+from cstp_grpc.contract.errors import FieldViolation
 
 RequestT = TypeVar("RequestT", bound=Message)
 CoreT = TypeVar("CoreT", bound=Message)

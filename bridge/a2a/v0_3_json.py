@@ -23,8 +23,8 @@ from bridge.a2a.push_configs import PushConfigOperations
 from bridge.a2a.request_handler import A2aRequestHandler, OperationTable, StreamingOperation, UnaryOperation
 from bridge.a2a.task_store import TaskEvent
 from cstp_grpc.contract import json_values
+from cstp_grpc.contract.errors import FieldViolation
 from cstp_grpc.contract.json_scalars import MAX_VIOLATIONS, InvalidValue, ViolationCollector, printable_key
-from cstp_grpc.errors import FieldViolation
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 CoreT = TypeVar("CoreT", bound=Message)

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import click
 
-from cstp_grpc import config
 from cstp_grpc.cli.command_decorators import FILE, ca_option, config_option, current_state, with_output
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.server_choice import AGENTS_FILE, Endpoint, ca_file_of_entry, read_agents, read_ca_file
@@ -17,16 +16,17 @@ from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, target_scheme
 from cstp_grpc.client.http_client import HttpClient
 from cstp_grpc.client.jsonrpc_transport import send_http_request
 from cstp_grpc.client.tls import tls_context
-from cstp_grpc.config import ConfigError, Settings, dial_host, join_host_port
-from cstp_grpc.extras import require_extra
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.common.lazy_imports import LazyModule
+from cstp_grpc.platform import config
+from cstp_grpc.platform.config import ConfigError, Settings, dial_host, join_host_port
 
 if TYPE_CHECKING:
-    from cstp_grpc import card_keys
-    from cstp_grpc.card_keys import PublicKey
+    from cstp_grpc.contract import card_keys
+    from cstp_grpc.contract.card_keys import PublicKey
 else:
     # Only verifying needs it, and its libraries are an extra.
-    card_keys = LazyModule("cstp_grpc.card_keys")
+    card_keys = LazyModule("cstp_grpc.contract.card_keys")
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 CARD_SUFFIX: Final = ".json"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cstp_grpc.caller import APPROVER
 from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, parse_instant, with_client
 from cstp_grpc.cli.output import ReconnectNotices
-from cstp_grpc.enums import ApprovalStatus
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.lazy_imports import LazyModule
+from cstp_grpc.contract.caller import APPROVER
+from cstp_grpc.contract.enums import ApprovalStatus
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.cli.audit_export import evidence_command, export_command, tail_command, verify_evidence_command
 from cstp_grpc.cli.audit_verification import checkpoints_command, public_key_command, verify_command
 from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, parse_instant, with_client
-from cstp_grpc.enums import Stakes
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.lazy_imports import LazyModule
+from cstp_grpc.contract.enums import Stakes
+from cstp_grpc.core.audit.model import AuditEvent
 
 if TYPE_CHECKING:
     from datetime import datetime

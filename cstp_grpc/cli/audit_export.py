@@ -35,19 +35,19 @@ from cstp_grpc.cli.command_decorators import (
     with_output,
 )
 from cstp_grpc.cli.output import Output, ReconnectNotices
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.errors import ServerUnreachable, Unavailable
-from cstp_grpc.extras import require_extra
-from cstp_grpc.lazy_imports import LazyModule
-from cstp_grpc.unicode_text import escape_invisible
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.common.lazy_imports import LazyModule
+from cstp_grpc.common.unicode_text import escape_invisible
+from cstp_grpc.contract.errors import ServerUnreachable, Unavailable
 
 if TYPE_CHECKING:
-    from cstp_grpc.audit.entry_hashing import EntryRow
-    from cstp_grpc.audit.sql_evidence import EvidenceScope
     from cstp_grpc.cli import decision_output
     from cstp_grpc.client import CstpClient
+    from cstp_grpc.core.audit.entry_hashing import EntryRow
+    from cstp_grpc.core.audit.sql_evidence import EvidenceScope
     from cstp_grpc.gen.cstp.v1 import audit_pb2
-    from cstp_grpc.storage.database import Database
+    from cstp_grpc.platform.storage.database import Database
 else:
     decision_output = LazyModule("cstp_grpc.cli.decision_output")
 
@@ -138,7 +138,7 @@ def export_command(out: Output, form: str, after: datetime | None, before: datet
       cstp audit export --format cloudevents > events.jsonl
     """
     with open_audit_database() as (_, database):
-        from cstp_grpc.audit.sql_evidence import SqlEvidenceReader
+        from cstp_grpc.core.audit.sql_evidence import SqlEvidenceReader
 
         for line in iter_lines(SqlEvidenceReader(database).iter_period(after, before), form, database):
             out.write_verbatim(line)
@@ -146,7 +146,7 @@ def export_command(out: Output, form: str, after: datetime | None, before: datet
 
 def iter_lines(rows: Iterator[EntryRow], form: str, database: Database) -> Iterator[str]:
     """Yield entries in one of the forms, line by line."""
-    from cstp_grpc.audit import entry_documents
+    from cstp_grpc.core.audit import entry_documents
 
     documents = map(entry_documents.entry_to_document, rows)
     if form == "csv":
@@ -155,8 +155,8 @@ def iter_lines(rows: Iterator[EntryRow], form: str, database: Database) -> Itera
         return
     convert: Callable[[dict[str, Any]], dict[str, Any]] = dict
     if form == "cloudevents":
-        from cstp_grpc.decisions.read_policy import ReadPolicy
-        from cstp_grpc.decisions.sql_store import SqlDecisionStore
+        from cstp_grpc.core.decisions.read_policy import ReadPolicy
+        from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 
         source = f"/cstp/journals/{SqlDecisionStore(database, ReadPolicy()).identity()}"
 
@@ -209,8 +209,8 @@ def evidence_command(
     if (decision_id is None) == (after is None and before is None):
         raise click.UsageError("Say either --decision ID, or --after and --before.")
     with open_audit_database() as (settings, database):
-        from cstp_grpc.audit.sql_evidence import EvidenceScope
-        from cstp_grpc.audit.sql_verification import verify_trail
+        from cstp_grpc.core.audit.sql_evidence import EvidenceScope
+        from cstp_grpc.core.audit.sql_verification import verify_trail
 
         keys = read_trusted_keys(settings, key_files)
         report = verify_trail(database, read_checkpoint_file(checkpoint_file), keys)
@@ -221,10 +221,10 @@ def evidence_command(
 
 def collect_evidence(database: Database, scope: EvidenceScope) -> dict[str, Any]:
     """Return the document of evidence about something."""
-    from cstp_grpc.audit.entry_documents import entry_to_document
-    from cstp_grpc.audit.entry_hashing import format_instant
-    from cstp_grpc.audit.evidence import EVIDENCE
-    from cstp_grpc.audit.sql_evidence import SqlEvidenceReader
+    from cstp_grpc.core.audit.entry_documents import entry_to_document
+    from cstp_grpc.core.audit.entry_hashing import format_instant
+    from cstp_grpc.core.audit.evidence import EVIDENCE
+    from cstp_grpc.core.audit.sql_evidence import SqlEvidenceReader
 
     rows, proofs = SqlEvidenceReader(database).read_evidence(scope)
     entries = [entry_to_document(row) for row in rows]
@@ -248,9 +248,9 @@ def collect_evidence(database: Database, scope: EvidenceScope) -> dict[str, Any]
 
 def read_decisions(database: Database, ids: Sequence[str]) -> list[Any]:
     """Return what became of decisions: their state, outcome and reviews; those that were deleted are left out."""
-    from cstp_grpc.decisions.read_policy import ReadPolicy
-    from cstp_grpc.decisions.sql_history import SqlHistoryStore
-    from cstp_grpc.decisions.sql_store import SqlDecisionStore
+    from cstp_grpc.core.decisions.read_policy import ReadPolicy
+    from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
+    from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 
     store, history = SqlDecisionStore(database, ReadPolicy()), SqlHistoryStore(database)
     found = [
@@ -273,9 +273,9 @@ def read_decisions(database: Database, ids: Sequence[str]) -> list[Any]:
 
 def read_intents(database: Database, correlation_ids: Sequence[str]) -> list[Any]:
     """Return how announced intents ended, by the correlation ids of entries."""
-    from cstp_grpc.intents.model import IntentFilter
-    from cstp_grpc.intents.sql_store import SqlIntentStore
-    from cstp_grpc.storage.pagination import PageRequest
+    from cstp_grpc.core.intents.model import IntentFilter
+    from cstp_grpc.core.intents.sql_store import SqlIntentStore
+    from cstp_grpc.platform.storage.pagination import PageRequest
 
     store = SqlIntentStore(database)
     return [
@@ -295,7 +295,7 @@ def read_intents(database: Database, correlation_ids: Sequence[str]) -> list[Any
 
 def to_plain_json(value: Any) -> Any:
     """Return a value with instants as text, and without members that are None."""
-    from cstp_grpc.audit.entry_hashing import format_instant
+    from cstp_grpc.core.audit.entry_hashing import format_instant
 
     if isinstance(value, dict):
         return {name: to_plain_json(member) for name, member in value.items() if member is not None}
@@ -319,7 +319,7 @@ def verify_evidence_command(out: Output, file: Path, key_files: tuple[Path, ...]
       cstp audit verify-evidence evidence.json --public-key kept/audit.pem
     """
     require_extra("server")
-    from cstp_grpc.audit.evidence import verify_evidence
+    from cstp_grpc.core.audit.evidence import verify_evidence
 
     keys = read_trusted_keys(current_state().settings(), key_files)
     try:

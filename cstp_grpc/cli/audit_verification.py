@@ -12,17 +12,17 @@ import click
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, with_output
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.extras import require_extra
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    from cstp_grpc.audit.checkpoint_keys import TrustedKeys
-    from cstp_grpc.audit.checkpoints import Checkpoint
-    from cstp_grpc.audit.verification import VerificationReport
-    from cstp_grpc.config import Settings
-    from cstp_grpc.storage.database import Database
+    from cstp_grpc.core.audit.checkpoint_keys import TrustedKeys
+    from cstp_grpc.core.audit.checkpoints import Checkpoint
+    from cstp_grpc.core.audit.verification import VerificationReport
+    from cstp_grpc.platform.config import Settings
+    from cstp_grpc.platform.storage.database import Database
 
 NOT_WHOLE = 3
 """The exit code for a trail that is not whole."""
@@ -42,8 +42,8 @@ key_option = click.option(
 def open_audit_database() -> Iterator[tuple[Settings, Database]]:
     """Yield the settings and the database of the configuration, which must have the present tables."""
     require_extra("server")
-    from cstp_grpc.storage.database import open_database, parse_database_url
-    from cstp_grpc.storage.migration import current_revision, newest_revision
+    from cstp_grpc.platform.storage.database import open_database, parse_database_url
+    from cstp_grpc.platform.storage.migration import current_revision, newest_revision
 
     settings = current_state().settings()
     with startup_errors_as_failures():
@@ -61,8 +61,8 @@ def open_audit_database() -> Iterator[tuple[Settings, Database]]:
 
 def read_trusted_keys(settings: Settings, files: Sequence[Path]) -> TrustedKeys:
     """Return the keys in files, or the configured one. Raises ConfigError and click.ClickException."""
-    from cstp_grpc.audit.checkpoint_keys import SigningKeyFile, TrustedKeys, parse_public_keys
-    from cstp_grpc.audit.checkpoints import KEY_FILE
+    from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile, TrustedKeys, parse_public_keys
+    from cstp_grpc.core.audit.checkpoints import KEY_FILE
 
     if not files:
         configured = settings.audit.signing_key_file
@@ -82,7 +82,7 @@ def read_trusted_keys(settings: Settings, files: Sequence[Path]) -> TrustedKeys:
 
 def read_checkpoint_file(file: Path | None) -> list[Checkpoint]:
     """Return the checkpoints in a file; none without one. Raises click.ClickException."""
-    from cstp_grpc.audit.checkpoints import InvalidCheckpoint, parse_checkpoints
+    from cstp_grpc.core.audit.checkpoints import InvalidCheckpoint, parse_checkpoints
 
     if file is None:
         return []
@@ -114,7 +114,7 @@ def verify_command(out: Output, checkpoint_file: Path | None, key_files: tuple[P
       cstp audit verify --checkpoints kept/checkpoints.jsonl --public-key kept/audit.pem --config /etc/cstp/cstp.yaml
     """
     with open_audit_database() as (settings, database):
-        from cstp_grpc.audit.sql_verification import verify_trail
+        from cstp_grpc.core.audit.sql_verification import verify_trail
 
         keys = read_trusted_keys(settings, key_files)
         report = verify_trail(database, read_checkpoint_file(checkpoint_file), keys)
@@ -204,8 +204,8 @@ def checkpoints_command(out: Output, *, last: bool) -> None:
       cstp audit checkpoints --last >> kept/checkpoints.jsonl
     """
     with open_audit_database() as (_, database):
-        from cstp_grpc.audit.checkpoints import encode_checkpoint
-        from cstp_grpc.audit.sql_checkpoints import SqlCheckpointStore
+        from cstp_grpc.core.audit.checkpoints import encode_checkpoint
+        from cstp_grpc.core.audit.sql_checkpoints import SqlCheckpointStore
 
         for checkpoint in SqlCheckpointStore(database).iter_checkpoints(only_last=last):
             out.write_verbatim(f"{encode_checkpoint(checkpoint)}\n")
@@ -223,8 +223,8 @@ def public_key_command(out: Output) -> None:
       cstp audit public-key > kept/audit.pem
     """
     require_extra("server")
-    from cstp_grpc.audit.checkpoint_keys import encode_public_key
-    from cstp_grpc.audit.module import signing_key_loader
+    from cstp_grpc.core.audit.checkpoint_keys import encode_public_key
+    from cstp_grpc.server.wiring.audit import signing_key_loader
 
     settings = current_state().settings()
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,11 +13,11 @@ import click
 from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
 from cstp_grpc.cli.output import Output, progress_bar
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.extras import require_extra
 
 if TYPE_CHECKING:
-    from cstp_grpc.maintenance.backup import BackupManifest, ProgressStart
+    from cstp_grpc.server.maintenance.backup import BackupManifest, ProgressStart
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -41,7 +41,7 @@ def backup_command(out: Output, folder: Path) -> None:
     """
     require_extra("server")
     # Imported here: it loads the database, which `--help` does without.
-    from cstp_grpc.maintenance.backup import write_backup
+    from cstp_grpc.server.maintenance.backup import write_backup
 
     settings = current_state().settings()
     with startup_errors_as_failures(), showing_progress(out) as start_progress:
@@ -68,7 +68,7 @@ def restore_command(out: Output, folder: Path, force: bool, check: bool) -> None
       cstp restore /var/backups/cstp/2026-11-23 --force
     """
     require_extra("server")
-    from cstp_grpc.maintenance.restore import check_backup, restore_backup
+    from cstp_grpc.server.maintenance.restore import check_backup, restore_backup
 
     settings = current_state().settings()
     with startup_errors_as_failures(), showing_progress(out) as start_progress:
@@ -96,7 +96,7 @@ def copy_command(out: Output, source_url: str, target_url: str) -> None:
       cstp copy --from postgresql://cstp@db.example.com/cstp --to sqlite:///journal.db --json
     """
     require_extra("server")
-    from cstp_grpc.maintenance.journal_copy import copy_journal
+    from cstp_grpc.server.maintenance.journal_copy import copy_journal
 
     with startup_errors_as_failures(), showing_progress(out) as start_progress:
         rows = copy_journal(source_url, target_url, start_progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cstp_grpc.cli.command_decorators import FILE, LIMIT, review_filter_options, with_client
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import calibration_output

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypedDi
 import click
 
 from cstp_grpc.cli.output import Output
-from cstp_grpc.config.environment import command_environment
-from cstp_grpc.enums import DecisionStatus, Outcome, Stakes
-from cstp_grpc.errors import ConfigError, CstpError
+from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes
+from cstp_grpc.contract.errors import ConfigError, CstpError
+from cstp_grpc.platform.config.environment import command_environment
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
     from cstp_grpc.client import CstpClient
-    from cstp_grpc.config import Settings
     from cstp_grpc.contract.calls import Json
+    from cstp_grpc.platform.config import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -269,13 +269,13 @@ class CommandState:
 
     def settings(self) -> Settings:
         """Load the settings. Raises ConfigError."""
-        from cstp_grpc import config
+        from cstp_grpc.platform import config
 
         return config.load_settings(self.config_path)
 
     def data_dir(self) -> Path:
         """Return the data folder, without validating the other settings if possible. Raises ConfigError."""
-        from cstp_grpc.config.yaml_file import read_data_dir
+        from cstp_grpc.platform.config.yaml_file import read_data_dir
 
         return read_data_dir(self.config_path) or self.settings().data_dir
 
@@ -301,7 +301,7 @@ def exit_on_known_failure(ctx: click.Context) -> Iterator[None]:
         exit_with_error(ctx, str(error), {"reason": "CONFIGURATION", "message": str(error)})
     except ImportError as error:
         # Imported here: only a failure needs it.
-        from cstp_grpc.extras import missing_extra
+        from cstp_grpc.common.extras import missing_extra
 
         missing = missing_extra(error)
         if missing is None:

@@ -11,13 +11,13 @@ import click
 from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
-from cstp_grpc.config import ENV_PREFIX, Settings
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.platform.config import ENV_PREFIX, Settings
 
 INTRODUCTION = """\
 # Configuration
 
-Made from the models in `cstp_grpc/config/` by `cstp config docs > docs/configuration.md`.
+Made from the models in `cstp_grpc/platform/config/` by `cstp config docs > docs/configuration.md`.
 
 `cstp serve --config FILE` reads one YAML file, or the one that `CSTP_CONFIG` names; without either the defaults below
 hold. Keys are nested as the headings say: `grpc.port` is the key `port` of the mapping `grpc`. An unknown key is an
@@ -201,7 +201,7 @@ def check_command(out: Output, insecure: bool) -> None:
     require_extra("server")
     # Imported here: it loads the server, which `cstp config docs` and a client do without.
     from cstp_grpc.cli.settings_check import check_settings, find_warnings
-    from cstp_grpc.config.exposure import allow_plain_listeners
+    from cstp_grpc.platform.config.exposure import allow_plain_listeners
 
     settings = current_state().settings()
     if insecure:
@@ -253,8 +253,8 @@ def migrate_command(out: Output) -> None:
       cstp migrate --config cstp.yaml
     """
     require_extra("server")
-    from cstp_grpc.storage.database import open_database
-    from cstp_grpc.storage.migration import current_revision, migrate_database, newest_revision
+    from cstp_grpc.platform.storage.database import open_database
+    from cstp_grpc.platform.storage.migration import current_revision, migrate_database, newest_revision
 
     settings = current_state().settings()
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from cstp_grpc.unicode_text import replace_invisible
+from cstp_grpc.common.unicode_text import replace_invisible
 
 COLUMN_GAP: Final = "  "
 """The separator of columns."""

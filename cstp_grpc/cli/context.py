@@ -10,10 +10,10 @@ import click
 from cstp_grpc.cli.command_decorators import parse_key_value, with_output
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED, ProjectCommandGroup, ProjectFolder, utc_now, with_project
-from cstp_grpc.enums import NodeRule, RuleSeverity
-from cstp_grpc.intent_layer.context_resolution import resolve_context
-from cstp_grpc.intent_layer.learning_store import LearningStore
-from cstp_grpc.intent_layer.model import ROOT, ContextRequest, PendingReports
+from cstp_grpc.contract.enums import NodeRule, RuleSeverity
+from cstp_grpc.modules.intent_layer.context_resolution import resolve_context
+from cstp_grpc.modules.intent_layer.learning_store import LearningStore
+from cstp_grpc.modules.intent_layer.model import ROOT, ContextRequest, PendingReports
 
 
 def parse_names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def resolve_command(
         project.tree, ContextRequest(located, sections, compact, with_pending, max_tokens), pending
     )
     if out.json_wanted:
-        from cstp_grpc.intent_layer import servicer
+        from cstp_grpc.modules.intent_layer import servicer
 
         out.message(servicer.resolution_message(resolution))
     else:
@@ -110,14 +110,14 @@ def list_command(out: Output, project: ProjectFolder) -> None:
       cstp context list
     """
     from cstp_grpc.cli.node_validation import node_table
-    from cstp_grpc.intent_layer.model import Node
-    from cstp_grpc.intent_layer.project_service import with_parents
-    from cstp_grpc.intent_layer.project_tree import UnreadableFolder
+    from cstp_grpc.modules.intent_layer.model import Node
+    from cstp_grpc.modules.intent_layer.project_service import with_parents
+    from cstp_grpc.modules.intent_layer.project_tree import UnreadableFolder
 
     found = list(project.tree.walk())
     nodes = list(with_parents(each for each in found if isinstance(each, Node)))
     if out.json_wanted:
-        from cstp_grpc.intent_layer import servicer
+        from cstp_grpc.modules.intent_layer import servicer
 
         out.message(servicer.nodes_message(nodes))
     elif nodes:
@@ -177,7 +177,7 @@ def validate_command(
     else:
         judged = validate_project(project, paths, by_rule, with_history=not without_history)
     if out.json_wanted:
-        from cstp_grpc.intent_layer import servicer
+        from cstp_grpc.modules.intent_layer import servicer
 
         out.message(servicer.validation_message(judged))
     for each in judged.findings:
@@ -201,11 +201,11 @@ def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -
       cstp context place payments/charge.py billing/invoice.py
     """
     from cstp_grpc.cli.node_validation import missing_node_hint
-    from cstp_grpc.intent_layer.learning_merge import place_fact
+    from cstp_grpc.modules.intent_layer.learning_merge import place_fact
 
     placement = place_fact(project.tree, project.paths(paths))
     if out.json_wanted:
-        from cstp_grpc.intent_layer import servicer
+        from cstp_grpc.modules.intent_layer import servicer
 
         out.message(servicer.placement_message(placement))
         return
@@ -229,12 +229,12 @@ def init_command(out: Output, project: ProjectFolder, path: str, dry_run: bool) 
       cstp context init src/api --dry-run
       cstp context init src/api
     """
-    from cstp_grpc.intent_layer.node_skeleton import create_node, node_skeleton
+    from cstp_grpc.modules.intent_layer.node_skeleton import create_node, node_skeleton
 
     folder = project.path(path)
     made = node_skeleton(project.tree, folder) if dry_run else create_node(project.tree, folder)
     if out.json_wanted:
-        from cstp_grpc.intent_layer import servicer
+        from cstp_grpc.modules.intent_layer import servicer
 
         out.message(servicer.skeleton_message(made))
     elif dry_run:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import to_printable
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.contract.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, intents_pb2, journal_pb2, types_pb2
 
 if TYPE_CHECKING:

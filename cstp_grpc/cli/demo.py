@@ -9,16 +9,16 @@ import click
 import yaml
 from rich.text import Text
 
-from cstp_grpc import config
-from cstp_grpc.caller import DEVELOPER
 from cstp_grpc.cli import decision_output, developer_setup
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.client import CstpClient
-from cstp_grpc.config import Settings
-from cstp_grpc.embedding.model_files import WeightsMissing, find_model_files
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.contract.caller import DEVELOPER
+from cstp_grpc.platform import config
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.embedding.model_files import WeightsMissing, find_model_files
 
 DEMO_TOKEN = "a-token-for-the-demonstration"  # noqa: S105 - it opens nothing but the demonstration
 DEMO_INTENT = "Deploy the authentication service to production"

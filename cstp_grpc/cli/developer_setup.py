@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from cstp_grpc.caller import APPROVER, DEVELOPER
 from cstp_grpc.cli.server_choice import AGENTS_FILE
-from cstp_grpc.config import ConfigError, Settings, TlsSettings, TokenSettings
-from cstp_grpc.config.environment import APPROVER_TOKEN_FILE, DEVELOPER_TOKEN_FILE, command_path
-from cstp_grpc.decisions.model import ImportRecord, SourceLinks
-from cstp_grpc.enums import Permission
-from cstp_grpc.liaison.model import liaison_agent
+from cstp_grpc.contract.caller import APPROVER, DEVELOPER
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.core.decisions.model import ImportRecord, SourceLinks
+from cstp_grpc.modules.liaison.model import liaison_agent
+from cstp_grpc.platform.config import ConfigError, Settings, TlsSettings, TokenSettings
+from cstp_grpc.platform.config.environment import APPROVER_TOKEN_FILE, DEVELOPER_TOKEN_FILE, command_path
 
 if TYPE_CHECKING:
     from cstp_grpc.client import CstpClient
@@ -146,7 +146,7 @@ def authority_entry(tls: TlsSettings | None) -> dict[str, str]:
 
 def import_examples(client: CstpClient) -> int:
     """Import the example decisions of the package and return their number."""
-    from cstp_grpc.decisions.messages import import_request
+    from cstp_grpc.core.decisions.messages import import_request
 
     return len(list(client.import_decisions(import_request(record) for record in read_examples())))
 
@@ -154,7 +154,7 @@ def import_examples(client: CstpClient) -> int:
 def read_examples() -> Iterator[ImportRecord]:
     """Yield the example decisions. Raises ValueError if one cannot be read."""
     # Not loaded before it is needed: only the first start of a developer's server imports anything.
-    from cstp_grpc.importing import ParsedRecord, read_records
+    from cstp_grpc.modules.importing import ParsedRecord, read_records
 
     for parsed in read_records([EXAMPLES_FILE]):
         if not isinstance(parsed, ParsedRecord):

@@ -8,10 +8,10 @@ import click
 
 from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
 from cstp_grpc.cli.output import Output, to_printable
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
 
 if TYPE_CHECKING:
-    from cstp_grpc.maintenance.diagnosis import Diagnosis
+    from cstp_grpc.server.maintenance.diagnosis import Diagnosis
 
 EXIT_WRONG: Final = 3
 """The exit code if something is wrong."""

@@ -8,8 +8,8 @@ import click
 
 from cstp_grpc.cli.command_decorators import with_client
 from cstp_grpc.cli.output import to_printable
-from cstp_grpc.counted_nouns import count_audit_contents, count_nouns
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.counted_nouns import count_audit_contents, count_nouns
+from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.output import Output

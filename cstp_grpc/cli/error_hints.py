@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from cstp_grpc import errors
 from cstp_grpc.cli.server_choice import Endpoint
 from cstp_grpc.client.http_client import SPEAKS_GRPC
+from cstp_grpc.contract import errors
+from cstp_grpc.contract.errors import REQUEST_ID, CstpError, ServerUnreachable
 from cstp_grpc.contract.rpc_errors import SPEAKS_HTTP
-from cstp_grpc.errors import REQUEST_ID, CstpError, ServerUnreachable
-from cstp_grpc.liaison.model import GUIDE
+from cstp_grpc.modules.liaison.model import GUIDE
 
 OTHER_PROTOCOLS = {"grpc": "http", "grpcs": "https", "http": "grpc", "https": "grpcs"}
 """The schemes of bridges and of gRPC servers, by those of the other."""

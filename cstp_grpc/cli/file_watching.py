@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from cstp_grpc.guardrails.rulebook_extension import collect_rulebook_files
-from cstp_grpc.guardrails.rulebook_files import RulebookFile
+from cstp_grpc.core.guardrails.rulebook_extension import collect_rulebook_files
+from cstp_grpc.core.guardrails.rulebook_files import RulebookFile
 
 LOOK_SECONDS: Final = 0.3
 """Seconds between two looks at the files. Chosen: shorter than an author needs to look at the terminal."""

@@ -13,10 +13,10 @@ from cstp_grpc.cli.command_decorators import ca_option, config_option, current_s
 from cstp_grpc.cli.server_choice import read_ca_file
 from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
 from cstp_grpc.client.tls import channel_credentials
-from cstp_grpc.config import Settings, command_environment, dial_host, join_host_port
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.contract.errors import ConfigError, InvalidArgument
 from cstp_grpc.contract.rpc_errors import connection_failure
-from cstp_grpc.errors import ConfigError, InvalidArgument
-from cstp_grpc.extras import require_extra
+from cstp_grpc.platform.config import Settings, command_environment, dial_host, join_host_port
 
 EXIT_NOT_SERVING: Final = 3
 """The exit code if the server does not serve, or does not answer."""

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from cstp_grpc.caller import DEVELOPER
+from cstp_grpc.agents.hooks.event_handler import (
+    ApprovalPolicy,
+    FailurePolicy,
+    HookSettings,
+    answer_event,
+    answer_failure,
+)
+from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
+from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment
+from cstp_grpc.agents.hooks.server_calls import BridgeCalls, ClientCalls, JsonObject, ServerCalls
+from cstp_grpc.agents.hooks.tool_rules import ToolRules
 from cstp_grpc.cli.command_decorators import (
     FILE,
     Command,
@@ -28,14 +38,10 @@ from cstp_grpc.cli.command_decorators import (
     server_options,
     stack_options,
 )
-from cstp_grpc.config.environment import command_environment, inherited_environment
-from cstp_grpc.errors import ConfigError, CstpError
-from cstp_grpc.git_command import find_work_tree
-from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy, HookSettings, answer_event, answer_failure
-from cstp_grpc.hooks.hosts import HOSTS, load_host
-from cstp_grpc.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment
-from cstp_grpc.hooks.server_calls import BridgeCalls, ClientCalls, JsonObject, ServerCalls
-from cstp_grpc.hooks.tool_rules import ToolRules
+from cstp_grpc.common.git_command import find_work_tree
+from cstp_grpc.contract.caller import DEVELOPER
+from cstp_grpc.contract.errors import ConfigError, CstpError
+from cstp_grpc.platform.config.environment import command_environment, inherited_environment
 
 if TYPE_CHECKING:
     from cstp_grpc.cli.command_decorators import CommandState
@@ -177,7 +183,7 @@ def print_resident_answer(agent: HookHost, payload: bytes) -> bool:
 
 def is_headless_session(agent: HookHost) -> bool:
     """Return whether the agent cannot ask its user, by the arguments of the hook or by how the agent was started."""
-    from cstp_grpc.hooks.host_process import is_headless
+    from cstp_grpc.agents.hooks.host_process import is_headless
 
     given = click.get_current_context().meta[GIVEN_ARGUMENTS]
     return "--headless" in given or (agent.waiting_program is not None and is_headless(agent.waiting_program))
@@ -247,7 +253,7 @@ def read_tool_rules(agent: HookHost, path: Path | None) -> ToolRules:
     """Return the table of tools of a file, or the packaged one. Raises ConfigError."""
     if path is None:
         return ToolRules.parse(agent.tools)
-    from cstp_grpc.config.yaml_file import parse_yaml
+    from cstp_grpc.platform.config.yaml_file import parse_yaml
 
     return ToolRules.parse(parse_yaml(path), f"{path}: ")
 
@@ -271,7 +277,7 @@ def explain_failure(error: Exception) -> str:
 def find_missing_extra(error: ImportError) -> str:
     """Return which extra an import needs, with the command that installs it; empty if none has the module."""
     # Imported here: only a failure needs it.
-    from cstp_grpc.extras import missing_extra
+    from cstp_grpc.common.extras import missing_extra
 
     return str(missing_extra(error) or "")
 
@@ -281,7 +287,7 @@ def write_hook_answer(agent: HookHost, event: HookEvent, answer: HookAnswer) -> 
     if answer.decision is HookDecision.ASK and is_headless_session(agent):
         answer = replace(answer, decision=HookDecision.DENY)
     if answer.notice and not agent.shows_notices:
-        from cstp_grpc.unicode_text import replace_invisible
+        from cstp_grpc.common.unicode_text import replace_invisible
 
         click.echo(replace_invisible(answer.notice), err=True)
     # In ASCII: the encoding of standard output may have few letters.
@@ -307,7 +313,7 @@ class ChosenServer:
         endpoint = choose_quickest(self._choice, self._state)
         if is_bridge(endpoint):
             return BridgeCalls(endpoint.url, endpoint.token, seconds=self._seconds, ca_file=endpoint.ca_file)
-        from cstp_grpc.config.environment import silence_grpc
+        from cstp_grpc.platform.config.environment import silence_grpc
 
         silence_grpc()
         return ClientCalls(self._opened.enter_context(endpoint.connect(self._seconds)))

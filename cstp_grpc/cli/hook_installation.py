@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cstp_grpc.caller import DEVELOPER
+from cstp_grpc.agents.hooks.event_handler import ApprovalPolicy, FailurePolicy, describe_rules_of
+from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
+from cstp_grpc.agents.hooks.model import PLUGIN_MARK
+from cstp_grpc.agents.hooks.server_calls import ServerCallFailed
+from cstp_grpc.agents.hooks.settings_text import install_hooks, is_made_by_install, remove_hooks, runs_command
 from cstp_grpc.cli.command_decorators import Command, config_option, current_state, server_options, stack_options
 from cstp_grpc.cli.hook_command import (
     DEFAULT_SECONDS,
@@ -23,17 +27,13 @@ from cstp_grpc.cli.hook_command import (
     read_tool_rules,
 )
 from cstp_grpc.cli.output import Output, to_printable
-from cstp_grpc.errors import ConfigError, CstpError
-from cstp_grpc.hooks.event_handler import ApprovalPolicy, FailurePolicy, describe_rules_of
-from cstp_grpc.hooks.hosts import HOSTS, load_host
-from cstp_grpc.hooks.model import PLUGIN_MARK
-from cstp_grpc.hooks.server_calls import ServerCallFailed
-from cstp_grpc.hooks.settings_text import install_hooks, is_made_by_install, remove_hooks, runs_command
+from cstp_grpc.contract.caller import DEVELOPER
+from cstp_grpc.contract.errors import ConfigError, CstpError
 
 if TYPE_CHECKING:
+    from cstp_grpc.agents.hooks.model import HookHost
     from cstp_grpc.cli.command_decorators import CommandState
     from cstp_grpc.cli.server_choice import ServerChoice
-    from cstp_grpc.hooks.model import HookHost
 
 SCOPES: Final = ("local", "project", "user")
 RULES_SECONDS: Final = 3.0
@@ -232,7 +232,7 @@ def read_settings(path: Path) -> str | None:
 
 def write_settings(path: Path, text: str, *, new: bool) -> None:
     """Write a settings file, which is complete or unchanged at any moment. Raises ConfigError."""
-    from cstp_grpc.config.yaml_file import replace_file
+    from cstp_grpc.platform.config.yaml_file import replace_file
 
     if new:
         try:

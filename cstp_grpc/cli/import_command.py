@@ -15,22 +15,20 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from cstp_grpc import config
-from cstp_grpc.caller import ANONYMOUS, DEVELOPER
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
 from cstp_grpc.cli.decision_output import enum_word
 from cstp_grpc.cli.output import Output, progress_bar, to_printable
 from cstp_grpc.cli.server_choice import Endpoint, LoadedConfiguration, ServerChoice, choose_server
-from cstp_grpc.config import Settings
-from cstp_grpc.config.environment import DEVELOPER_TOKEN_FILE
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract import json_codec
-from cstp_grpc.decisions.messages import import_request
-from cstp_grpc.decisions.model import DecisionContent
-from cstp_grpc.enums import Permission, Visibility
-from cstp_grpc.errors import CstpError, DeadlineExceeded, InternalError, Unavailable
-from cstp_grpc.extras import require_extra
+from cstp_grpc.contract.caller import ANONYMOUS, DEVELOPER
+from cstp_grpc.contract.enums import Permission, Visibility
+from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InternalError, Unavailable
+from cstp_grpc.core.decisions.messages import import_request
+from cstp_grpc.core.decisions.model import DecisionContent
 from cstp_grpc.gen.cstp.v1 import journal_pb2
-from cstp_grpc.importing import (
+from cstp_grpc.modules.importing import (
     FieldMapping,
     MappingError,
     ParsedRecord,
@@ -39,8 +37,10 @@ from cstp_grpc.importing import (
     load_mapping,
     read_records,
 )
-from cstp_grpc.lazy_imports import LazyModule
-from cstp_grpc.storage.locks import AlreadyRunning, DataDirLock
+from cstp_grpc.platform import config
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.config.environment import DEVELOPER_TOKEN_FILE
+from cstp_grpc.platform.storage.locks import AlreadyRunning, DataDirLock
 
 if TYPE_CHECKING:
     import protovalidate

@@ -22,9 +22,9 @@ from cstp_grpc.cli.command_decorators import (
     with_client,
 )
 from cstp_grpc.cli.output import ReconnectNotices
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.lazy_imports import LazyModule
+from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

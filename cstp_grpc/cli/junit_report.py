@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import click
 
 if TYPE_CHECKING:
-    from cstp_grpc.guardrails.rulebook_parsing import RulebookProblem
-    from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage
+    from cstp_grpc.core.guardrails.rulebook_parsing import RulebookProblem
+    from cstp_grpc.core.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage
 
 # What XML 1.0 cannot hold, even escaped (section 2.2); a rulebook can say it with escapes.
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -23,9 +23,15 @@ from cstp_grpc.cli.project_folder import (
     utc_now,
     with_project,
 )
-from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.intent_layer.learning_store import MAX_TEXT, REPORT_SUFFIX, REPORTS_FOLDER, LearningQuery, LearningStore
-from cstp_grpc.intent_layer.model import (
+from cstp_grpc.contract.errors import InvalidArgument
+from cstp_grpc.modules.intent_layer.learning_store import (
+    MAX_TEXT,
+    REPORT_SUFFIX,
+    REPORTS_FOLDER,
+    LearningQuery,
+    LearningStore,
+)
+from cstp_grpc.modules.intent_layer.model import (
     LearningEdits,
     LearningState,
     LearningType,
@@ -33,7 +39,7 @@ from cstp_grpc.intent_layer.model import (
     ReviewVerdict,
     UnreadableReportFile,
 )
-from cstp_grpc.intent_layer.report_format import UNKNOWN_AGENT
+from cstp_grpc.modules.intent_layer.report_format import UNKNOWN_AGENT
 
 STANDARD_INPUT = "-"
 UTF8_BYTES = 4
@@ -97,7 +103,7 @@ def report_command(
     )
     filed = LearningStore(project.tree, utc_now).file(new)
     if out.json_wanted:
-        from cstp_grpc.intent_layer import servicer
+        from cstp_grpc.modules.intent_layer import servicer
 
         out.message(servicer.report_message(filed))
         return
@@ -133,7 +139,7 @@ def list_command(
     unreadable: list[UnreadableReportFile] = []
     found = list(iter_learnings(LearningStore(project.tree, utc_now), query, out, unreadable))
     if out.json_wanted:
-        from cstp_grpc.intent_layer import servicer
+        from cstp_grpc.modules.intent_layer import servicer
 
         out.message(servicer.learnings_message(found, unreadable))
     for each in found:
@@ -210,7 +216,7 @@ def review_command(
       cstp learn review .intent-layer/mistakes/pending/CHECK-2026-02-06-0f3a9b2c4d5e6f70-4567.md --accept --dry-run
     """
     from cstp_grpc.cli.review_learnings import ReviewOptions, review_learnings
-    from cstp_grpc.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD
+    from cstp_grpc.modules.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD
 
     project, ids = resolve_named_learnings(project, named)
     verdict = chosen_verdict(flags)

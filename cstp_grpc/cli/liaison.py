@@ -15,10 +15,10 @@ import click
 from cstp_grpc.cli.command_decorators import LIMIT, Command, enum_choice, object_options, with_client
 from cstp_grpc.cli.output import ReconnectNotices, to_printable
 from cstp_grpc.cli.protocol import EXIT_BLOCKED
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.errors import PermissionDenied
-from cstp_grpc.lazy_imports import LazyModule
-from cstp_grpc.liaison.model import AGENT_PREFIX, GUIDE, EventType, MessageRole, SessionStatus
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.lazy_imports import LazyModule
+from cstp_grpc.contract.errors import PermissionDenied
+from cstp_grpc.modules.liaison.model import AGENT_PREFIX, GUIDE, EventType, MessageRole, SessionStatus
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import liaison_output

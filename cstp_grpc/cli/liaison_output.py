@@ -12,12 +12,12 @@ from rich.text import Text
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant
 from cstp_grpc.cli.output import json_text, to_printable
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract import json_codec
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.errors import BlockingGuardrail
+from cstp_grpc.contract.errors import BlockingGuardrail
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
-from cstp_grpc.liaison.model import HISTORY_MEMBER
-from cstp_grpc.unicode_text import to_single_line
+from cstp_grpc.modules.liaison.model import HISTORY_MEMBER
 
 DELIVERY_STYLES = {"delivered": "green", "failed": "red"}
 """The styles of what became of a delivery."""

@@ -13,7 +13,7 @@ import click
 
 from cstp_grpc.cli.command_decorators import stack_options
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, open_rules
-from cstp_grpc.enums import Permission, Stakes
+from cstp_grpc.contract.enums import Permission, Stakes
 
 if TYPE_CHECKING:
     from cstp_grpc.contract.calls import Json
@@ -67,10 +67,10 @@ def judge_locally(
 
     `ran` is the command with its shell and folder. Raises InvalidArgument and click.ClickException.
     """
-    from cstp_grpc.commands.model import Invocation
-    from cstp_grpc.guardrails.local_rulebook import WARN_OF_UNKNOWN, Rulebook
-    from cstp_grpc.guardrails.messages import check_message
-    from cstp_grpc.guardrails.model import Action, CheckResult
+    from cstp_grpc.core.commands.model import Invocation
+    from cstp_grpc.core.guardrails.local_rulebook import WARN_OF_UNKNOWN, Rulebook
+    from cstp_grpc.core.guardrails.messages import check_message
+    from cstp_grpc.core.guardrails.model import Action, CheckResult
 
     action = Action(
         description,

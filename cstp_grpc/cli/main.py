@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from cstp_grpc.version import VERSION
+from cstp_grpc.common.version import VERSION
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -203,7 +203,7 @@ class LazyCommandGroup(click.Group):
         """Return a command."""
         if cmd_name not in COMMANDS:
             return None
-        environment = importlib.import_module("cstp_grpc.config.environment")
+        environment = importlib.import_module("cstp_grpc.platform.config.environment")
         # Before the module of the command: ONNX Runtime and gRPC read their variables when they are imported.
         environment.forbid_telemetry()
         environment.silence_grpc()

@@ -12,13 +12,13 @@ import click
 
 from cstp_grpc.cli.command_decorators import config_option, current_state, server_options
 from cstp_grpc.cli.output import Output
-from cstp_grpc.config.environment import command_environment, is_loopback
-from cstp_grpc.errors import CannotListen
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.contract.errors import CannotListen
+from cstp_grpc.platform.config.environment import command_environment, is_loopback
 
 if TYPE_CHECKING:
+    from cstp_grpc.agents.mcp_server.http_transport import HttpOptions
     from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
-    from cstp_grpc.mcp_server.http_transport import HttpOptions
 
 DEFAULT_PORT: Final = 8150
 
@@ -104,7 +104,7 @@ def mcp_command(
         require_loopback(host)
     import asyncio
 
-    from cstp_grpc.mcp_server.http_transport import HttpOptions
+    from cstp_grpc.agents.mcp_server.http_transport import HttpOptions
 
     options = HttpOptions(host, port, allowed_hosts, allowed_origins, public_url or "", authorization_servers)
     try:
@@ -135,7 +135,7 @@ def is_http_url(text: str) -> bool:
 
 def serve_host(endpoint: Endpoint, timeout: float | None) -> None:
     """Serve the host that started this process until it closes standard input. Raises InvalidArgument for a bridge."""
-    from cstp_grpc.mcp_server.first_answers import FirstAnswers, HostInput
+    from cstp_grpc.agents.mcp_server.first_answers import FirstAnswers, HostInput
 
     if endpoint.url.startswith(("http://", "https://")):
         # It raises: a host that will not be served gets no answer.
@@ -150,7 +150,7 @@ def serve_host(endpoint: Endpoint, timeout: float | None) -> None:
     # Loaded here, since hosts do not wait that long for the first answers.
     import asyncio
 
-    from cstp_grpc.mcp_server.stdio_transport import serve_stdio
+    from cstp_grpc.agents.mcp_server.stdio_transport import serve_stdio
 
     async def serve() -> None:
         async with endpoint.connect_async(timeout) as client:
@@ -163,7 +163,7 @@ async def serve_hosts(endpoint: Endpoint, timeout: float | None, options: HttpOp
     """Serve hosts over HTTP until SIGINT or SIGTERM. Raises CannotListen."""
     import asyncio
 
-    from cstp_grpc.mcp_server.http_transport import open_http_server
+    from cstp_grpc.agents.mcp_server.http_transport import open_http_server
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options
-from cstp_grpc.config.environment import command_environment, environment_without_settings
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.platform.config.environment import command_environment, environment_without_settings
 
 if TYPE_CHECKING:
+    from cstp_grpc.agents.hooks.tool_rules import ToolRules
     from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
-    from cstp_grpc.hooks.tool_rules import ToolRules
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ def read_rules_file(path: Path | None) -> ToolRules:
 
     Raises ConfigError.
     """
-    from cstp_grpc.config.yaml_file import parse_yaml
-    from cstp_grpc.hooks.tool_rules import ToolRules
+    from cstp_grpc.agents.hooks.tool_rules import ToolRules
+    from cstp_grpc.platform.config.yaml_file import parse_yaml
 
     return ToolRules([]) if path is None else ToolRules.parse(parse_yaml(path), f"{path}: ")
 
@@ -109,8 +109,8 @@ async def guard_server(
     command: tuple[str, ...], endpoint: Endpoint, timeout: float | None, options: dict[str, Any], name: str | None
 ) -> int:
     """Run a server for the host that started this process, and return its exit code. Raises OSError."""
-    from cstp_grpc.frameworks.mcp_stdio import run_guarded_server
-    from cstp_grpc.frameworks.tool_guard import ToolGuard
+    from cstp_grpc.agents.frameworks.mcp_stdio import run_guarded_server
+    from cstp_grpc.agents.frameworks.tool_guard import ToolGuard
 
     async with endpoint.connect_async(timeout) as client:
         # The server is not given the token of its guard.

@@ -22,18 +22,18 @@ from rich.text import Text
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.project_folder import ProjectFolder
-from cstp_grpc.config import inherited_environment
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.git_command import INHERITED_VARIABLES, git_command
-from cstp_grpc.intent_layer.ignored_folders import IgnoredFolders
-from cstp_grpc.intent_layer.model import FactPlacement, FindingSeverity, ValidationFinding
-from cstp_grpc.intent_layer.node_imports import IMPORTABLE_SUFFIXES, MAX_DEPTH, find_imports
-from cstp_grpc.intent_layer.node_staleness import GitHistory
-from cstp_grpc.intent_layer.project_files import name_of
-from cstp_grpc.intent_layer.project_service import ListedNode, ValidationReport
-from cstp_grpc.intent_layer.project_tree import NODE_FILES, ProjectTree
-from cstp_grpc.intent_layer.validation import select_nodes, validate_selected
-from cstp_grpc.intent_layer.validation_rules import RULES_FILE, RuleSeverities
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.git_command import INHERITED_VARIABLES, git_command
+from cstp_grpc.modules.intent_layer.ignored_folders import IgnoredFolders
+from cstp_grpc.modules.intent_layer.model import FactPlacement, FindingSeverity, ValidationFinding
+from cstp_grpc.modules.intent_layer.node_imports import IMPORTABLE_SUFFIXES, MAX_DEPTH, find_imports
+from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
+from cstp_grpc.modules.intent_layer.project_files import name_of
+from cstp_grpc.modules.intent_layer.project_service import ListedNode, ValidationReport
+from cstp_grpc.modules.intent_layer.project_tree import NODE_FILES, ProjectTree
+from cstp_grpc.modules.intent_layer.validation import select_nodes, validate_selected
+from cstp_grpc.modules.intent_layer.validation_rules import RULES_FILE, RuleSeverities
+from cstp_grpc.platform.config import inherited_environment
 
 SEVERITY_COLOURS = {FindingSeverity.ERROR: "red", FindingSeverity.WARNING: "yellow"}
 

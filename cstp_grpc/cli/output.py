@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from cstp_grpc.unicode_text import escape_invisible, replace_invisible
+from cstp_grpc.common.unicode_text import escape_invisible, replace_invisible
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.console import Console
     from rich.text import Text
 
-    from cstp_grpc.errors import CstpError
+    from cstp_grpc.contract.errors import CstpError
 
 JSON_INDENT = 2
 """Columns by which JSON is indented."""

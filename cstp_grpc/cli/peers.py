@@ -15,7 +15,6 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from cstp_grpc import config
 from cstp_grpc.cli.agent_card import CARD_PATH, JSONRPC_PATH, card_url, read_keys
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, with_output
 from cstp_grpc.cli.console import TextTable
@@ -24,15 +23,16 @@ from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.server_choice import Endpoint, read_ca_file
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
-from cstp_grpc.config import ConfigError, PeerSettings, Settings
+from cstp_grpc.contract.enums import PeerStatus
+from cstp_grpc.contract.errors import AuthenticationRequired, CstpError, InvalidArgument
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.enums import PeerStatus
-from cstp_grpc.errors import AuthenticationRequired, CstpError, InvalidArgument
-from cstp_grpc.federation.agent_card import PeerCard, read_card
-from cstp_grpc.federation.fan_out import ask_peers
-from cstp_grpc.federation.peer import PeerReply, open_peers
-from cstp_grpc.federation.peer_responses import PeerFailure, read_reply
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
+from cstp_grpc.modules.federation.agent_card import PeerCard, read_card
+from cstp_grpc.modules.federation.fan_out import ask_peers
+from cstp_grpc.modules.federation.peer import PeerReply, open_peers
+from cstp_grpc.modules.federation.peer_responses import PeerFailure, read_reply
+from cstp_grpc.platform import config
+from cstp_grpc.platform.config import ConfigError, PeerSettings, Settings
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TOKEN_PLACEHOLDER: Final = "not-set-yet"  # noqa: S105

@@ -16,7 +16,7 @@ from cstp_grpc.cli.command_decorators import (
 )
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.protocol import exit_by_verdict
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from datetime import datetime

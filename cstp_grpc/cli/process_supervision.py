@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cstp_grpc import child_process
-from cstp_grpc.config import join_host_port
+from cstp_grpc.platform import child_process
+from cstp_grpc.platform.config import join_host_port
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from typing import Any
 import click
 
 from cstp_grpc.cli.command_decorators import Command
-from cstp_grpc.config import inherited_environment
-from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.git_command import INHERITED_VARIABLES, find_work_tree
-from cstp_grpc.intent_layer.ignored_folders import read_ignored_folders
-from cstp_grpc.intent_layer.model import ROOT
-from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.common.git_command import INHERITED_VARIABLES, find_work_tree
+from cstp_grpc.contract.errors import InvalidArgument
+from cstp_grpc.modules.intent_layer.ignored_folders import read_ignored_folders
+from cstp_grpc.modules.intent_layer.model import ROOT
+from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
+from cstp_grpc.platform.config import inherited_environment
 
 EXIT_NOT_APPLIED = 2
 """The protocol's exit code for what is neither done nor an error: nothing covers the path, or it is a duplicate."""

@@ -33,10 +33,10 @@ from cstp_grpc.cli.command_decorators import (
 )
 from cstp_grpc.cli.local_check import RulesChoice, judge_locally, rules_options
 from cstp_grpc.cli.output import Output, ReconnectNotices
-from cstp_grpc.enums import Outcome, Shell, Stakes, Visibility
-from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.lazy_imports import LazyModule
-from cstp_grpc.version import VERSION
+from cstp_grpc.common.lazy_imports import LazyModule
+from cstp_grpc.common.version import VERSION
+from cstp_grpc.contract.enums import Outcome, Shell, Stakes, Visibility
+from cstp_grpc.contract.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import decision_output

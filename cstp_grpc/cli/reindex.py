@@ -9,7 +9,7 @@ import click
 from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
 from cstp_grpc.cli.output import Output, progress_bar
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
 
 
 @click.command(name="reindex")

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from cstp_grpc.config.environment import environment_without_settings, process_environment, replace_environment
-from cstp_grpc.hooks.hosts import HOSTS, load_host
-from cstp_grpc.version import VERSION
+from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
+from cstp_grpc.common.version import VERSION
+from cstp_grpc.platform.config.environment import environment_without_settings, process_environment, replace_environment
 
 IDLE_SECONDS: Final = 600.0
 """How long the process stays without a hook. Chosen: longer than people read before they let an agent go on."""

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED, ProjectFolder, utc_now
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.errors import Conflict, CstpError, InvalidArgument
-from cstp_grpc.intent_layer.duplicate_search import group_duplicates
-from cstp_grpc.intent_layer.learning_merge import SECTION_FOR_TYPE
-from cstp_grpc.intent_layer.learning_review import LikelyDuplicate, Reviewer
-from cstp_grpc.intent_layer.learning_store import LearningQuery, LearningStore
-from cstp_grpc.intent_layer.model import (
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.contract.errors import Conflict, CstpError, InvalidArgument
+from cstp_grpc.modules.intent_layer.duplicate_search import group_duplicates
+from cstp_grpc.modules.intent_layer.learning_merge import SECTION_FOR_TYPE
+from cstp_grpc.modules.intent_layer.learning_review import LikelyDuplicate, Reviewer
+from cstp_grpc.modules.intent_layer.learning_store import LearningQuery, LearningStore
+from cstp_grpc.modules.intent_layer.model import (
     DuplicateMatch,
     Learning,
     LearningEdits,
@@ -31,7 +31,7 @@ from cstp_grpc.intent_layer.model import (
     ReviewVerdict,
     UnreadableReportFile,
 )
-from cstp_grpc.storage.pagination import MAX_SIZE, PageRequest
+from cstp_grpc.platform.storage.pagination import MAX_SIZE, PageRequest
 
 TITLE_PREFIX = "Title:"
 SECTION_PREFIX = "Section:"
@@ -74,7 +74,7 @@ def parse_edit_buffer(text: str, learning: Learning) -> LearningEdits:
 
 
 def _require_editor() -> None:
-    from cstp_grpc.config import inherited_environment
+    from cstp_grpc.platform.config import inherited_environment
 
     on_terminal = sys.stdin is not None and sys.stdin.isatty()
     if not on_terminal and not any(inherited_environment(("VISUAL", "EDITOR")).values()):
@@ -320,7 +320,7 @@ def show_outcome(
 ) -> None:
     """Print the outcome of a review."""
     if out.json_wanted:
-        from cstp_grpc.intent_layer import servicer
+        from cstp_grpc.modules.intent_layer import servicer
 
         out.message(servicer.outcome_message(outcome))
         return
@@ -431,7 +431,7 @@ class BatchReview:
         self.reviewed += not hindered
         if self.out.json_wanted:
             from cstp_grpc.contract import json_codec
-            from cstp_grpc.intent_layer import servicer
+            from cstp_grpc.modules.intent_layer import servicer
 
             self._results.append({"id": learning.id, "result": json_codec.to_json(servicer.outcome_message(outcome))})
             return not hindered

@@ -22,8 +22,8 @@ from cstp_grpc.cli.command_decorators import (
 )
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, open_rules
-from cstp_grpc.enums import Permission
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.lazy_imports import LazyModule
+from cstp_grpc.contract.enums import Permission
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import rule_output
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from cstp_grpc.cli.server_choice import ServerChoice
     from cstp_grpc.client import CstpClient
     from cstp_grpc.contract.calls import Json
+    from cstp_grpc.core.guardrails.model import Action
     from cstp_grpc.gen.cstp.v1 import guardrails_pb2
-    from cstp_grpc.guardrails.model import Action
 else:
     rule_output = LazyModule("cstp_grpc.cli.rule_output")
     guardrails_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.guardrails_pb2")
@@ -109,8 +109,8 @@ def inputs_command(path: Path | None, choice: ServerChoice, timeout: float | Non
 
 def list_inputs_of_files(path: Path) -> guardrails_pb2.ListInputsResponse:
     """Return the inputs of the rules at a path, as a server would answer them. Raises click.ClickException."""
-    from cstp_grpc.guardrails.messages import input_message
-    from cstp_grpc.guardrails.rules_in_force import RuleListing
+    from cstp_grpc.core.guardrails.messages import input_message
+    from cstp_grpc.core.guardrails.rules_in_force import RuleListing
 
     rules = open_rules(path)
     listing = RuleListing(rules, datetime.now(UTC))
@@ -231,9 +231,9 @@ def explain_by_files(
 
     Raises InvalidArgument and click.ClickException.
     """
-    from cstp_grpc.guardrails.local_rulebook import WARN_OF_UNKNOWN, Rulebook
-    from cstp_grpc.guardrails.messages import check_message, guardrail_explanation_message
-    from cstp_grpc.guardrails.model import CheckResult
+    from cstp_grpc.core.guardrails.local_rulebook import WARN_OF_UNKNOWN, Rulebook
+    from cstp_grpc.core.guardrails.messages import check_message, guardrail_explanation_message
+    from cstp_grpc.core.guardrails.model import CheckResult
 
     rules = open_rules(path)
     names = {rule.id: book.name for book in rules.rulebooks for rule in book.guardrails}
@@ -254,8 +254,8 @@ def explain_by_files(
 
 def local_action(request: guardrails_pb2.ExplainGuardrailsRequest) -> Action:
     """Return the action of a request, of the agent that it names or of nobody."""
-    from cstp_grpc.caller import Caller
-    from cstp_grpc.guardrails.messages import parse_explained_action
+    from cstp_grpc.contract.caller import Caller
+    from cstp_grpc.core.guardrails.messages import parse_explained_action
 
     return parse_explained_action(request, Caller("", "", frozenset()))
 

@@ -12,11 +12,11 @@ from rich.text import Text
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant, print_check_answer
 from cstp_grpc.cli.output import to_printable
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.contract.json_codec import to_json
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.enums import Enforcement
+from cstp_grpc.core.guardrails.model import Guardrail, RuleSet
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2, types_pb2
-from cstp_grpc.guardrails.model import Guardrail, RuleSet
 
 SEVERITY_STYLES = {"block": "red", "approve": "magenta", "warn": "yellow"}
 MAX_EXPRESSION = 120

@@ -12,23 +12,23 @@ import click
 from cstp_grpc.cli.command_decorators import config_option, with_output
 from cstp_grpc.cli.output import Output, json_text, to_printable
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, locate_rules
-from cstp_grpc.counted_nouns import count_noun
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import junit_report
-    from cstp_grpc.guardrails import rule_set_diff, rulebook, rulebook_conversion, rulebook_files, rulebook_tests
-    from cstp_grpc.guardrails.model import RuleSet
-    from cstp_grpc.guardrails.rule_set_diff import ItemDiff, JsonObject, RuleSetDiff
-    from cstp_grpc.guardrails.rulebook import RulebookError
-    from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage
+    from cstp_grpc.core.guardrails import rule_set_diff, rulebook, rulebook_conversion, rulebook_files, rulebook_tests
+    from cstp_grpc.core.guardrails.model import RuleSet
+    from cstp_grpc.core.guardrails.rule_set_diff import ItemDiff, JsonObject, RuleSetDiff
+    from cstp_grpc.core.guardrails.rulebook import RulebookError
+    from cstp_grpc.core.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage
 else:
     junit_report = LazyModule("cstp_grpc.cli.junit_report")
-    rule_set_diff = LazyModule("cstp_grpc.guardrails.rule_set_diff")
-    rulebook = LazyModule("cstp_grpc.guardrails.rulebook")
-    rulebook_conversion = LazyModule("cstp_grpc.guardrails.rulebook_conversion")
-    rulebook_files = LazyModule("cstp_grpc.guardrails.rulebook_files")
-    rulebook_tests = LazyModule("cstp_grpc.guardrails.rulebook_tests")
+    rule_set_diff = LazyModule("cstp_grpc.core.guardrails.rule_set_diff")
+    rulebook = LazyModule("cstp_grpc.core.guardrails.rulebook")
+    rulebook_conversion = LazyModule("cstp_grpc.core.guardrails.rulebook_conversion")
+    rulebook_files = LazyModule("cstp_grpc.core.guardrails.rulebook_files")
+    rulebook_tests = LazyModule("cstp_grpc.core.guardrails.rulebook_tests")
 
 STARTER: Final = Path(__file__).with_name("examples") / "rulebook.yaml"
 DEFAULT_FILE: Final = Path("guardrails/rules.yaml")
@@ -361,6 +361,6 @@ def schema_command(out: Output) -> None:
     Examples:
       cstp guardrails schema > rulebook.schema.json
     """
-    from cstp_grpc.guardrails.rulebook_format import build_rulebook_schema
+    from cstp_grpc.core.guardrails.rulebook_format import build_rulebook_schema
 
     out.document(build_rulebook_schema())

@@ -10,7 +10,7 @@ import click
 from cstp_grpc.cli.command_decorators import current_state
 
 if TYPE_CHECKING:
-    from cstp_grpc.guardrails.model import RuleSet
+    from cstp_grpc.core.guardrails.model import RuleSet
 
 RULES_PATH = click.Path(path_type=Path, exists=True)
 """The type of options and arguments that name a rulebook, or a folder of them."""
@@ -18,7 +18,7 @@ RULES_PATH = click.Path(path_type=Path, exists=True)
 
 def locate_rules(path: Path | None) -> Path:
     """Return the path, or else that of the configured or default rules. Raises ConfigError."""
-    from cstp_grpc.guardrails.rulebook_files import packaged_rulebook_path
+    from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 
     if path is not None:
         return path
@@ -28,7 +28,7 @@ def locate_rules(path: Path | None) -> Path:
 
 def open_rules(path: Path | None) -> RuleSet:
     """Load the rules at a path, or else the configured or default ones. Raises click.ClickException."""
-    from cstp_grpc.guardrails.rulebook import RulebookError, load_rule_set
+    from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 
     try:
         disabled = () if path is not None else current_state().settings().cstp.guardrails.disabled_packs

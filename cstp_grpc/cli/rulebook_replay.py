@@ -12,7 +12,7 @@ import click
 
 from cstp_grpc.cli.command_decorators import current_state, parse_instant, with_client
 from cstp_grpc.cli.rulebook_loading import RULES_PATH, open_rules
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from cstp_grpc.cli import replay_output
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
+    from cstp_grpc.core.guardrails.evaluator import UnknownInputPolicy
+    from cstp_grpc.core.guardrails.model import Action
+    from cstp_grpc.core.guardrails.rulebook_replay import RecordedAction
     from cstp_grpc.gen.cstp.v1 import audit_pb2
-    from cstp_grpc.guardrails.evaluator import UnknownInputPolicy
-    from cstp_grpc.guardrails.model import Action
-    from cstp_grpc.guardrails.rulebook_replay import RecordedAction
 else:
     replay_output = LazyModule("cstp_grpc.cli.replay_output")
 
@@ -35,7 +35,7 @@ PAGE_SIZE = 200
 
 def parse_start(text: str) -> datetime:
     """Parse a date, or a length of time before now such as `7d`. Raises click.BadParameter."""
-    from cstp_grpc.guardrails.inputs import InputValueError, to_duration
+    from cstp_grpc.core.guardrails.inputs import InputValueError, to_duration
 
     try:
         return datetime.now(UTC) - abs(to_duration(text))
@@ -87,7 +87,7 @@ def replay_command(
       cstp guardrails replay new-rules.yaml --since 30d --by emerson
       cstp guardrails replay new-rules.yaml --since 2026-01-01 --json
     """
-    from cstp_grpc.guardrails.rulebook_replay import ReplaySummary, RulebookReplay
+    from cstp_grpc.core.guardrails.rulebook_replay import ReplaySummary, RulebookReplay
 
     rules = open_rules(new)
     replay = RulebookReplay(rules, configured_policy())
@@ -111,7 +111,7 @@ def replay_command(
 
 def configured_policy() -> UnknownInputPolicy:
     """Return the configured policy about unknown inputs. Raises ConfigError."""
-    from cstp_grpc.guardrails.evaluator import UnknownInputPolicy
+    from cstp_grpc.core.guardrails.evaluator import UnknownInputPolicy
 
     configured = current_state().settings().cstp.guardrails
     return UnknownInputPolicy(configured.undeclared, configured.unknown_action)
@@ -119,7 +119,7 @@ def configured_policy() -> UnknownInputPolicy:
 
 def recorded_action(item: audit_pb2.JudgedAction) -> RecordedAction:
     """Convert a judged action of the contract."""
-    from cstp_grpc.guardrails.rulebook_replay import RecordedAction, VerdictKind
+    from cstp_grpc.core.guardrails.rulebook_replay import RecordedAction, VerdictKind
 
     entry = item.entry
     otherwise = VerdictKind.ALLOWED if entry.allowed else VerdictKind.BLOCKED
@@ -139,12 +139,12 @@ def recorded_action(item: audit_pb2.JudgedAction) -> RecordedAction:
 
 def action_to_judge(item: audit_pb2.JudgedAction) -> Action:
     """Return a judged action as guardrails read it, as of its instant and without the facts that are not recorded."""
-    from cstp_grpc.caller import Caller
+    from cstp_grpc.contract.caller import Caller
+    from cstp_grpc.contract.enums import Permission
     from cstp_grpc.contract.proto_values import EnumMapping
-    from cstp_grpc.enums import Permission
+    from cstp_grpc.core.guardrails.messages import parse_action
+    from cstp_grpc.core.guardrails.model import NO_CODE, CodeFacts
     from cstp_grpc.gen.cstp.v1 import options_pb2
-    from cstp_grpc.guardrails.messages import parse_action
-    from cstp_grpc.guardrails.model import NO_CODE, CodeFacts
 
     agent = item.entry.requesting_agent
     permissions = EnumMapping(options_pb2.Permission, Permission).words(item.permissions)

@@ -20,8 +20,6 @@ import click
 from pydantic import ValidationError
 from rich.text import Text
 
-from cstp_grpc.caller import APPROVER, DEVELOPER
-from cstp_grpc.child_process import PYTHON_COMMAND, exit_after, freeze_loaded_objects
 from cstp_grpc.cli import developer_setup
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state
 from cstp_grpc.cli.developer_setup import DeveloperToken
@@ -29,11 +27,13 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
-from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
-from cstp_grpc.config.environment import APPROVER_TOKEN_FILE, command_path
-from cstp_grpc.config.exposure import ALL_LISTENERS, SERVER_LISTENERS, allow_plain_listeners, check_listeners
-from cstp_grpc.enums import RulePreset
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.contract.caller import APPROVER, DEVELOPER
+from cstp_grpc.contract.enums import RulePreset
+from cstp_grpc.platform.child_process import PYTHON_COMMAND, exit_after, freeze_loaded_objects
+from cstp_grpc.platform.config import ConfigError, ServeSettings, Settings, count_workers
+from cstp_grpc.platform.config.environment import APPROVER_TOKEN_FILE, command_path
+from cstp_grpc.platform.config.exposure import ALL_LISTENERS, SERVER_LISTENERS, allow_plain_listeners, check_listeners
 from cstp_grpc.server.deployment import log_to_stderr
 
 logger = logging.getLogger(__name__)

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from cstp_grpc.caller import APPROVER
 from cstp_grpc.client.folder_target import FOLDER_SCHEME, is_folder_target
-from cstp_grpc.config.environment import dial_host, join_host_port
-from cstp_grpc.enums import MAX_NAME_CHARACTERS
-from cstp_grpc.errors import ConfigError
+from cstp_grpc.contract.caller import APPROVER
+from cstp_grpc.contract.enums import MAX_NAME_CHARACTERS
+from cstp_grpc.contract.errors import ConfigError
+from cstp_grpc.platform.config.environment import dial_host, join_host_port
 
 if TYPE_CHECKING:
     from cstp_grpc.client import AsyncCstpClient, CstpClient
-    from cstp_grpc.config import CommandEnvironment, Settings
+    from cstp_grpc.platform.config import CommandEnvironment, Settings
 
 MAX_RETRIES: Final = 20
 """Maximum number of retries of a call."""
@@ -421,7 +421,7 @@ def expand_text(text: str, origin: str) -> str:
     """Return a text of an agents file with its references to the environment replaced. Raises ConfigError."""
     if "${" not in text:
         return text
-    from cstp_grpc.config import yaml_file
+    from cstp_grpc.platform.config import yaml_file
 
     return yaml_file.expand_text(text, origin)
 
@@ -436,7 +436,7 @@ def read_agents(path: Path) -> AgentsFile:
     content = read_json_object(path)
     if content is None:
         # Imported here: it takes longer than the call, and a URL on the command line needs no file.
-        from cstp_grpc.config.yaml_file import parse_yaml
+        from cstp_grpc.platform.config.yaml_file import parse_yaml
 
         content = parse_yaml(path)
     return AgentsFile.parse(content, f"{path}: ")

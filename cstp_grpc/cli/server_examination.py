@@ -8,12 +8,12 @@ from functools import partial
 
 import click
 
+from cstp_grpc.agents.hooks.hook_texts import describe_rules
 from cstp_grpc.cli.peers import PeerHealth, probe_peers
 from cstp_grpc.cli.settings_check import check_settings, find_warnings
-from cstp_grpc.config import Settings
-from cstp_grpc.errors import ConfigError
-from cstp_grpc.hooks.hook_texts import describe_rules
-from cstp_grpc.maintenance.diagnosis import (
+from cstp_grpc.contract.errors import ConfigError
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.server.maintenance.diagnosis import (
     Diagnosis,
     DiagnosisStatus,
     check_certificates,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from pydantic import SecretStr
 
-from cstp_grpc.child_process import GRACE_SECONDS
 from cstp_grpc.cli.process_supervision import (
     ChildProgram,
     ChildRestarted,
@@ -25,14 +24,15 @@ from cstp_grpc.cli.process_supervision import (
     SupervisedProcess,
     stop_all,
 )
-from cstp_grpc.config import Settings, count_bridges, count_workers, dial_host, join_host_port
-from cstp_grpc.guardrails.rulebook_files import RulebookCopy
+from cstp_grpc.core.guardrails.rulebook_files import RulebookCopy
+from cstp_grpc.platform.child_process import GRACE_SECONDS
+from cstp_grpc.platform.config import Settings, count_bridges, count_workers, dial_host, join_host_port
+from cstp_grpc.platform.storage.locks import DataDirLock
 from cstp_grpc.server.deployment import INDEX_FOLDER, RULEBOOK_COPY, Deployment, WorkerTask
 from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
-from cstp_grpc.storage.locks import DataDirLock
 
 if TYPE_CHECKING:
-    from cstp_grpc.config import MetricsSettings
+    from cstp_grpc.platform.config import MetricsSettings
     from cstp_grpc.server.app import App
     from cstp_grpc.server.metrics_server import MetricsServer
 
@@ -294,9 +294,9 @@ def build_worker_metrics(
     if served is None:
         return None
     # Imported here: a supervisor loads little besides the standard library.
+    from cstp_grpc.platform.telemetry.metrics_endpoint import METRICS_PATH, MetricsEndpoint, MetricsPort
     from cstp_grpc.server.metrics_server import MetricsServer
     from cstp_grpc.server.worker_metrics import WorkerCollector
-    from cstp_grpc.telemetry.metrics_endpoint import METRICS_PATH, MetricsEndpoint, MetricsPort
 
     ports = [PortReservation(LOOPBACK, 0, setting) for _ in range(number)]
     for reservation in ports:
@@ -316,7 +316,7 @@ def start_index(opened: ExitStack, settings: Settings) -> str | None:
     if settings.index.mode != "embedded":
         return None
     # Imported here: a supervisor without an index loads little besides the standard library.
-    from cstp_grpc.decisions.search.chroma_process import ChildChromaServer, ChromaKeeper, find_free_port
+    from cstp_grpc.core.decisions.search.chroma_process import ChildChromaServer, ChromaKeeper, find_free_port
 
     # The workers get its URL in their task, so that it keeps the port when it is restarted.
     port = find_free_port()
@@ -456,6 +456,6 @@ def with_bridge_key(settings: Settings) -> Settings:
 def check_certificate(settings: Settings) -> None:
     """Raise ConfigError for a certificate that the bridge could not use, before anything is started."""
     if settings.server.tls is not None:
-        from cstp_grpc.certificates import ServerCertificate
+        from cstp_grpc.platform.certificates import ServerCertificate
 
         ServerCertificate.load(settings.server.tls, "server.tls")

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from cstp_grpc.callbacks.module import read_callback_urls
-from cstp_grpc.card_keys import SigningKey
-from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.cli.rulebook_loading import open_rules
 from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.client.tls import raise_config_errors, read_ca_file
-from cstp_grpc.config import Settings
-from cstp_grpc.config.exposure import ALL_LISTENERS, check_listeners
-from cstp_grpc.config.trusted_networks import TrustedNetworks
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.contract.card_keys import SigningKey
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.extras import require_extra
-from cstp_grpc.federation.peer import open_peers
-from cstp_grpc.guardrails.model import RuleSet
-from cstp_grpc.liaison.module import local_agent_names, read_liaison_inputs
+from cstp_grpc.core.guardrails.model import RuleSet
+from cstp_grpc.modules.federation.peer import open_peers
+from cstp_grpc.platform.certificates import ServerCertificate
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.config.exposure import ALL_LISTENERS, check_listeners
+from cstp_grpc.platform.config.trusted_networks import TrustedNetworks
+from cstp_grpc.platform.storage.database import parse_database_url
 from cstp_grpc.server.grpc_server import build_shared_limiter
 from cstp_grpc.server.interceptors.rate_limits import RateLimiter
-from cstp_grpc.storage.database import parse_database_url
-from cstp_grpc.tasks.module import read_push_urls
+from cstp_grpc.server.wiring.callbacks import read_callback_urls
+from cstp_grpc.server.wiring.liaison import local_agent_names, read_liaison_inputs
+from cstp_grpc.server.wiring.tasks import read_push_urls
 
 
 def check_settings(settings: Settings) -> RuleSet:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, PortReservationFailed
-from cstp_grpc.errors import ConfigError
+from cstp_grpc.contract.errors import ConfigError
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, parse_instant, with_client
-from cstp_grpc.enums import Permission
-from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.common.lazy_imports import LazyModule
+from cstp_grpc.contract.enums import Permission
 
 if TYPE_CHECKING:
     from datetime import datetime

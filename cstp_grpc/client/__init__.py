@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cstp_grpc.lazy_imports import lazy_exports
+from cstp_grpc.common.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from cstp_grpc.client.async_client import AsyncCstpClient
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from cstp_grpc.contract.calls import Json
     from cstp_grpc.contract.json_codec import to_json
     from cstp_grpc.contract.proto_values import decision_filters
-    from cstp_grpc.federation.federated_client import Agent, FederatedClient
     from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
     from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
 else:
@@ -25,10 +24,6 @@ else:
             "cstp_grpc.client.async_client": ("AsyncCstpClient",),
             "cstp_grpc.client.cstp_client": ("CstpClient",),
             "cstp_grpc.contract.json_codec": ("to_json",),
-            "cstp_grpc.federation.federated_client": (
-                "Agent",
-                "FederatedClient",
-            ),
             "cstp_grpc.client.guard": (
                 "Announced",
                 "Blocked",
@@ -50,7 +45,6 @@ else:
     )
 
 __all__ = [
-    "Agent",
     "Announced",
     "AsyncCstp",
     "AsyncCstpClient",
@@ -59,7 +53,6 @@ __all__ = [
     "Blocked",
     "Cstp",
     "CstpClient",
-    "FederatedClient",
     "IntentLayer",
     "Json",
     "Liaison",

@@ -34,10 +34,10 @@ from a2a.utils.errors import (
 
 from cstp_grpc.client.grpc_transport import bearer_header
 from cstp_grpc.client.tls import tls_context
+from cstp_grpc.common.spans import outgoing_trace
+from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.contract.json_values import restore_integers
 from cstp_grpc.contract.rpc_errors import append_reason
-from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.spans import outgoing_trace
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -30,7 +30,7 @@ from cstp_grpc.client.call_steps import (
     response_field,
     with_idempotency_key,
 )
-from cstp_grpc.client.folder_target import is_folder_target
+from cstp_grpc.client.folder_target import is_folder_target, load_folder_transport
 from cstp_grpc.client.grpc_transport import (
     balancing_options,
     bearer_header,
@@ -42,18 +42,10 @@ from cstp_grpc.client.grpc_transport import (
 from cstp_grpc.client.retry import DEFAULT_RETRIES, AsyncRetrier, RetryPolicy
 from cstp_grpc.client.tls import channel_credentials, require_tls
 from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
+from cstp_grpc.contract.errors import CstpError, InternalError, InvalidArgument
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import error_from_rpc
-from cstp_grpc.errors import CstpError, InternalError, InvalidArgument
-from cstp_grpc.extras import require_extra
 from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
-from cstp_grpc.lazy_imports import LazyModule
-
-if TYPE_CHECKING:
-    from cstp_grpc.local import async_local_transport
-else:
-    # The server's modules are loaded only by those who use a data folder themselves.
-    async_local_transport = LazyModule("cstp_grpc.local.async_local_transport")
 
 T = TypeVar("T")
 
@@ -340,8 +332,8 @@ def open_async_transport(
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
     check_identity(target, token, agent)
     if is_folder_target(target):
-        require_extra("local")
-        return async_local_transport.open_async_local_transport(target, agent, config)
+        opened: AsyncTransport = load_folder_transport("local-async")(target, agent, config)
+        return opened
     require_tls(target_scheme(target), client_certificate)
     return AsyncGrpcTransport(target, token, root_certificates=root_certificates, client_certificate=client_certificate)
 

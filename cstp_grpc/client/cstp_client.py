@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -28,22 +28,14 @@ from cstp_grpc.client.call_steps import (
     response_field,
     with_idempotency_key,
 )
-from cstp_grpc.client.folder_target import is_folder_target
+from cstp_grpc.client.folder_target import is_folder_target, load_folder_transport
 from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport, target_scheme
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
 from cstp_grpc.client.tls import require_tls
 from cstp_grpc.contract.calls import Fields, OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
+from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.errors import CstpError
-from cstp_grpc.extras import require_extra
 from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
-from cstp_grpc.lazy_imports import LazyModule
-
-if TYPE_CHECKING:
-    from cstp_grpc.local import local_transport
-else:
-    # The server's modules are loaded only by those who use a data folder themselves.
-    local_transport = LazyModule("cstp_grpc.local.local_transport")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -211,8 +203,8 @@ def open_transport(
     """Return the transport for a target. Raises InvalidArgument, and ConfigError for a data folder."""
     check_identity(target, token, agent)
     if is_folder_target(target):
-        require_extra("local")
-        return local_transport.open_local_transport(target, agent, config)
+        opened: Transport = load_folder_transport("local")(target, agent, config)
+        return opened
     scheme = target_scheme(target)
     require_tls(scheme, client_certificate)
     if scheme in {"http", "https"}:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import distribution
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from cstp_grpc.common.extras import DISTRIBUTION, require_extra
+
+TRANSPORTS: Final = "cstp_grpc.transports"
+"""The group of entry points with the transports that the client does not import."""
 FOLDER_SCHEME: Final = "local:"
 """What such a target begins with; the path of the folder follows."""
 
@@ -18,3 +23,13 @@ def folder_of_target(target: str) -> Path | None:
     """Return the folder that a target names; None for `local:` alone, which means the configured one."""
     path = target.removeprefix(FOLDER_SCHEME)
     return Path(path).expanduser() if path else None
+
+
+def load_folder_transport(kind: str) -> Any:
+    """Return the function that opens a transport for a data folder: an entry point of the group `cstp_grpc.transports`.
+
+    `kind` is `local` or `local-async`. The client does not import the server, which such a transport runs in this
+    process. Raises MissingExtra.
+    """
+    require_extra("local")
+    return distribution(DISTRIBUTION).entry_points.select(group=TRANSPORTS, name=kind)[kind].load()

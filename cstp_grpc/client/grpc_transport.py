@@ -12,10 +12,10 @@ import grpc
 from google.protobuf.message import Message
 
 from cstp_grpc.client.tls import channel_credentials
+from cstp_grpc.common.spans import outgoing_trace
+from cstp_grpc.contract.errors import InvalidArgument, Unavailable
 from cstp_grpc.contract.methods import RpcMethod, service_config
 from cstp_grpc.contract.rpc_errors import error_from_rpc
-from cstp_grpc.errors import InvalidArgument, Unavailable
-from cstp_grpc.spans import outgoing_trace
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Maximum size of a response. Chosen: 16 times gRPC's default, which long listings exceed."""

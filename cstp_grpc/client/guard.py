@@ -15,13 +15,13 @@ from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, o
 
 from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.cstp_client import CstpClient
+from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.contract.calls import Fields, Json, UnaryCall
+from cstp_grpc.contract.enums import DecisionStatus, Outcome, Visibility
+from cstp_grpc.contract.errors import PermissionDenied
 from cstp_grpc.contract.rpc_errors import append_reason
-from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
-from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen import calls
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
-from cstp_grpc.unicode_text import replace_unstorable
 
 logger = logging.getLogger(__name__)
 

@@ -13,18 +13,12 @@ from urllib.parse import SplitResult
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from cstp_grpc import errors
 from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, ResponseStream, bearer_header, parse_target
 from cstp_grpc.client.http_client import HttpClient, HttpProtocolError, HttpResponse, ResponseTooLarge
 from cstp_grpc.client.tls import tls_context
-from cstp_grpc.contract import json_codec
-from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.contract.rpc_errors import (
-    error_class_for_http_status,
-    error_for_reason,
-    reason_for_json_rpc_code,
-)
-from cstp_grpc.errors import (
+from cstp_grpc.common.spans import outgoing_trace
+from cstp_grpc.contract import errors, json_codec
+from cstp_grpc.contract.errors import (
     REQUEST_ID,
     BlockingGuardrail,
     CstpError,
@@ -32,7 +26,12 @@ from cstp_grpc.errors import (
     InvalidArgument,
     ServerUnreachable,
 )
-from cstp_grpc.spans import outgoing_trace
+from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.rpc_errors import (
+    error_class_for_http_status,
+    error_for_reason,
+    reason_for_json_rpc_code,
+)
 
 ENDPOINT_PATH = "/cstp"
 GUARDRAIL_ID_KEY = "guardrailId"

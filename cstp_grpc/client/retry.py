@@ -9,9 +9,9 @@ from typing import TypedDict, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
 
+from cstp_grpc.contract.errors import CstpError, DeadlineExceeded
 from cstp_grpc.contract.methods import service_config
 from cstp_grpc.contract.rpc_errors import is_retriable
-from cstp_grpc.errors import CstpError, DeadlineExceeded
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from cstp_grpc.errors import ConfigError, InvalidArgument
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.contract.errors import ConfigError, InvalidArgument
 
 if TYPE_CHECKING:
-    from cstp_grpc.card_keys import PublicKey
+    from cstp_grpc.contract.card_keys import PublicKey
 
 HASHED_CERTIFICATE_NAME = re.compile(r"[0-9a-f]{8}\.\d+")
 """The file names that OpenSSL reads in a folder of certificates."""
@@ -140,7 +140,7 @@ def read_card_keys(card_key: Path | None, key: str) -> list[PublicKey]:
     if card_key is None:
         return []
     require_extra("a2a")
-    from cstp_grpc.card_keys import UnusableKey, read_public_keys
+    from cstp_grpc.contract.card_keys import UnusableKey, read_public_keys
 
     try:
         return read_public_keys(card_key.read_bytes())

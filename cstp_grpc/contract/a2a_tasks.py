@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.contract import json_values
-from cstp_grpc.enums import PushFormat
-from cstp_grpc.enums import TaskState as Word
+from cstp_grpc.contract.enums import PushFormat
+from cstp_grpc.contract.enums import TaskState as Word
 
 INTERRUPTED_TEXT: Final = "The answer was interrupted; what the message asks for may have been done, or not"
 NOT_STARTED_TEXT: Final = "The task was given up before anything of what the message asks for was done"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
-from cstp_grpc.errors import FieldViolation, InvalidArgument
+from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
 

@@ -20,7 +20,7 @@ from collections.abc import (
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from cstp_grpc.errors import CstpError
+from cstp_grpc.contract.errors import CstpError
 
 T = TypeVar("T")
 R = TypeVar("R")

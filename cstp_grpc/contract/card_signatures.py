@@ -15,7 +15,7 @@ from a2a.types.a2a_pb2 import AgentCard
 from google.protobuf.json_format import Error as FormatError
 from google.protobuf.json_format import MessageToDict
 
-from cstp_grpc.card_keys import PublicKey
+from cstp_grpc.contract.card_keys import PublicKey
 
 SIGNATURES_KEY: Final = "signatures"
 MAX_SIGNATURES: Final = 16

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from cstp_grpc.errors import FieldViolation
+from cstp_grpc.contract.errors import FieldViolation
 
 CONTEXT_FIELDS: Final = frozenset({"cstp.v1.Action.context", "cstp.v1.AnnounceIntentRequest.metadata"})
 """The fields that guardrails read as the context, by their full names."""

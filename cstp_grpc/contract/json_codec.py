@@ -20,6 +20,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from cstp_grpc.contract import json_values
+from cstp_grpc.contract.errors import FieldViolation
 from cstp_grpc.contract.json_scalars import (
     INT32_CODEC,
     OMITTED,
@@ -33,7 +34,6 @@ from cstp_grpc.contract.json_scalars import (
     scalar_codec,
 )
 from cstp_grpc.contract.json_values import MessageCodec
-from cstp_grpc.errors import FieldViolation
 
 MessageT = TypeVar("MessageT", bound=Message)
 RenderValue = Callable[[Any], object]

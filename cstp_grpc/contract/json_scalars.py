@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
-from cstp_grpc.errors import FieldViolation
+from cstp_grpc.contract.errors import FieldViolation
 
 MAX_VIOLATIONS: Final = 100
 """Maximum number of reported fields, so that a small invalid request cannot cause a huge response."""

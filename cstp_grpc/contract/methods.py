@@ -16,8 +16,8 @@ from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, Service
 from google.protobuf.message import Message
 
 from cstp_grpc import gen
-from cstp_grpc.enums import Permission
-from cstp_grpc.errors import PermissionDenied
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.contract.errors import PermissionDenied
 from cstp_grpc.gen.comments import RPC_COMMENTS
 from cstp_grpc.gen.cstp.v1 import options_pb2
 from cstp_grpc.gen.places import METHOD_MODULES, SERVICE_MODULES

@@ -17,10 +17,10 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from cstp_grpc.contract.calls import Json
+from cstp_grpc.contract.enums import ApprovalStatus, DecisionStatus, Outcome, PeerStatus, Severity, Stakes, Visibility
+from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.contract.json_scalars import ROUNDED_INTEGER_TEXT, InvalidValue, scalar_codec
 from cstp_grpc.contract.json_values import find_rounded_integer
-from cstp_grpc.enums import ApprovalStatus, DecisionStatus, Outcome, PeerStatus, Severity, Stakes, Visibility
-from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 
-from cstp_grpc import errors
-from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
+from cstp_grpc.common.unicode_text import to_single_line
+from cstp_grpc.contract import errors
+from cstp_grpc.contract.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
 from cstp_grpc.gen import error_reasons as generated
-from cstp_grpc.unicode_text import to_single_line
 
 if TYPE_CHECKING:
     from google.rpc import status_pb2
@@ -65,7 +65,7 @@ ERROR_CLASSES: Final[Mapping[str, type[CstpError]]] = {
     # A class without a reason of its own is a special case of another, such as ServerUnreachable.
     if isinstance(kind, type) and issubclass(kind, CstpError) and "reason" in vars(kind)
 }
-"""The exceptions of `cstp_grpc.errors` by their reasons."""
+"""The exceptions of `cstp_grpc.contract.errors` by their reasons."""
 
 
 def codes_for_error(error: CstpError) -> ReasonCodes:

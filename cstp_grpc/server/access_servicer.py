@@ -6,12 +6,12 @@ import re
 
 import grpc
 
-from cstp_grpc.caller import current_caller
-from cstp_grpc.config import Settings
+from cstp_grpc.contract.caller import current_caller
+from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.proto_values import EnumMapping
-from cstp_grpc.enums import Permission
+from cstp_grpc.core.guardrails.rules_in_force import RulesInForce
 from cstp_grpc.gen.cstp.v1 import access_pb2, access_pb2_grpc, options_pb2
-from cstp_grpc.guardrails.rules_in_force import RulesInForce
+from cstp_grpc.platform.config import Settings
 
 PERMISSION = EnumMapping(options_pb2.Permission, Permission)
 RATE_SEPARATOR = re.compile(r"\s*(?:/|per)\s*")

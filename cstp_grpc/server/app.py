@@ -12,58 +12,58 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from cstp_grpc.audit.model import AuditSink
-from cstp_grpc.audit.module import build_audit_module
-from cstp_grpc.audit.refused_calls import RefusalCounter
-from cstp_grpc.calibration.module import build_calibration_module
-from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.http_client import is_public
-from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_port
-from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
-from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.embedding.module import build_configured_embedder, build_lazy_embedder
-from cstp_grpc.erasure.module import build_erasure_module
+from cstp_grpc.common.measures import Measure, read_value
+from cstp_grpc.common.version import VERSION
+from cstp_grpc.core.audit.model import AuditSink
+from cstp_grpc.core.audit.refused_calls import RefusalCounter
+from cstp_grpc.core.decisions.read_policy import ReadPolicy
+from cstp_grpc.core.guardrails.checker import GuardrailChecker
+from cstp_grpc.core.guardrails.inputs import CONFIRMED_CHECKS_KEY
+from cstp_grpc.core.guardrails.rules_in_force import RulesInForce
+from cstp_grpc.core.intents.model import NoProjects
+from cstp_grpc.core.intents.servicer import list_intents
+from cstp_grpc.core.intents.sql_store import SqlIntentStore
+from cstp_grpc.core.tokens.live_tokens import LiveTokens
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
-from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.inputs import CONFIRMED_CHECKS_KEY
-from cstp_grpc.guardrails.module import RuleParts, build_guardrails_module, open_rules
-from cstp_grpc.guardrails.rules_in_force import RulesInForce
-from cstp_grpc.intents.model import NoProjects
-from cstp_grpc.intents.module import IntentParts, build_intents_module
-from cstp_grpc.intents.servicer import list_intents
-from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.measures import Measure, read_value
-from cstp_grpc.pre_actions.module import build_pre_actions_module
-from cstp_grpc.pre_actions.servicer import IntentAnnouncer
+from cstp_grpc.modules.pre_actions.servicer import IntentAnnouncer
+from cstp_grpc.modules.session_context.reader import SessionSources
+from cstp_grpc.platform.certificates import ServerCertificate
+from cstp_grpc.platform.config import Settings, dial_host, forbid_telemetry, join_host_port
+from cstp_grpc.platform.storage.change_watch import ChangeWatch
+from cstp_grpc.platform.storage.database import open_database
+from cstp_grpc.platform.storage.locks import DataDirLock
+from cstp_grpc.platform.storage.migration import migrate_database
+from cstp_grpc.platform.storage.sqlite_files import DatabaseFileWatch
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from cstp_grpc.server.access_servicer import AccessService
 from cstp_grpc.server.call_handlers import CallPolicy
 from cstp_grpc.server.credentials import CredentialParts, build_credentials
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.execution import POOL_THREADS, REMOTE_EMBEDDER_THREADS, CallPools
 from cstp_grpc.server.grpc_server import LOOPBACK, BoundPorts, GrpcServer, build_call_policy
+from cstp_grpc.server.server_module import BackgroundPart, Module, SharedParts
 from cstp_grpc.server.telemetry_parts import NO_TELEMETRY, Telemetry, build_telemetry
-from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
-from cstp_grpc.session_context.module import build_session_context_module
-from cstp_grpc.session_context.reader import SessionSources
-from cstp_grpc.storage.change_watch import ChangeWatch
-from cstp_grpc.storage.database import open_database
-from cstp_grpc.storage.locks import DataDirLock
-from cstp_grpc.storage.migration import migrate_database
-from cstp_grpc.storage.sqlite_files import DatabaseFileWatch
-from cstp_grpc.storage.writer import GroupCommitWriter
-from cstp_grpc.tokens.live_tokens import LiveTokens
-from cstp_grpc.version import VERSION
+from cstp_grpc.server.wiring.audit import build_audit_module
+from cstp_grpc.server.wiring.calibration import build_calibration_module
+from cstp_grpc.server.wiring.decisions import build_decisions_module, build_read_policy
+from cstp_grpc.server.wiring.embedding import build_configured_embedder, build_lazy_embedder
+from cstp_grpc.server.wiring.erasure import build_erasure_module
+from cstp_grpc.server.wiring.guardrails import RuleParts, build_guardrails_module, open_rules
+from cstp_grpc.server.wiring.intents import IntentParts, build_intents_module
+from cstp_grpc.server.wiring.pre_actions import build_pre_actions_module
+from cstp_grpc.server.wiring.session_context import build_session_context_module
 
 if TYPE_CHECKING:
-    from cstp_grpc.approvals.module import ApprovalParts
-    from cstp_grpc.callbacks.module import CallbackParts
-    from cstp_grpc.callbacks.outbox import CallbackOutbox
-    from cstp_grpc.decisions.journal import Journal
-    from cstp_grpc.decisions.revision_tokens import RevisionTokens
-    from cstp_grpc.federation.peer import Peer
-    from cstp_grpc.intent_layer.module import IntentLayerParts
-    from cstp_grpc.liaison.module import LiaisonInputs
-    from cstp_grpc.webhooks.delivery import UrlAllowList
+    from cstp_grpc.core.decisions.journal import Journal
+    from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
+    from cstp_grpc.modules.callbacks.outbox import CallbackOutbox
+    from cstp_grpc.modules.federation.peer import Peer
+    from cstp_grpc.modules.webhooks.delivery import UrlAllowList
+    from cstp_grpc.server.wiring.approvals import ApprovalParts
+    from cstp_grpc.server.wiring.callbacks import CallbackParts
+    from cstp_grpc.server.wiring.intent_layer import IntentLayerParts
+    from cstp_grpc.server.wiring.liaison import LiaisonInputs
 
 
 utc_now = partial(datetime.now, UTC)
@@ -209,20 +209,20 @@ def read_inputs(
     settings.intent_layer.check_roots()
     liaison = callback_urls = push_urls = None
     if settings.liaison.enabled:
-        from cstp_grpc.liaison.module import read_liaison_inputs
+        from cstp_grpc.server.wiring.liaison import read_liaison_inputs
 
         liaison = read_liaison_inputs(opened, settings)
     peers: Sequence[Peer] = ()
     if settings.federation.peers:
-        from cstp_grpc.federation.peer import open_peers
+        from cstp_grpc.modules.federation.peer import open_peers
 
         peers = open_peers(opened, settings.federation, telemetry.observers.peers)
     if settings.federation.callbacks.allow:
-        from cstp_grpc.callbacks.module import read_callback_urls
+        from cstp_grpc.server.wiring.callbacks import read_callback_urls
 
         callback_urls = read_callback_urls(settings)
     if settings.a2a.enabled:
-        from cstp_grpc.tasks.module import read_push_urls
+        from cstp_grpc.server.wiring.tasks import read_push_urls
 
         push_urls = read_push_urls(settings)
     return ServerInputs(refusals, credentials, policy, certificate, rules, peers, callback_urls, push_urls, liaison)
@@ -311,7 +311,7 @@ def build_callbacks(
     """Build callbacks, unless they are left out."""
     if inputs.callback_urls is None:
         return None
-    from cstp_grpc.callbacks.module import build_callbacks_module
+    from cstp_grpc.server.wiring.callbacks import build_callbacks_module
 
     return build_callbacks_module(shared, inputs.callback_urls, read_policy, audit_sink, is_permitted_ip)
 
@@ -320,7 +320,7 @@ def build_intent_layer(shared: SharedParts, journal: Journal, audit_sink: AuditS
     """Build the Intent Layer, unless it is left out."""
     if not shared.settings.intent_layer.enabled:
         return None
-    from cstp_grpc.intent_layer.module import build_intent_layer_module
+    from cstp_grpc.server.wiring.intent_layer import build_intent_layer_module
 
     return build_intent_layer_module(shared, journal, audit_sink)
 
@@ -335,7 +335,7 @@ def build_approvals(
     """Build approvals, unless they are left out."""
     if not shared.settings.approvals.enabled:
         return None
-    from cstp_grpc.approvals.module import build_approvals_module
+    from cstp_grpc.server.wiring.approvals import build_approvals_module
 
     return build_approvals_module(shared, rules, audit_sink, outbox, tokens)
 
@@ -351,7 +351,7 @@ def build_protocol_module(
     """Return the module of the three methods of the protocol, and what announces; with peers, both ask these, too."""
     if not inputs.peers:
         return intents.protocol_module, intents.servicer
-    from cstp_grpc.federation.module import build_federation_module
+    from cstp_grpc.server.wiring.federation import build_federation_module
 
     # In the place of that of intents, so that calls to a server without peers enter nothing of federation.
     federation = build_federation_module(shared, inputs.peers, intents, read_policy, audit_sink, outbox)
@@ -370,15 +370,15 @@ def build_separate_modules(
     yield build_access_module(shared, inputs.rules.in_force)
     yield Module(background=inputs.credentials.background)
     if shared.settings.auth.has_managed_tokens:
-        from cstp_grpc.tokens.module import build_tokens_module
+        from cstp_grpc.server.wiring.tokens import build_tokens_module
 
         yield build_tokens_module(shared, audit_sink)
     if inputs.push_urls is not None:
-        from cstp_grpc.tasks.module import build_tasks_module
+        from cstp_grpc.server.wiring.tasks import build_tasks_module
 
         yield build_tasks_module(shared, inputs.push_urls, audit_sink, is_permitted_ip)
     if inputs.liaison is not None:
-        from cstp_grpc.liaison.module import build_liaison_module
+        from cstp_grpc.server.wiring.liaison import build_liaison_module
 
         yield build_liaison_module(shared, inputs.liaison, checker, audit_sink)
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from cstp_grpc.contract.errors import AuthenticationRequired, DeadlineExceeded, InvalidArgument, drop_tracebacks
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import AuthenticationRequired, DeadlineExceeded, InvalidArgument, drop_tracebacks
 from cstp_grpc.server.execution import SHORT_METHODS, CallPools
 from cstp_grpc.server.interceptors.admission import (
     AdmissionStep,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from cstp_grpc.errors import error_reason
+from cstp_grpc.contract.errors import error_reason
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

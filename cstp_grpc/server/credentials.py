@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from cstp_grpc.config import Settings
-from cstp_grpc.config.trusted_networks import TrustedNetworks
+from cstp_grpc.core.tokens.live_tokens import LiveTokens
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.config.trusted_networks import TrustedNetworks
 from cstp_grpc.server.interceptors.authentication import Credentials, GuessingGuard
 from cstp_grpc.server.interceptors.call_origin import CallOrigins
 from cstp_grpc.server.interceptors.rate_limits import parse_rate
 from cstp_grpc.server.interceptors.wrong_tokens import WrongTokenThrottle
-from cstp_grpc.server_module import BackgroundPart
-from cstp_grpc.tokens.live_tokens import LiveTokens
+from cstp_grpc.server.server_module import BackgroundPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ def build_credentials(settings: Settings, clock: Callable[[], datetime]) -> Cred
     jwt = certificates = None
     background: list[BackgroundPart] = []
     if auth.jwt:
-        from cstp_grpc.server.identity.module import build_jwt_verifier
+        from cstp_grpc.server.wiring.identity import build_jwt_verifier
 
         jwt, follower = build_jwt_verifier(settings)
         background.append(follower)
     if auth.certificates:
-        from cstp_grpc.server.identity.module import build_client_certificates
+        from cstp_grpc.server.wiring.identity import build_client_certificates
 
         certificates = build_client_certificates(auth.certificates, origins)
     return CredentialParts(Credentials(live, jwt, certificates, guard), live, background)

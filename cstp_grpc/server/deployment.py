@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cstp_grpc.config import Settings, log_events_to_stderr
-from cstp_grpc.guardrails.rulebook_files import packaged_rulebook_path
-from cstp_grpc.storage.locks import ProcessWriteLock
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
+from cstp_grpc.platform.config import Settings, log_events_to_stderr
+from cstp_grpc.platform.storage.locks import ProcessWriteLock
 
 if TYPE_CHECKING:
-    from cstp_grpc.config.settings import LoggingSettings
-    from cstp_grpc.storage.database import Database
+    from cstp_grpc.platform.config.settings import LoggingSettings
+    from cstp_grpc.platform.storage.database import Database
 
 RULEBOOK_COPY: Final = "rulebooks.loaded"
 """The file of the rulebooks that workers loaded last, within the data folder."""

@@ -11,15 +11,15 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from cstp_grpc.audit.refused_calls import RefusalCounter
-from cstp_grpc.caller import ANONYMOUS
-from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.config import GrpcSettings, RateLimitSettings, Settings, join_host_port
+from cstp_grpc.common.measures import Measure, MeasureKind, read_value
+from cstp_grpc.contract.caller import ANONYMOUS
+from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
-from cstp_grpc.errors import CannotListen
-from cstp_grpc.grpc_listener import connection_options
-from cstp_grpc.measures import Measure, MeasureKind, read_value
+from cstp_grpc.core.audit.refused_calls import RefusalCounter
+from cstp_grpc.platform.certificates import ServerCertificate
+from cstp_grpc.platform.config import GrpcSettings, RateLimitSettings, Settings, join_host_port
+from cstp_grpc.platform.grpc_listener import connection_options
 from cstp_grpc.server.call_handlers import (
     CallHandlers,
     CallObserver,

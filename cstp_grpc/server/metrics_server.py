@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cstp_grpc.server.execution import EventLoopThread
 
 if TYPE_CHECKING:
-    from cstp_grpc.telemetry.metrics_endpoint import MetricsEndpoint
+    from cstp_grpc.platform.telemetry.metrics_endpoint import MetricsEndpoint
 
 
 class MetricsServer:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument
+from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InvalidArgument
 from cstp_grpc.server.call_handlers import RegisteredHandlers, parse_message
 from cstp_grpc.server.interceptors.admission import Context, OpenStreams, WaitingCalls
 from cstp_grpc.server.interceptors.error_status import to_status

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from cstp_grpc.telemetry.call_spans import CallSpans
-from cstp_grpc.telemetry.otlp_metrics import OtlpMetrics
-from cstp_grpc.telemetry.otlp_tracing import OtlpTracing
+from cstp_grpc.platform.telemetry.otlp_metrics import OtlpMetrics
+from cstp_grpc.platform.telemetry.otlp_tracing import OtlpTracing
+from cstp_grpc.server.telemetry.call_spans import CallSpans
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from cstp_grpc.config import OtlpSettings
+    from cstp_grpc.platform.config import OtlpSettings
     from cstp_grpc.server.call_handlers import CallObserver
-    from cstp_grpc.server_module import BackgroundPart
+    from cstp_grpc.server.server_module import BackgroundPart
 
 
 class OtlpParts:

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from cstp_grpc.config import Settings
-from cstp_grpc.decisions.reindexing import adopt_prepared_vectors, prepare_vectors
-from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.sql_prepared_vectors import SqlPreparedVectorStore
-from cstp_grpc.embedding.module import build_configured_embedder
-from cstp_grpc.errors import ConfigError
-from cstp_grpc.storage.database import Database, open_database
-from cstp_grpc.storage.locks import AlreadyRunning, DataDirLock, ProcessWriteLock
-from cstp_grpc.storage.migration import current_revision, migrate_database, newest_revision
-from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.contract.errors import ConfigError
+from cstp_grpc.core.decisions.reindexing import adopt_prepared_vectors, prepare_vectors
+from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.storage.database import Database, open_database
+from cstp_grpc.platform.storage.locks import AlreadyRunning, DataDirLock, ProcessWriteLock
+from cstp_grpc.platform.storage.migration import current_revision, migrate_database, newest_revision
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
+from cstp_grpc.server.wiring.embedding import build_configured_embedder
 
 ProgressStart = Callable[[int], Callable[[int], object]]
 """Called with the number of decisions to embed; returns what is called with the number of each batch."""

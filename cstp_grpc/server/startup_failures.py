@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from cstp_grpc.embedding.model_files import WeightsMissing
-from cstp_grpc.errors import CannotListen, ConfigError
-from cstp_grpc.extras import MissingExtra
-from cstp_grpc.guardrails.rulebook import RulebookError
-from cstp_grpc.storage.database import UnsuitableDatabase, describe_database_failure
-from cstp_grpc.storage.locks import AlreadyRunning
-from cstp_grpc.storage.sqlite_snapshot import SnapshotFailed
+from cstp_grpc.common.extras import MissingExtra
+from cstp_grpc.contract.errors import CannotListen, ConfigError
+from cstp_grpc.core.guardrails.rulebook import RulebookError
+from cstp_grpc.platform.embedding.model_files import WeightsMissing
+from cstp_grpc.platform.storage.database import UnsuitableDatabase, describe_database_failure
+from cstp_grpc.platform.storage.locks import AlreadyRunning
+from cstp_grpc.platform.storage.sqlite_snapshot import SnapshotFailed
 
 SELF_EXPLANATORY: Final = (
     AlreadyRunning,

@@ -7,25 +7,25 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cstp_grpc.config import Settings
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.common.spans import NO_SPANS
+from cstp_grpc.common.version import VERSION
+from cstp_grpc.platform.config import Settings
 from cstp_grpc.server.deployment import Deployment, logs_calls
-from cstp_grpc.server_module import UNOBSERVED, BackgroundPart, WorkObservers
-from cstp_grpc.spans import NO_SPANS
-from cstp_grpc.version import VERSION
+from cstp_grpc.server.server_module import UNOBSERVED, BackgroundPart, WorkObservers
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from cstp_grpc.audit.model import AuditSink
-    from cstp_grpc.config import MetricsSettings, OtlpSettings
-    from cstp_grpc.config.settings import LoggingSettings
-    from cstp_grpc.embedding.embedder import Embedder
-    from cstp_grpc.measures import Measure
+    from cstp_grpc.common.measures import Measure
+    from cstp_grpc.core.audit.model import AuditSink
+    from cstp_grpc.platform.config import MetricsSettings, OtlpSettings
+    from cstp_grpc.platform.config.settings import LoggingSettings
+    from cstp_grpc.platform.embedding.embedder import Embedder
     from cstp_grpc.server.call_handlers import CallObserver
     from cstp_grpc.server.metrics_server import MetricsServer
     from cstp_grpc.server.otlp_parts import OtlpParts
-    from cstp_grpc.telemetry.server_metrics import ServerMetrics
+    from cstp_grpc.server.telemetry.server_metrics import ServerMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ def build_telemetry(opened: ExitStack, settings: Settings, deployment: Deploymen
     if settings.metrics.port is None and otlp is None:
         return Telemetry(logs)
     # Not loaded without metrics.
-    from cstp_grpc.telemetry.agent_classes import AgentClasses
-    from cstp_grpc.telemetry.metrics_registry import ExposedRegistry
-    from cstp_grpc.telemetry.server_metrics import ServerMetrics
+    from cstp_grpc.platform.telemetry.agent_classes import AgentClasses
+    from cstp_grpc.platform.telemetry.metrics_registry import ExposedRegistry
+    from cstp_grpc.server.telemetry.server_metrics import ServerMetrics
 
     named = {peer.name for peer in settings.federation.peers}
     peers = {token.name for token in settings.auth.tokens if token.peer or token.name in named}
@@ -112,8 +112,8 @@ def build_endpoint(settings: MetricsSettings, deployment: Deployment, collector:
     """Build the endpoint of metrics, if they are to be fetched. Raises ConfigError."""
     if settings.port is None:
         return None
+    from cstp_grpc.platform.telemetry.metrics_endpoint import MetricsEndpoint, MetricsPort
     from cstp_grpc.server.metrics_server import MetricsServer
-    from cstp_grpc.telemetry.metrics_endpoint import MetricsEndpoint, MetricsPort
 
     inner = deployment.metrics_port
     port = MetricsPort(settings.port if inner is None else inner, "metrics.port", is_inner=inner is not None)

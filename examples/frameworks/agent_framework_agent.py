@@ -19,10 +19,10 @@ from agent_framework import (
     tool,
 )
 
+from cstp_grpc.agents.frameworks.agent_framework import GuardFunctionMiddleware
+from cstp_grpc.agents.frameworks.tool_guard import ToolGuard
+from cstp_grpc.agents.hooks.tool_rules import ToolRules
 from cstp_grpc.client import AsyncCstpClient
-from cstp_grpc.frameworks.agent_framework import GuardFunctionMiddleware
-from cstp_grpc.frameworks.tool_guard import ToolGuard
-from cstp_grpc.hooks.tool_rules import ToolRules
 
 RULES = ToolRules.parse(
     {

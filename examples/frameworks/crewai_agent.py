@@ -11,10 +11,10 @@ from crewai import Agent, BaseLLM, Crew, Task
 from crewai.tools import tool
 from pydantic import PrivateAttr
 
+from cstp_grpc.agents.frameworks.crewai import guard_tool
+from cstp_grpc.agents.frameworks.tool_guard import ToolGuard
+from cstp_grpc.agents.hooks.tool_rules import ToolRules
 from cstp_grpc.client import CstpClient
-from cstp_grpc.frameworks.crewai import guard_tool
-from cstp_grpc.frameworks.tool_guard import ToolGuard
-from cstp_grpc.hooks.tool_rules import ToolRules
 
 RULES = ToolRules.parse(
     {

@@ -12,10 +12,10 @@ from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
+from cstp_grpc.agents.frameworks.google_adk import GuardPlugin
+from cstp_grpc.agents.frameworks.tool_guard import ToolGuard
+from cstp_grpc.agents.hooks.tool_rules import ToolRules
 from cstp_grpc.client import AsyncCstpClient
-from cstp_grpc.frameworks.google_adk import GuardPlugin
-from cstp_grpc.frameworks.tool_guard import ToolGuard
-from cstp_grpc.hooks.tool_rules import ToolRules
 
 RULES = ToolRules.parse(
     {

@@ -12,10 +12,10 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 
+from cstp_grpc.agents.frameworks.langchain import GuardMiddleware
+from cstp_grpc.agents.frameworks.tool_guard import ToolGuard
+from cstp_grpc.agents.hooks.tool_rules import ToolRules
 from cstp_grpc.client import CstpClient
-from cstp_grpc.frameworks.langchain import GuardMiddleware
-from cstp_grpc.frameworks.tool_guard import ToolGuard
-from cstp_grpc.hooks.tool_rules import ToolRules
 
 RULES = ToolRules.parse(
     {

@@ -10,10 +10,10 @@ from agents import Agent, RunConfig, Runner, function_tool
 from agents.items import ToolCallOutputItem
 from agents.testing import ScriptedModel, assistant_message, function_call
 
+from cstp_grpc.agents.frameworks.openai_agents import guard_tool
+from cstp_grpc.agents.frameworks.tool_guard import ToolGuard
+from cstp_grpc.agents.hooks.tool_rules import ToolRules
 from cstp_grpc.client import AsyncCstpClient
-from cstp_grpc.frameworks.openai_agents import guard_tool
-from cstp_grpc.frameworks.tool_guard import ToolGuard
-from cstp_grpc.hooks.tool_rules import ToolRules
 
 RULES = ToolRules.parse(
     {

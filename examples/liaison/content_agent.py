@@ -17,7 +17,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from cstp_grpc.client import CstpClient, Liaison
-from cstp_grpc.errors import Conflict, CstpError, SessionNotFound, SessionUpdateFailed, SessionWithAnotherAgent
+from cstp_grpc.contract.errors import Conflict, CstpError, SessionNotFound, SessionUpdateFailed, SessionWithAnotherAgent
 
 PILLAR = "content"
 AGENT = f"liaison_{PILLAR}"

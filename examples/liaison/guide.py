@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from cstp_grpc.client import CstpClient, Json, Liaison
-from cstp_grpc.errors import DeadlineExceeded, LiaisonAgentUnavailable
+from cstp_grpc.contract.errors import DeadlineExceeded, LiaisonAgentUnavailable
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 
 CALL_SECONDS = 10.0

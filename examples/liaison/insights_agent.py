@@ -26,7 +26,7 @@ from aiohttp import web
 from google.protobuf import json_format
 
 from cstp_grpc.client import CstpClient, Liaison
-from cstp_grpc.errors import CstpError
+from cstp_grpc.contract.errors import CstpError
 
 HOST = "127.0.0.1"
 CALL_SECONDS = 10.0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 
-from cstp_grpc.commands.model import Invocation
-from cstp_grpc.commands.parsing import parse_invocation
-from cstp_grpc.enums import Shell
-from cstp_grpc.guardrails import Action
+from cstp_grpc.contract.enums import Shell
+from cstp_grpc.core.commands.model import Invocation
+from cstp_grpc.core.commands.parsing import parse_invocation
+from cstp_grpc.core.guardrails import Action
 from tests.bench.guardrail_engines import repeating
 from tests.bench.load import Series
 from tests.bench.results import Better
 from tests.bench.run import Run
-from tests.commands.test_labelled_commands import SETS, read_set, rules
+from tests.core.commands.test_labelled_commands import SETS, read_set, rules
 
 
 def measure_commands(run: Run) -> None:

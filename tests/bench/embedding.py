@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cstp_grpc.embedding.embedder import BATCH_TOKENS, Embedder, EmbeddingThreads
-from cstp_grpc.embedding.model_files import WeightsMissing, find_model_files
-from cstp_grpc.embedding.onnx_embedders import MiniLmEmbedder
+from cstp_grpc.platform.embedding.embedder import BATCH_TOKENS, Embedder, EmbeddingThreads
+from cstp_grpc.platform.embedding.model_files import WeightsMissing, find_model_files
+from cstp_grpc.platform.embedding.onnx_embedders import MiniLmEmbedder
 from tests.bench import corpus
 from tests.bench.results import Better
 from tests.bench.retrieval.corpora import read_corpora

@@ -12,9 +12,9 @@ from typing import Any
 import grpc
 import uvloop
 
-from cstp_grpc import config
-from cstp_grpc.audit.refused_calls import RefusalCounter
+from cstp_grpc.core.audit.refused_calls import RefusalCounter
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
+from cstp_grpc.platform import config
 from cstp_grpc.server.execution import CallPools
 from cstp_grpc.server.grpc_server import GrpcServer, build_call_policy
 from tests.bench.clients import TOKEN

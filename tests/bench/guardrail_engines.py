@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.rulebook import load_rule_set
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.core.guardrails.rulebook import load_rule_set
 from tests.bench.guardrail_batches import measure_batches, measure_reload
 from tests.bench.guardrail_rules import ACTION, PortableRule, mixed_rules, portable_rules, varied_actions, write_rules
 from tests.bench.load import OneByOne, Sample, Series

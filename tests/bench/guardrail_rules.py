@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cstp_grpc.enums import Stakes
-from cstp_grpc.guardrails.model import Action
+from cstp_grpc.contract.enums import Stakes
+from cstp_grpc.core.guardrails.model import Action
 
 CATEGORIES = (
     "database",

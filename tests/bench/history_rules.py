@@ -11,23 +11,23 @@ from typing import Any
 
 import uvloop
 
-from cstp_grpc.audit.model import NullAuditSink
-from cstp_grpc.decisions.model import Decision
-from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
-from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.store import JournalEntry
-from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
-from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.history import prepare_history
-from cstp_grpc.guardrails.rulebook import load_rule_set
-from cstp_grpc.intents.outcome_history import OutcomeHistory
-from cstp_grpc.intents.sql_outcomes import SqlOutcomeStore
+from cstp_grpc.contract.enums import DecisionStatus, Outcome, Visibility
+from cstp_grpc.core.audit.model import NullAuditSink
+from cstp_grpc.core.decisions.model import Decision
+from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.store import JournalEntry
+from cstp_grpc.core.guardrails.checker import GuardrailChecker
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.core.guardrails.history import prepare_history
+from cstp_grpc.core.guardrails.rulebook import load_rule_set
+from cstp_grpc.core.intents.outcome_history import OutcomeHistory
+from cstp_grpc.core.intents.sql_outcomes import SqlOutcomeStore
+from cstp_grpc.platform.storage.database import Database, open_database
+from cstp_grpc.platform.storage.migration import migrate_database
+from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from cstp_grpc.server.execution import CallPools, PoolName
-from cstp_grpc.storage.database import Database, open_database
-from cstp_grpc.storage.migration import migrate_database
-from cstp_grpc.storage.unit_of_work import UnitOfWork
-from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.bench.guardrail_rules import ACTION, CATEGORIES, mixed_rules, write_rules
 from tests.bench.load import Sample, Series
 from tests.bench.results import Better

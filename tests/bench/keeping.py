@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from cstp_grpc.config import Settings, load_settings
-from cstp_grpc.maintenance.backup import write_backup
-from cstp_grpc.maintenance.journal_copy import copy_journal
-from cstp_grpc.maintenance.restore import restore_backup
-from cstp_grpc.storage.sqlite_snapshot import sync_file
+from cstp_grpc.platform.config import Settings, load_settings
+from cstp_grpc.platform.storage.sqlite_snapshot import sync_file
+from cstp_grpc.server.maintenance.backup import write_backup
+from cstp_grpc.server.maintenance.journal_copy import copy_journal
+from cstp_grpc.server.maintenance.restore import restore_backup
 from tests.bench.cpu_time import run_time
 from tests.bench.memory import MANY
 from tests.bench.results import Better

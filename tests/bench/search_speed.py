@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from cstp_grpc.embedding.embedder import Embedder
-from cstp_grpc.embedding.module import build_embedder
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
+from cstp_grpc.platform.embedding.embedder import Embedder
+from cstp_grpc.server.wiring.embedding import build_embedder
 from tests.bench.clients import OTHER_TOKEN, TOKEN, GrpcMethod, call_once, calling, cstp_method, dialled
 from tests.bench.load import Series
 from tests.bench.proc import memory_of

@@ -16,20 +16,20 @@ from typing import Any
 
 import uvloop
 
-from cstp_grpc.audit.sql_trail import SqlAuditTrail
-from cstp_grpc.caller import Caller
+from cstp_grpc.contract.caller import Caller
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.proto_values import struct_to_dict
-from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.messages import parse_action
-from cstp_grpc.guardrails.rulebook import load_rule_set
+from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.core.guardrails.checker import GuardrailChecker
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.core.guardrails.messages import parse_action
+from cstp_grpc.core.guardrails.rulebook import load_rule_set
+from cstp_grpc.platform.storage.database import open_database
+from cstp_grpc.platform.storage.migration import migrate_database
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from cstp_grpc.server.call_handlers import serialize_message
 from cstp_grpc.server.execution import CallPools, PoolName
 from cstp_grpc.server.request_validation import RequestValidator, StructBounds
-from cstp_grpc.storage.database import open_database
-from cstp_grpc.storage.migration import migrate_database
-from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.bench.checks import AIMED_AT, IN_FLIGHT, WITH_AUDIT, write_rulebook
 from tests.bench.clients import CHECK, Method, calling, cstp_method, noop_method
 from tests.bench.empty_server import KINDS

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc import config
-from cstp_grpc.decisions.model import Decision
-from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
-from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.store import JournalEntry, PassageVectors
-from cstp_grpc.embedding.embedder import Embedder
-from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
-from cstp_grpc.storage.database import open_database
-from cstp_grpc.storage.migration import migrate_database
-from cstp_grpc.storage.unit_of_work import UnitOfWork
-from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.contract.enums import DecisionStatus, Outcome, Visibility
+from cstp_grpc.core.decisions.model import Decision
+from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.store import JournalEntry, PassageVectors
+from cstp_grpc.platform import config
+from cstp_grpc.platform.embedding.embedder import Embedder
+from cstp_grpc.platform.storage.database import open_database
+from cstp_grpc.platform.storage.migration import migrate_database
+from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.bench import corpus
 
 Vectors = NDArray[np.float32]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cstp_grpc.config import ServerSettings
+from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.a2a.raw import Core
 from tests.bridge.support import Client, Scripted, bridging, serving
 

@@ -16,9 +16,9 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from cstp_grpc.config import A2aSettings, AgentSettings, GrpcSettings, ServerSettings, Settings
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2
+from cstp_grpc.platform.config import A2aSettings, AgentSettings, GrpcSettings, ServerSettings, Settings
 from tests.grpc_servers import grpc_server
 from tests.harness import peering
 

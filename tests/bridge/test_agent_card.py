@@ -14,7 +14,7 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf import json_format
 
 from bridge.a2a.call_context import EXTENSION_URI
-from cstp_grpc.config import AgentSettings, ConfigError, ProviderSettings, ServerSettings
+from cstp_grpc.platform.config import AgentSettings, ConfigError, ProviderSettings, ServerSettings
 from tests.bridge.support import Client, bridging
 
 CARD = "/.well-known/agent-card.json"

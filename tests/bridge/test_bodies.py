@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.http_request import has_more_values
-from cstp_grpc.config import ServerSettings
+from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.support import JSON, TIMEOUT, Answer, Client, Scripted, bridging, fail
 
 PATHS = ["/cstp", "/a2a", "/a2a/v1/message:send"]

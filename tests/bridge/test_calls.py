@@ -9,9 +9,9 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from cstp_grpc.config import ServerSettings
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.support import TIMEOUT, Client, Scripted, bridging, call, fail, serving
 from tests.waiting import wait_until
 

@@ -13,8 +13,8 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from cstp_grpc.config import ServerSettings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.support import TIMEOUT, Client, Scripted, bridging, call
 from tests.bridge.test_main import CONFIG, Process
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from cstp_grpc.config import ServerSettings
+from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.support import JSON, Client, bridging, call
 
 PREFLIGHT = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}

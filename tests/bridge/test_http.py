@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.config import ServerSettings
 from cstp_grpc.contract.call_scope import HopContext
+from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.support import JSON, TIMEOUT, TOKEN, Client, Scripted, bridging, call
 from tests.waiting import wait_until
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bridge import jsonrpc
 from bridge.call_errors import DETAIL, error_codes
-from cstp_grpc.errors import CstpError, NotFound
+from cstp_grpc.contract.errors import CstpError, NotFound
 
 MAX_BATCH = 5
 LIMIT_OF_PYTHON = "9" * 5000

@@ -12,12 +12,12 @@ import grpc
 import pytest
 from a2a.types import a2a_pb2
 
-from cstp_grpc.config import A2aSettings, GrpcSettings, MetricsSettings, ServerSettings, Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.platform.config import A2aSettings, GrpcSettings, MetricsSettings, ServerSettings, Settings
 from tests.bridge.a2a.raw import Raw
 from tests.bridge.support import JSON, TIMEOUT, Client, Scripted, bare, call, fail, serving
 from tests.harness import Peers, peering
-from tests.telemetry.scraping import Scraped, fetch_text, scrape
+from tests.platform.telemetry.scraping import Scraped, fetch_text, scrape
 from tests.waiting import wait_until
 
 CHECK = "cstp.checkGuardrails"

@@ -13,9 +13,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.config import ServerSettings
+from cstp_grpc.contract.errors import BlockingGuardrail, CstpError, FieldViolation
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation
+from cstp_grpc.platform.config import ServerSettings
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.bridge.support import TOKEN, Client, Play, Scripted, bridging, serving
 from tests.error_classes import SERVER_ERRORS

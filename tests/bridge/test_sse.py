@@ -15,8 +15,8 @@ from a2a.types import a2a_pb2
 from aiohttp import web
 
 from bridge import http_response
-from cstp_grpc.config import ServerSettings
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
+from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.a2a.raw import Core, Raw, call, events_of, saying, saying_in_0_3, to_bytes
 from tests.bridge.a2a.talking import asynchronous
 from tests.bridge.support import JSON, Client, Scripted, bridging

@@ -5,9 +5,9 @@ import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from cstp_grpc.config import ServerSettings
 from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.support import Client, Scripted, bare, bridging, call, fail, serving
 
 QUERY = call("cstp.queryDecisions", {"query": "x"})

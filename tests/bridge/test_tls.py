@@ -18,8 +18,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.config import ConfigError
-from cstp_grpc.errors import ServerUnreachable, Unavailable
+from cstp_grpc.contract.errors import ServerUnreachable, Unavailable
+from cstp_grpc.platform.config import ConfigError
 from cstp_grpc.server.app import App
 from tests.certificates import Authority, Certificate
 from tests.harness import TIMEOUT, TOKENS, Peers, peering, running, settings
@@ -116,7 +116,10 @@ def test_a_renewed_certificate_is_shown_to_new_connections(
 ) -> None:
     old, new = authority.certify(), authority.certify()
     used = old.copied(tmp_path)
-    with secured(tmp_path / "bridge", app, used) as peers, caplog.at_level(logging.WARNING, "cstp_grpc.certificates"):
+    with (
+        secured(tmp_path / "bridge", app, used) as peers,
+        caplog.at_level(logging.WARNING, "cstp_grpc.platform.certificates"),
+    ):
         servers = (peers.url, peers.grpc_target)
         used.key.write_bytes(new.key.read_bytes())
         assert [shown(server) for server in servers * 2] == [pem(old)] * 4

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Invoke
-from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.harness import bridging, running, settings
+from tests.modules.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.signing_keys import write_keys
 
 CARD = "/.well-known/agent-card.json"

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from cstp_grpc.config import ConfigError, load_settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
+from cstp_grpc.platform.config import ConfigError, load_settings
 from tests.certificates import make_certificate
 from tests.cli.conftest import Invoke, Server, enter_home, run_command
 from tests.client.scripted import scripted_server
-from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.harness import TOKENS, GrpcCaller, bridging, running
+from tests.modules.federation.agents import PEER_TOKEN, agent_settings, peer
 
 PRODUCTION = {"id": "no-production", "when": "context.production", "message": "Not there", "suggestion": "Ask first"}
 RISK = {"id": "no-risk", "when": "context.risky"}

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.client import CstpClient
-from tests.approvals.serving import RULEBOOK
 from tests.cli.conftest import Invoke, Server
 from tests.harness import TOKENS, running, settings
+from tests.modules.approvals.serving import RULEBOOK
 
 ROWS = ("--context", "rows=5000")
 WHAT = "Update the prices of all orders"

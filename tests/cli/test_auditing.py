@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Invoke, Server
 from tests.harness import running, settings
-from tests.intent_layer.trees import write_tree
+from tests.modules.intent_layer.trees import write_tree
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc import config
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import BridgeProcesses
+from cstp_grpc.platform import config
 from tests.cli.serving import BOUND, answers, get
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.config import Settings, describe_plain_listeners, load_settings
-from cstp_grpc.config.exposure import ALL_LISTENERS
-from cstp_grpc.guardrails.rulebook import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook import default_rulebook_path
+from cstp_grpc.platform.config import Settings, describe_plain_listeners, load_settings
+from cstp_grpc.platform.config.exposure import ALL_LISTENERS
 from tests.cli.conftest import Invoke
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Invoke
-from tests.intent_layer.repositories import needs_git, new_repository
-from tests.intent_layer.trees import write_tree
+from tests.modules.intent_layer.repositories import needs_git, new_repository
+from tests.modules.intent_layer.trees import write_tree
 
 ROOT = """\
 # Shop

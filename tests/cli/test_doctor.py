@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from cstp_grpc.client.cstp_client import CstpClient
-from cstp_grpc.config import Settings
-from cstp_grpc.embedding import model_files
-from cstp_grpc.enums import Permission
-from cstp_grpc.maintenance.diagnosis import (
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.embedding import model_files
+from cstp_grpc.server.maintenance.diagnosis import (
     DiagnosisStatus,
     check_certificates,
     check_database,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.cli.file_watching import LOOK_SECONDS, wait_for_changes
-from tests.guardrails.rulebooks import content, rule, write
+from tests.core.guardrails.rulebooks import content, rule, write
 
 EXTENDING = """\
 apiVersion: cstp.guardrails/v1

@@ -12,8 +12,8 @@ import click
 import pytest
 
 from cstp_grpc.cli.main import COMMANDS, MEANT_COMMANDS, main
+from cstp_grpc.common.version import VERSION
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.version import VERSION
 from tests.cli.conftest import Invoke, Server
 from tests.harness import bridging, settings
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.cli.hook_command import MAX_PAYLOAD_BYTES
 from cstp_grpc.cli.main import main
-from cstp_grpc.hooks.hosts import HOSTS, load_host
+from tests.agents.hooks.payloads import encode, payload
 from tests.cli.conftest import Invoke
 from tests.cli.test_loading import modules_loaded
 from tests.client.scripted import HttpReply, HttpServer, http_server
-from tests.hooks.payloads import encode, payload
 
 ALLOWED = {"allowed": True, "violations": [], "warnings": [], "approvalRequired": False}
 LOCAL = Path(".claude/settings.local.json")
@@ -155,10 +155,12 @@ def test_a_hook_over_http_loads_neither_grpc_nor_protobuf(agent: str, bridge: Ht
     with ExitStack() as opened:
         standard_input = opened.enter_context(event.open())
         modules, _ = modules_loaded(tmp_path, ["hook", agent, "--agent", bridge.url], stdin=standard_input)
-    others = {f"cstp_grpc.hooks.{each.replace('-', '_')}" for each in HOSTS if each != agent}
+    others = {f"cstp_grpc.agents.hooks.{each.replace('-', '_')}" for each in HOSTS if each != agent}
     assert not modules & others
     assert not modules & {"grpc", "google", "httpx", "httpcore", "aiohttp", "pydantic", "rich", "yaml", "asyncio"}
-    assert not {name for name in modules if name.startswith(("cstp_grpc.contract", "cstp_grpc.gen", "cstp_grpc.local"))}
+    assert not {
+        name for name in modules if name.startswith(("cstp_grpc.contract", "cstp_grpc.gen", "cstp_grpc.server.local"))
+    }
 
 
 def write_described(url: str) -> None:

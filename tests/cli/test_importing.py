@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cstp_grpc.enums import Permission
+from cstp_grpc.contract.enums import Permission
 from cstp_grpc.server.app import App
 from tests.cli.conftest import Invoke, Server
-from tests.decisions.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.harness import TOKENS, running, settings
+from tests.platform.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.waiting import wait_until
 
 ADR = """\

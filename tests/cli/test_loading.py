@@ -29,7 +29,7 @@ try:
 finally:
     Path(sys.argv[1]).write_text(" ".join(sys.modules))
 """
-LIGHT_MODULES = {"cstp_grpc", "cstp_grpc.cli", "cstp_grpc.cli.main", "cstp_grpc.version"}
+LIGHT_MODULES = {"cstp_grpc", "cstp_grpc.cli", "cstp_grpc.cli.main", "cstp_grpc.common.version"}
 """What is loaded of this project to tell which commands exist."""
 SETTINGS_LIBRARIES = {"pydantic", "pydantic_settings", "pydantic_core"}
 SERVER_LIBRARIES = {"sqlalchemy", "alembic", "numpy", "onnxruntime", "cel_expr_python", "protovalidate", "chromadb"}
@@ -146,7 +146,7 @@ def test_a_call_over_grpc_loads_only_what_it_needs(
     assert printed
     assert not modules & (SETTINGS_LIBRARIES | SERVER_LIBRARIES | OTHER_PROTOCOLS | METADATA)
     assert not modules & {"cstp_grpc.gen.liaison", "cstp_grpc.gen.intent_layer", "google.rpc", "yaml"}
-    assert "cstp_grpc.config.settings" not in modules
+    assert "cstp_grpc.platform.config.settings" not in modules
     if style:
         assert not modules & PRINTING_LIBRARIES
 
@@ -176,7 +176,12 @@ def test_a_call_without_a_server_loads_nothing_to_serve_or_embed_with(arguments:
     write_journal(tmp_path / "data" / "journal.db")
     modules, _ = modules_loaded(tmp_path, [*arguments, "--local", "--config", file])
     assert not modules & (OTHER_PROTOCOLS | {"uvloop", "onnxruntime", "tokenizers", "chromadb", "alembic", "limits"})
-    assert not modules & {"cstp_grpc.intent_layer", "cstp_grpc.liaison", "cstp_grpc.federation", "pydantic_settings"}
+    assert not modules & {
+        "cstp_grpc.modules.intent_layer",
+        "cstp_grpc.modules.liaison",
+        "cstp_grpc.modules.federation",
+        "pydantic_settings",
+    }
 
 
 def test_building_a_server_loads_no_http_client() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.guardrails.rulebook_files import default_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_files import default_rulebook_path
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_loading import SERVER_LIBRARIES, SETTINGS_LIBRARIES, modules_loaded
-from tests.guardrails.rulebooks import content, rule, write
+from tests.core.guardrails.rulebooks import content, rule, write
 
 OF_A_SERVER = {"agent", "checkId", "evaluatedAt"}
 """What the answer of a server says of the server and of the record."""

@@ -17,8 +17,8 @@ from cstp_grpc.cli.node_validation import node_table
 from cstp_grpc.cli.output import json_text, to_printable
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
-from cstp_grpc.intent_layer.model import Node, NodeFile
-from cstp_grpc.intent_layer.project_service import ListedNode
+from cstp_grpc.modules.intent_layer.model import Node, NodeFile
+from cstp_grpc.modules.intent_layer.project_service import ListedNode
 
 
 class Terminal(io.StringIO):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Invoke, Server
 from tests.harness import running, settings
-from tests.intent_layer.trees import write_tree
+from tests.modules.intent_layer.trees import write_tree
 
 PRODUCTION = ("--context", "affectsProduction=true")
 REVIEWED = ("--context", "codeReviewCompleted=true", "--context", "ciPassing=true")

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.client.cstp_client import CstpClient
-from cstp_grpc.decisions.reindexing import PREPARED_BATCH
-from cstp_grpc.embedding.lexical_embedder import DIMENSIONS
+from cstp_grpc.core.decisions.reindexing import PREPARED_BATCH
+from cstp_grpc.platform.embedding.lexical_embedder import DIMENSIONS
 from tests.cli.conftest import Invoke
-from tests.decisions.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.harness import TOKENS, running, settings
+from tests.platform.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.waiting import SECONDS, wait_until
 
 OLD = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}

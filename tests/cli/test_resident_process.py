@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import pytest
 
 from cstp_grpc.cli.resident_process import ask_resident, resident_socket, start_resident
+from tests.agents.hooks.payloads import encode, payload
 from tests.client.scripted import HttpReply, http_server
 from tests.harness import TIMEOUT
-from tests.hooks.payloads import encode, payload
 from tests.waiting import wait_until
 
 ALLOWED = {"allowed": True, "violations": [], "warnings": [], "approvalRequired": False}

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.cli.conftest import Invoke
-from tests.guardrails.rulebooks import content, rule, write
+from tests.core.guardrails.rulebooks import content, rule, write
 
 INPUTS = {"risky": {"type": "bool", "default": False}}
 RULES = [rule("nothing-risky", "context.risky", message="Too risky")]

@@ -21,8 +21,8 @@ from tests.cli.conftest import Invoke, Server, enter_home
 from tests.cli.serving import BOUND, ENVIRONMENT, READY, Process, answers, bridge_of, get, started
 from tests.cli.test_configuration import DESIGN, DESIGN_TOKENS
 from tests.databases import journal_template
+from tests.modules.webhooks.receiver import receiving
 from tests.waiting import wait_until
-from tests.webhooks.receiver import receiving
 
 
 @pytest.fixture(scope="module")
@@ -179,15 +179,15 @@ def children_of(pid: int) -> dict[str, int]:
             command = path.joinpath("cmdline").read_text().split("\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(status[1]) == pid and "cstp_grpc.child_process" in command:
-            found[command[command.index("cstp_grpc.child_process") + 2]] = int(path.name)
+        if int(status[1]) == pid and "cstp_grpc.platform.child_process" in command:
+            found[command[command.index("cstp_grpc.platform.child_process") + 2]] = int(path.name)
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds children by /proc")
 def test_frozen_children_do_not_keep_the_server_from_stopping(home: Path) -> None:
-    frozen = ("bridge", "cstp_grpc.decisions.search.chroma_main")
+    frozen = ("bridge", "cstp_grpc.core.decisions.search.chroma_main")
     environment = {**ENVIRONMENT, "CSTP_INDEX__MODE": "embedded", "CSTP_GRPC__DRAIN_SECONDS": "1"}
     with started("serve", "--dev", environment=environment) as process:
         process.wait_for(READY)

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 BOUND = 60.0
 CHILD = """
 import pathlib, signal, sys
-from cstp_grpc.child_process import TaskChannel
+from cstp_grpc.platform.child_process import TaskChannel
 
 channel = TaskChannel(int(sys.argv[2]))
 task = channel.receive()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cstp_grpc.client import CstpClient
-from cstp_grpc.errors import AuthenticationRequired
+from cstp_grpc.contract.errors import AuthenticationRequired
 from tests.cli.conftest import Server
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
+from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.grpc_servers import grpc_server

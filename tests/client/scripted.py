@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import CstpError
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.grpc_servers import grpc_server
 from tests.http_servers import HttpHandler, serving_http

@@ -21,7 +21,7 @@ from a2a.utils.errors import InternalError, InvalidParamsError
 from aiohttp import web
 
 from cstp_grpc.client.a2a_client import MAX_RESPONSE_BYTES, A2aClient, A2aPermanentError, A2aTransientError
-from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.contract.errors import InvalidArgument
 from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, reply, running_agent, take
 from tests.client.official_a2a_server import leave_submitted, official_server

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.cli.server_choice import AgentCallDefaults, AgentEntry, AgentsFile
-from cstp_grpc.errors import ConfigError
+from cstp_grpc.contract.errors import ConfigError
 
 DESIGN = {
     "agents": [

@@ -26,9 +26,7 @@ from cstp_grpc.client import (
     Liaison,
     RetryPolicy,
 )
-from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
-from cstp_grpc.errors import (
+from cstp_grpc.contract.errors import (
     CstpError,
     DeadlineExceeded,
     InternalError,
@@ -38,6 +36,8 @@ from cstp_grpc.errors import (
     ServerUnreachable,
     Unavailable,
 )
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2

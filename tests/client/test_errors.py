@@ -11,10 +11,10 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
+from cstp_grpc.contract import errors
+from cstp_grpc.contract.errors import BlockingGuardrail, CstpError, FieldViolation, ServerUnreachable
 from cstp_grpc.contract.rpc_errors import STATUS_KEY, error_for_reason, pack_any
-from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, ServerUnreachable
 from tests.client.both import BOTH, Time
 from tests.client.scripted import scripted_server
 from tests.error_classes import SERVER_ERRORS

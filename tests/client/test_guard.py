@@ -13,11 +13,12 @@ from typing import Any
 import grpc
 import pytest
 
-from cstp_grpc.client import Agent, AsyncCstpClient, Blocked, CstpClient, FederatedClient, RetryPolicy, guard
+from cstp_grpc.client import AsyncCstpClient, Blocked, CstpClient, RetryPolicy, guard
 from cstp_grpc.contract.calls import UnaryCall
-from cstp_grpc.enums import Permission
-from cstp_grpc.errors import PermissionDenied, ServerUnreachable
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.contract.errors import PermissionDenied, ServerUnreachable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.modules.federation import Agent, FederatedClient
 from cstp_grpc.server.app import App
 from tests.client.scripted import scripted_server
 from tests.harness import TOKENS, running, settings

@@ -22,7 +22,7 @@ from cstp_grpc.client.http_client import (
     is_public,
 )
 from tests.certificates import Authority
-from tests.client.federation.servers import SECONDS, SOON, tcp_server
+from tests.modules.federation.client.servers import SECONDS, SOON, tcp_server
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Name: \xe9\r\n\r\nok"
 LIMIT = 1000

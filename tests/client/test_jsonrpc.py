@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.jsonrpc_transport import jsonrpc_url
+from cstp_grpc.contract import errors
+from cstp_grpc.contract.errors import BlockingGuardrail, CstpError, FieldViolation, InvalidArgument, ServerUnreachable
 from cstp_grpc.contract.rpc_errors import ERROR_CLASSES
-from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InvalidArgument, ServerUnreachable
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
-from tests.client.federation.servers import SOON, tcp_server
 from tests.client.scripted import HttpReply, http_server
+from tests.modules.federation.client.servers import SOON, tcp_server
 
 ONCE = RetryPolicy(attempts=1)
 

@@ -16,8 +16,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from cstp_grpc.client import CstpClient, Liaison, RetryPolicy
 from cstp_grpc.contract.calls import Json
-from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import (
+from cstp_grpc.contract.errors import (
     AuthenticationRequired,
     CstpError,
     DeadlineExceeded,
@@ -27,6 +26,7 @@ from cstp_grpc.errors import (
     SessionNotFound,
     Unavailable,
 )
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from tests.client.conversing import Watched, event, watched
 from tests.client.scripted import HttpReply, ScriptedServer, http_server, scripted_server

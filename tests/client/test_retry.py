@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.client.retry import Retrier, RetryPolicy
-from cstp_grpc.contract.rpc_errors import ERROR_CLASSES
-from cstp_grpc.errors import (
+from cstp_grpc.contract.errors import (
     CstpError,
     DeadlineExceeded,
     LiaisonAgentUnavailable,
@@ -19,6 +18,7 @@ from cstp_grpc.errors import (
     SessionUpdateFailed,
     Unavailable,
 )
+from cstp_grpc.contract.rpc_errors import ERROR_CLASSES
 
 ROUNDING = 1e-6
 

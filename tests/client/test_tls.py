@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.client import AsyncCstpClient, CstpClient, RetryPolicy
-from cstp_grpc.errors import InvalidArgument, ServerUnreachable
+from cstp_grpc.contract.errors import InvalidArgument, ServerUnreachable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.certificates import Certificate
 from tests.client.scripted import HttpReply, http_server, scripted_server

@@ -12,8 +12,7 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.grpc_transport import ResponseStream
-from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import (
+from cstp_grpc.contract.errors import (
     AuthenticationRequired,
     CstpError,
     DeadlineExceeded,
@@ -22,6 +21,7 @@ from cstp_grpc.errors import (
     ServerUnreachable,
     Unavailable,
 )
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import access_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from tests.client.conversing import Stream, Watched, event, watched

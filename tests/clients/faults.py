@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 
+from cstp_grpc.contract.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
 from cstp_grpc.contract.rpc_errors import ERROR_CLASSES, PUSHBACK_KEY
-from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
 from cstp_grpc.gen.cstp.v1 import (
     cstp_pb2,
     cstp_pb2_grpc,

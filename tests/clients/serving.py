@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from cstp_grpc.client import CstpClient
-from cstp_grpc.enums import Permission
+from cstp_grpc.contract.enums import Permission
 from cstp_grpc.server.app import App
 from tests.certificates import make_certificate
 from tests.clients.faults import faulty_server

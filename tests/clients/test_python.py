@@ -13,8 +13,8 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from cstp_grpc.client import AsyncCstpClient, CstpClient, RetryPolicy
+from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
-from cstp_grpc.errors import CstpError
 from tests.clients.serving import CASES, Table, table
 
 NAMES = [case["name"] for case in yaml.safe_load(CASES.read_text(encoding="utf-8"))["cases"]]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cstp_grpc.contract.errors import InternalError, InvalidArgument, NotFound
 from cstp_grpc.contract.rpc_errors import (
     ERROR_CLASSES,
     REASON_CODES,
@@ -17,7 +18,6 @@ from cstp_grpc.contract.rpc_errors import (
     reason_for_grpc_code,
     reason_for_json_rpc_code,
 )
-from cstp_grpc.errors import InternalError, InvalidArgument, NotFound
 from cstp_grpc.gen.cstp.v1 import errors_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +62,7 @@ def test_released_codes_do_not_change(reason: str) -> None:
 def test_every_reason_has_its_exception(name: str) -> None:
     reason = name.removeprefix("ERROR_REASON_")
     assert reason in REASON_CODES, "cstp_grpc/gen/error_reasons.py: run `make generate`"
-    assert reason in ERROR_CLASSES, f'cstp_grpc/errors.py: add a CstpError with reason = "{reason}"'
+    assert reason in ERROR_CLASSES, f'cstp_grpc/contract/errors.py: add a CstpError with reason = "{reason}"'
 
 
 @pytest.mark.parametrize("reason", ERROR_CLASSES)
@@ -75,7 +75,7 @@ def test_exceptions_inherit_as_the_contract_says(reason: str) -> None:
     found = getattr(ERROR_CLASSES[reason].__base__, "reason", None)
     expected = REASON_CODES[reason].parent
     assert found == expected, (
-        f"cstp_grpc/errors.py: the base class of {ERROR_CLASSES[reason].__name__} must be the class of {expected}, "
+        f"contract/errors.py: the base class of {ERROR_CLASSES[reason].__name__} must be the class of {expected}, "
         "or change `parent` in proto/cstp/v1/errors.proto"
     )
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cstp_grpc.config import describe_plain_listeners, load_settings
-from cstp_grpc.config.exposure import ALL_LISTENERS
-from cstp_grpc.config.yaml_file import parse_yaml
+from cstp_grpc.platform.config import describe_plain_listeners, load_settings
+from cstp_grpc.platform.config.exposure import ALL_LISTENERS
+from cstp_grpc.platform.config.yaml_file import parse_yaml
 from tests.deploy.tools import require_tool
 
 ROOT = Path(__file__).resolve().parents[2]

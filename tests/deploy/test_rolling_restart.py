@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from cstp_grpc.client import CstpClient
+from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.json_codec import from_json
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.enums import Permission
 from tests.cli.serving import READY, Process, started
 from tests.databases import PostgresServer
 from tests.deploy.tools import require_tool

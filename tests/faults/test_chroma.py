@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import grpc
 import pytest
 
-from cstp_grpc.decisions.search.chroma_process import ChildChromaServer
+from cstp_grpc.core.decisions.search.chroma_process import ChildChromaServer
 from tests.faults.load import MixedLoad
 from tests.faults.proxy import FaultyProxy, Network, proxy_to
 from tests.faults.serving import serving, write_settings

@@ -21,20 +21,20 @@ import grpc
 import pytest
 
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.core.guardrails.model import Action, RuleSet
+from cstp_grpc.core.guardrails.rulebook import default_rulebook_path, parse_rulebook
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
-from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.guardrails.model import Action, RuleSet
-from cstp_grpc.guardrails.rulebook import default_rulebook_path, parse_rulebook
-from cstp_grpc.intent_layer.node_document import parse_node
+from cstp_grpc.modules.intent_layer.node_document import parse_node
 from tests.bench.proc import memory_of
 from tests.bridge.a2a.operation_params import PARAMS
 from tests.cli.serving import BOUND, Process, bridge_of
+from tests.core.guardrails.rulebooks import content, rule
 from tests.faults.contract_inputs import InputGenerator
 from tests.faults.grpc_inputs import GrpcMethod, a2a_grpc_methods, call_generated, contract_grpc_methods, create_tasks
 from tests.faults.load import forbidden_action, reveals_internals
 from tests.faults.serving import serving, write_settings
 from tests.faults.usage import a2a_target, has_no_streams
-from tests.guardrails.rulebooks import content, rule
 from tests.test_kill import METADATA, TOKEN
 from tests.waiting import wait_until
 

@@ -26,7 +26,7 @@ from tests.databases import PostgresMissing, postgres_server
 from tests.faults.load import forbidden_action
 from tests.faults.postgres_load import loaded
 from tests.faults.serving import serving, write_settings
-from tests.telemetry.scraping import scrape
+from tests.platform.telemetry.scraping import scrape
 from tests.test_kill import METADATA, TOKEN
 from tests.waiting import wait_until
 

@@ -45,7 +45,7 @@ from tests.faults.usage import (
     has_no_streams,
     http_address,
 )
-from tests.telemetry.scraping import scrape
+from tests.platform.telemetry.scraping import scrape
 from tests.test_kill import METADATA, TOKEN
 from tests.waiting import wait_until
 

@@ -14,7 +14,7 @@ from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from tests.bench.proc import memory_of
 from tests.cli.serving import BOUND, Process, bridge_of
 from tests.faults.load import forbidden_action
-from tests.telemetry.scraping import scrape
+from tests.platform.telemetry.scraping import scrape
 from tests.test_kill import METADATA, TOKEN
 
 logger = logging.getLogger(__name__)

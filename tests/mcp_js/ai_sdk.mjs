@@ -1,5 +1,5 @@
 // A session with the MCP client of the AI SDK, over standard streams with the command in the environment.
-// Prints one JSON object; tests/mcp_server/interop.py reads it.
+// Prints one JSON object; tests/agents/mcp_server/interop.py reads it.
 
 import { createMCPClient } from '@ai-sdk/mcp';
 import { Experimental_StdioMCPTransport } from '@ai-sdk/mcp/mcp-stdio';

@@ -1,5 +1,5 @@
 // A session with the official TypeScript client: `node session.mjs MODE` with what to connect to in the environment.
-// Prints one JSON object; tests/mcp_server/interop.py reads it.
+// Prints one JSON object; tests/agents/mcp_server/interop.py reads it.
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';

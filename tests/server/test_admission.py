@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 from pydantic import SecretStr
 
-from cstp_grpc.config import Settings, TokenSettings
-from cstp_grpc.config.trusted_networks import TrustedNetworks
 from cstp_grpc.contract.call_origin import BRIDGE_KEY_METADATA_KEY as BRIDGE_KEY
 from cstp_grpc.contract.call_origin import FORWARDED_FOR_METADATA_KEY as FORWARDED_FOR
+from cstp_grpc.contract.errors import AuthenticationRequired, DeadlineExceeded, RateLimited
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import AuthenticationRequired, DeadlineExceeded, RateLimited
+from cstp_grpc.platform.config import Settings, TokenSettings
+from cstp_grpc.platform.config.trusted_networks import TrustedNetworks
 from cstp_grpc.server.grpc_server import admission_steps
 from cstp_grpc.server.interceptors.admission import CallsInProgress, InboundCall, WaitingCalls
 from cstp_grpc.server.interceptors.authentication import Authenticator

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.errors import InvalidArgument, NotFound
-from cstp_grpc.guardrails.model import CodeFacts
-from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
-from cstp_grpc.intent_layer.learning_store import LearningStore
-from cstp_grpc.intent_layer.model import LearningType, NewLearning
-from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
-from cstp_grpc.intents.model import CodeContext, CodeNote
-from tests.intent_layer.trees import write_tree
+from cstp_grpc.contract.errors import InvalidArgument, NotFound
+from cstp_grpc.core.guardrails.model import CodeFacts
+from cstp_grpc.core.intents.model import CodeContext, CodeNote
+from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
+from cstp_grpc.modules.intent_layer.learning_store import LearningStore
+from cstp_grpc.modules.intent_layer.model import LearningType, NewLearning
+from cstp_grpc.modules.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
+from tests.modules.intent_layer.trees import write_tree
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
 SHOP = {

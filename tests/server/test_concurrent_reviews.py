@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.embedding.lexical_embedder import DIMENSIONS
-from tests.decisions.embedding.endpoints import EmbeddingServer, embedding_server
+from cstp_grpc.platform.embedding.lexical_embedder import DIMENSIONS
 from tests.harness import TOKENS, GrpcCaller, Outcome, running, settings
-from tests.intent_layer.trees import write_tree
+from tests.modules.intent_layer.trees import write_tree
+from tests.platform.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.waiting import SECONDS, wait_until
 
 REVIEWERS = 17

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from cstp_grpc.client import CstpClient, decision_filters
+from cstp_grpc.contract.enums import Visibility
+from cstp_grpc.contract.errors import InvalidArgument, RateLimited, Unavailable
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.enums import Visibility
-from cstp_grpc.errors import InvalidArgument, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 from tests.bench.connections import DATA, EMPTY_MESSAGE, END_STREAM, FIRST_WINDOW, beginning_of_call, frame
 from tests.harness import TIMEOUT, TOKENS, bridging, running, running_workers, settings

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from cstp_grpc.client.cstp_client import CstpClient
-from cstp_grpc.embedding.lexical_embedder import DIMENSIONS
-from cstp_grpc.errors import QueryFailed
+from cstp_grpc.contract.errors import QueryFailed
+from cstp_grpc.platform.embedding.lexical_embedder import DIMENSIONS
 from cstp_grpc.server.app import App
-from tests.decisions.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.harness import TOKENS, running, settings
+from tests.platform.embedding.endpoints import EmbeddingServer, embedding_server
 from tests.waiting import SECONDS, wait_until
 
 

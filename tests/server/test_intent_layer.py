@@ -11,7 +11,7 @@ import pytest
 
 from cstp_grpc.server.app import App
 from tests.harness import TOKENS, GrpcCaller, running, settings
-from tests.intent_layer.trees import write_tree
+from tests.modules.intent_layer.trees import write_tree
 from tests.waiting import wait_until
 
 SHOP = {

@@ -34,7 +34,7 @@ SERVICES = {
     "cstp.v1.ApprovalService",
     "cstp.v1.AdminService",
 }
-TELEMETRY = ("prometheus_client", "opentelemetry", "cstp_grpc.telemetry", "cstp_grpc.server.call_log")
+TELEMETRY = ("prometheus_client", "opentelemetry", "cstp_grpc.platform.telemetry", "cstp_grpc.server.call_log")
 METHODS = [name for name, method in contract_methods().items() if method.service in SERVICES]
 PUBLIC = [name for name in METHODS if contract_methods()[name].public and not contract_methods()[name].streaming]
 
@@ -42,7 +42,7 @@ PROGRAM = """
 import sys
 import threading
 from pathlib import Path
-from cstp_grpc.config import build_settings
+from cstp_grpc.platform.config import build_settings
 from cstp_grpc.server.app import App
 app = App(
     build_settings(
@@ -95,13 +95,13 @@ def started(folder: Path, switch: str) -> tuple[set[str], set[str]]:
 
 
 def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) -> None:
-    unused = ("cstp_grpc.federation", "cstp_grpc.callbacks")
+    unused = ("cstp_grpc.modules.federation", "cstp_grpc.modules.callbacks")
     rooms = (
-        "cstp_grpc.liaison",
-        "cstp_grpc.intent_layer",
-        "cstp_grpc.tasks",
-        "cstp_grpc.webhooks",
-        "cstp_grpc.approvals",
+        "cstp_grpc.modules.liaison",
+        "cstp_grpc.modules.intent_layer",
+        "cstp_grpc.modules.tasks",
+        "cstp_grpc.modules.webhooks",
+        "cstp_grpc.modules.approvals",
     )
     described = tuple(SERVICE_MODULES[service] for service in sorted(SERVICES))
     modules, threads = started(tmp_path / "off", "off")

@@ -12,7 +12,7 @@ from a2a.helpers import get_data_parts
 from a2a.types.a2a_pb2 import TaskState
 
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.errors import ContextSharingFailed, LiaisonAgentUnavailable
+from cstp_grpc.contract.errors import ContextSharingFailed, LiaisonAgentUnavailable
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from tests.client.a2a_agent import CARD, Agent, body, ending, running_agent, take
 from tests.harness import TOKENS, running, settings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.errors import ContextSharingFailed
+from cstp_grpc.contract.errors import ContextSharingFailed
 from tests.client.official_a2a_server import leave_submitted, official_server, reject, work
 from tests.server.test_liaison_delivery import DELIVERED, FAILED, PENDING, guide, key_of, share_in, types
 from tests.waiting import wait_until

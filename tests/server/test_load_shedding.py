@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from cstp_grpc.contract.errors import RateLimited
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import RateLimited
 from cstp_grpc.server.interceptors.admission import CallsInProgress
 from cstp_grpc.server.interceptors.load_shedding import DEFERRABLE_METHODS, URGENT_METHODS, LoadShedder
 

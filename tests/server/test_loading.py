@@ -12,7 +12,7 @@ from tests.harness import settings
 PROGRAM = """
 import sys
 from pathlib import Path
-from cstp_grpc.config import build_settings
+from cstp_grpc.platform.config import build_settings
 from cstp_grpc.server.app import App
 app = App(
     build_settings(
@@ -38,7 +38,7 @@ SELDOM_NEEDED = {
     "rich": "only commands print",
     "onnx": "only weights that are new are converted",
     "chromadb": "it runs in a process of its own",
-    "cstp_grpc.importing": "importing is for commands",
+    "cstp_grpc.modules.importing": "importing is for commands",
 }
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from cstp_grpc.audit.refused_calls import RefusalCounter
+from cstp_grpc.contract.errors import CstpError, LiaisonAgentUnavailable, QueryFailed, RateLimited, Unavailable
 from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
-from cstp_grpc.errors import CstpError, LiaisonAgentUnavailable, QueryFailed, RateLimited, Unavailable
+from cstp_grpc.core.audit.refused_calls import RefusalCounter
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.app import utc_now
 from cstp_grpc.server.execution import CallPools

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.config import ConfigError
+from cstp_grpc.platform.config import ConfigError
 from tests.cli.conftest import Invoke, home, invoke
 from tests.harness import running, settings
 from tests.redis_stub import redis_with_password

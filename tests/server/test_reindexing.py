@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from cstp_grpc.client.cstp_client import CstpClient
-from cstp_grpc.config import Settings
-from cstp_grpc.embedding.lexical_embedder import DIMENSIONS
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.embedding.lexical_embedder import DIMENSIONS
 from cstp_grpc.server.reindex import reindex_journal
-from tests.decisions.embedding.endpoints import EmbeddingServer, Reply, embedding_server
 from tests.harness import TOKENS, running, settings
+from tests.platform.embedding.endpoints import EmbeddingServer, Reply, embedding_server
 
 TITLES = ("Use a queue for mail", "Encrypt the backups", "Rotate the keys")
 

@@ -16,9 +16,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
 from cstp_grpc.contract.json_codec import from_json
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.gen.buf.validate import validate_pb2
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, journal_pb2
 from cstp_grpc.server.request_validation import (

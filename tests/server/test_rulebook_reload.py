@@ -13,7 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.guardrails.rulebooks import content, rule, write
+from tests.core.guardrails.rulebooks import content, rule, write
 from tests.harness import TIMEOUT, GrpcCaller, running, settings
 from tests.waiting import wait_until
 

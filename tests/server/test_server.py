@@ -12,13 +12,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cstp_grpc.config import ConfigError, Settings
-from cstp_grpc.errors import CannotListen
+from cstp_grpc.contract.errors import CannotListen
+from cstp_grpc.core.guardrails.rulebook import RulebookError
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
-from cstp_grpc.guardrails.rulebook import RulebookError
+from cstp_grpc.platform.config import ConfigError, Settings
+from cstp_grpc.platform.storage.locks import AlreadyRunning
 from cstp_grpc.server.app import App
 from cstp_grpc.server.call_handlers import LARGE_BYTES
-from cstp_grpc.storage.locks import AlreadyRunning
 from tests.harness import TIMEOUT, GrpcCaller, decoded, running, settings
 from tests.server.open_calls import ALICE, CHECK
 from tests.waiting import wait_until
@@ -314,7 +314,7 @@ def test_the_unforeseen_tells_the_caller_nothing_but_the_request_id(
     def fail(*_: object) -> None:
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr("cstp_grpc.guardrails.checker.GuardrailChecker.judge_and_record", fail)
+    monkeypatch.setattr("cstp_grpc.core.guardrails.checker.GuardrailChecker.judge_and_record", fail)
     with pytest.raises(grpc.RpcError) as caught:
         cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(
             CHECK, metadata=(*ALICE, ("x-request-id", "r-1")), timeout=TIMEOUT

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.config import ConfigError
+from cstp_grpc.platform.config import ConfigError
 from cstp_grpc.server.app import App
 from tests.harness import settings
 

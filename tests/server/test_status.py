@@ -5,7 +5,7 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from cstp_grpc import errors
+from cstp_grpc.contract import errors
 from cstp_grpc.contract.rpc_errors import REASON_CODES
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.error_classes import SERVER_ERRORS

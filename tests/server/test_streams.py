@@ -14,10 +14,10 @@ from typing import Any
 import grpc
 import pytest
 
-from cstp_grpc.audit.refused_calls import RefusalCounter
-from cstp_grpc.caller import current_caller
+from cstp_grpc.contract.caller import current_caller
+from cstp_grpc.contract.errors import NotFound, Unavailable
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import NotFound, Unavailable
+from cstp_grpc.core.audit.refused_calls import RefusalCounter
 from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
 from cstp_grpc.server.app import utc_now
 from cstp_grpc.server.call_handlers import ServicerRegistration

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from cstp_grpc.config import Settings
+from cstp_grpc.modules.tasks.sql_store import tasks
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.storage.database import Database, open_database
 from cstp_grpc.server.app import App
-from cstp_grpc.storage.database import Database, open_database
-from cstp_grpc.tasks.sql_store import tasks
 from tests.databases import POOL_SIZE
 from tests.harness import TOKENS, GrpcCaller, Outcome, provide_journal, settings
 from tests.waiting import wait_until

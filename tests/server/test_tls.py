@@ -13,8 +13,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.config import ConfigError
-from cstp_grpc.errors import CannotListen, ServerUnreachable
+from cstp_grpc.contract.errors import CannotListen, ServerUnreachable
+from cstp_grpc.platform.config import ConfigError
 from cstp_grpc.server.app import App
 from tests.certificates import Authority, Certificate
 from tests.harness import TIMEOUT, TOKENS, running, settings
@@ -128,7 +128,7 @@ def test_a_renewal_that_cannot_be_used_leaves_the_old_certificate_and_is_told_on
     old, new = authority.certify(), authority.certify()
     used = old.copied(tmp_path)
     with running(settings(tmp_path / "data", grpc={"tls": used.settings})) as app:
-        with caplog.at_level(logging.WARNING, "cstp_grpc.certificates"):
+        with caplog.at_level(logging.WARNING, "cstp_grpc.platform.certificates"):
             used.certificate.write_bytes(new.certificate.read_bytes())
             assert [shown(app.port) for _ in range(3)] == [first(old)] * 3
             assert [record.getMessage() for record in caplog.records] == [

@@ -11,8 +11,7 @@ import pytest
 
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.grpc_transport import ResponseStream
-from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.errors import (
+from cstp_grpc.contract.errors import (
     AuthenticationRequired,
     CstpError,
     InvalidArgument,
@@ -20,6 +19,7 @@ from cstp_grpc.errors import (
     RateLimited,
     Unavailable,
 )
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from cstp_grpc.server.app import App

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.client.http_client import is_public
-from cstp_grpc.config import ConfigError
+from cstp_grpc.modules.webhooks.delivery import WebhookFailed, WebhookRejected, WebhookRequest, parse_webhook_url
+from cstp_grpc.modules.webhooks.webhook_client import HttpWebhookClient
+from cstp_grpc.platform.config import ConfigError
 from cstp_grpc.server.app import App
-from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected, WebhookRequest, parse_webhook_url
-from cstp_grpc.webhooks.webhook_client import HttpWebhookClient
 from tests.certificates import Authority
 from tests.harness import settings
-from tests.webhooks.receiver import Receiver, receiving
+from tests.modules.webhooks.receiver import Receiver, receiving
 
 BODY = b'{"jsonrpc": "2.0", "method": "cstp.lateFeedback", "params": {}}'
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.config import ConfigError, Settings
-from cstp_grpc.config.trusted_networks import TrustedNetworks
+from cstp_grpc.platform.config import ConfigError, Settings
+from cstp_grpc.platform.config.trusted_networks import TrustedNetworks
 from cstp_grpc.server.app import App
 from cstp_grpc.server.interceptors import wrong_tokens
 from cstp_grpc.server.interceptors.wrong_tokens import WrongTokenThrottle

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.services.served import Served
 
 

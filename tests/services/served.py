@@ -13,36 +13,36 @@ import grpc
 import grpc_testing
 from google.protobuf.message import Message
 
-from cstp_grpc.audit.servicer import AuditService
-from cstp_grpc.audit.sql_trail import SqlAuditTrail
-from cstp_grpc.caller import Caller, current_caller
-from cstp_grpc.decisions.journal import Journal
-from cstp_grpc.decisions.journal_reader import JournalFeed
-from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
-from cstp_grpc.decisions.revision_tokens import RevisionTokens
-from cstp_grpc.decisions.search.decision_search import DecisionSearch
-from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
-from cstp_grpc.decisions.servicer import JournalService
-from cstp_grpc.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.decisions.sql_history import SqlHistoryStore
-from cstp_grpc.decisions.sql_links import SqlBackgroundReader
-from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
+from cstp_grpc.contract.caller import Caller, current_caller
+from cstp_grpc.core.audit.servicer import AuditService
+from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.core.decisions.journal import Journal
+from cstp_grpc.core.decisions.journal_reader import JournalFeed
+from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
+from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.core.decisions.servicer import JournalService
+from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
+from cstp_grpc.core.decisions.sql_links import SqlBackgroundReader
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.guardrails.checker import GuardrailChecker
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.core.intents.announcer import Announcer
+from cstp_grpc.core.intents.model import SuggestionBars
+from cstp_grpc.core.intents.servicer import CstpService, QueryLimits, list_intents
+from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2
-from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader
-from cstp_grpc.intents.announcer import Announcer
-from cstp_grpc.intents.model import SuggestionBars
-from cstp_grpc.intents.servicer import CstpService, QueryLimits, list_intents
-from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.subscriptions import WatchLimits
-from cstp_grpc.storage.writer import GroupCommitWriter
-from cstp_grpc.stream_limit import StreamLimit
-from tests.decisions.journals import Clock
-from tests.guardrails.rulebooks import rule, rule_set
-from tests.intents.related import build_related
+from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader
+from cstp_grpc.platform.embedding.lexical_embedder import LexicalEmbedder
+from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.subscriptions import WatchLimits
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
+from cstp_grpc.platform.stream_limit import StreamLimit
+from tests.core.decisions.journals import Clock
+from tests.core.guardrails.rulebooks import rule, rule_set
+from tests.core.intents.related import build_related
 from tests.lanes import ObservedLane
 
 NAME = "cstp-test"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from cstp_grpc.decisions.servicer import IMPORT_BATCH
+from cstp_grpc.core.decisions.servicer import IMPORT_BATCH
 from cstp_grpc.gen.cstp.v1 import audit_pb2, journal_pb2, types_pb2
 from tests.services.served import CALLER, Served, absent, answer
 from tests.waiting import wait_until

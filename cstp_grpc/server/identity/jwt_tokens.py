@@ -11,11 +11,11 @@ from typing import Any, Final
 import jwt
 from cachetools import LRUCache
 
-from cstp_grpc.confusable_names import NameIndex
-from cstp_grpc.enums import SERVER_AGENTS, Permission
-from cstp_grpc.errors import Unavailable
+from cstp_grpc.common.confusable_names import NameIndex
+from cstp_grpc.contract.enums import SERVER_AGENTS, Permission
+from cstp_grpc.contract.errors import Unavailable
+from cstp_grpc.core.tokens.model import TokenIdentity, is_name
 from cstp_grpc.server.identity.signing_keys import SigningKeys
-from cstp_grpc.tokens.model import TokenIdentity, is_name
 
 MAX_CHARACTERS: Final = 8192
 """Longest JWT that is looked at; gRPC takes no more metadata by default."""

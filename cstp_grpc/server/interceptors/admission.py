@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeAlias
 
 import grpc
 
+from cstp_grpc.contract.errors import DeadlineExceeded, RateLimited, Unavailable
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rate_limit_headers import LIMIT_KEY, POLICY_KEY, REMAINING_KEY, RESET_KEY
-from cstp_grpc.errors import DeadlineExceeded, RateLimited, Unavailable
 from cstp_grpc.server.interceptors.load_shedding import DEFERRABLE_METHODS, URGENT_METHODS, LoadShedder
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cstp_grpc.caller import ANONYMOUS, RELAYED_READER, Caller, current_caller
-from cstp_grpc.config import TokenSettings
 from cstp_grpc.contract.call_scope import HOP_METADATA_KEY
+from cstp_grpc.contract.caller import ANONYMOUS, RELAYED_READER, Caller, current_caller
+from cstp_grpc.contract.enums import DEFAULT_TENANT, Permission
+from cstp_grpc.contract.errors import AuthenticationRequired, RateLimited
 from cstp_grpc.contract.methods import RpcMethod, missing_permission_error, required_permissions
-from cstp_grpc.enums import DEFAULT_TENANT, Permission
-from cstp_grpc.errors import AuthenticationRequired, RateLimited
+from cstp_grpc.core.tokens.live_tokens import LiveTokens
+from cstp_grpc.core.tokens.model import TokenIdentity, token_digest
+from cstp_grpc.platform.config import TokenSettings
 from cstp_grpc.server.interceptors.admission import InboundCall
 from cstp_grpc.server.interceptors.call_origin import CallOrigins
 from cstp_grpc.server.interceptors.wrong_tokens import GUESSABLE_CHARACTERS, WrongTokenThrottle
-from cstp_grpc.tokens.live_tokens import LiveTokens
-from cstp_grpc.tokens.model import TokenIdentity, token_digest
 
 if TYPE_CHECKING:
     # Only for their types: without such callers nothing of their libraries is loaded.

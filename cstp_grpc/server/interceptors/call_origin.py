@@ -6,8 +6,8 @@ import hmac
 import ipaddress
 from urllib.parse import unquote
 
-from cstp_grpc.config.trusted_networks import PORT_SUFFIX, TrustedNetworks, parse_ip
 from cstp_grpc.contract.call_origin import BRIDGE_KEY_METADATA_KEY, FORWARDED_FOR_METADATA_KEY
+from cstp_grpc.platform.config.trusted_networks import PORT_SUFFIX, TrustedNetworks, parse_ip
 from cstp_grpc.server.interceptors.admission import InboundCall
 
 UNKNOWN_ADDRESS = "unknown"

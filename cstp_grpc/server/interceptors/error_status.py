@@ -10,8 +10,15 @@ from dataclasses import dataclass
 import grpc
 from google.rpc import code_pb2, status_pb2
 
-from cstp_grpc import errors
-from cstp_grpc.audit.refused_calls import RefusalCounter
+from cstp_grpc.contract import errors
+from cstp_grpc.contract.errors import (
+    AuthenticationRequired,
+    CstpError,
+    InternalError,
+    InvalidArgument,
+    PermissionDenied,
+    RateLimited,
+)
 from cstp_grpc.contract.rpc_errors import (
     PUSHBACK_KEY,
     REQUEST_ID_KEY,
@@ -21,14 +28,7 @@ from cstp_grpc.contract.rpc_errors import (
     make_error_details,
     pack_any,
 )
-from cstp_grpc.errors import (
-    AuthenticationRequired,
-    CstpError,
-    InternalError,
-    InvalidArgument,
-    PermissionDenied,
-    RateLimited,
-)
+from cstp_grpc.core.audit.refused_calls import RefusalCounter
 from cstp_grpc.server.interceptors.admission import InboundCall
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from cstp_grpc.errors import RateLimited
+from cstp_grpc.contract.errors import RateLimited
 
 DEFERRABLE_METHODS: Final = frozenset(
     {

@@ -13,10 +13,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
-from cstp_grpc.config import ConfigError, RateLimitSettings
+from cstp_grpc.contract.errors import RateLimited
 from cstp_grpc.contract.methods import is_contract_method
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import RateLimited
+from cstp_grpc.platform.config import ConfigError, RateLimitSettings
 from cstp_grpc.server.interceptors.admission import InboundCall, RateLimitState
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from collections.abc import Collection
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from cstp_grpc.config import ConfigError, RateLimitSettings, SharedRateLimitSettings
-from cstp_grpc.errors import Unavailable
-from cstp_grpc.extras import require_extra
+from cstp_grpc.common.extras import require_extra
+from cstp_grpc.contract.errors import Unavailable
+from cstp_grpc.platform.config import ConfigError, RateLimitSettings, SharedRateLimitSettings
 from cstp_grpc.server.interceptors.admission import InboundCall, RateLimitState
 from cstp_grpc.server.interceptors.rate_limits import (
     RateLimiter,

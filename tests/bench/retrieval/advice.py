@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from cstp_grpc.contract import proto_values
-from cstp_grpc.enums import Outcome
+from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from tests.bench.clients import dialled
 from tests.bench.processes import server

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
+from cstp_grpc.platform.embedding.embedder import Embedder
 from tests.bench.clients import TOKEN, dialled
 from tests.bench.processes import server
 from tests.bench.retrieval.corpora import Query, Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cstp_grpc.embedding.module import build_embedder
+from cstp_grpc.server.wiring.embedding import build_embedder
 from tests.bench.results import Better
 from tests.bench.retrieval.advice import run_advice_cases
 from tests.bench.retrieval.corpora import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.config import ServerSettings, Settings
+from cstp_grpc.platform.config import ServerSettings, Settings
 from tests.bridge.a2a.bindings import BINDINGS, Binding, connected
 from tests.bridge.a2a.products import MAX_BATCH, MAX_BODY_BYTES, Product, serving
 from tests.bridge.a2a.raw import Core, Raw, raw_client

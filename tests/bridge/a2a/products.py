@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cstp_grpc.config import Settings
+from cstp_grpc.platform.config import Settings
 from tests.bridge.a2a.bindings import Binding
 from tests.bridge.a2a.raw import Raw, raw_client
 from tests.harness import GrpcCaller, Peers, peering, running, settings

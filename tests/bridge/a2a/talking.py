@@ -23,8 +23,8 @@ from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import GrpcTaskStore
 from bridge.http_request import AccessCheck
 from bridge.upstream import Forwarder, open_channel
-from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
+from cstp_grpc.platform.config import Settings
 from tests.harness import TOKENS
 
 P = ParamSpec("P")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.config import Settings
+from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.enums import Permission
+from cstp_grpc.platform.config import Settings
 from tests.bridge.a2a.bindings import (
     BINDINGS,
     Binding,

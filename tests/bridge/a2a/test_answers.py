@@ -15,7 +15,7 @@ from bridge.a2a.task_results import (
     result_of_failure,
     with_result,
 )
-from cstp_grpc.errors import CstpError, FieldViolation, InternalError, InvalidArgument, NotFound, RateLimited
+from cstp_grpc.contract.errors import CstpError, FieldViolation, InternalError, InvalidArgument, NotFound, RateLimited
 from tests.bridge.a2a.talking import CANCELED, COMPLETED, FAILED, REJECTED, data_of
 
 REVIEW = {

@@ -11,13 +11,13 @@ import pytest
 from a2a.types.a2a_pb2 import GetTaskRequest, TaskState
 
 from bridge.a2a.request_handler import A2aRequestHandler
-from tests.approvals.serving import RULEBOOK
 from tests.bridge.a2a.bindings import BINDINGS, Binding
 from tests.bridge.a2a.products import Product, serving
 from tests.bridge.a2a.talking import asynchronous, calling, context, conversing, data_of, until
 from tests.bridge.a2a.talking import sending as sending_message
 from tests.bridge.a2a.tasks import result_of
 from tests.harness import TOKENS, GrpcCaller
+from tests.modules.approvals.serving import RULEBOOK
 from tests.waiting import wait_until
 
 ROWS = {"rows": 5000}

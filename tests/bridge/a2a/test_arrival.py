@@ -19,8 +19,8 @@ from grpc_status import rpc_status
 
 from bridge.a2a.grpc_server import CALLS_OF_CONNECTION, CONCURRENT_CALLS
 from bridge.http_request import LARGE_REQUEST_BYTES
-from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, tasks_pb2
+from cstp_grpc.platform.config import Settings
 from tests.bridge.a2a.raw import Raw, call, saying, saying_in_0_3
 from tests.bridge.a2a.talking import asynchronous, until
 from tests.bridge.support import Client, Scripted, fail

@@ -26,10 +26,10 @@ from google.protobuf import json_format
 from jwt.utils import base64url_decode
 
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder, card_to_json, encode_card
-from cstp_grpc.card_keys import SigningKey, read_public_keys
-from cstp_grpc.config import ConfigError, Settings, load_settings
+from cstp_grpc.contract.card_keys import SigningKey, read_public_keys
 from cstp_grpc.contract.card_signatures import verify_card
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.platform.config import ConfigError, Settings, load_settings
 from tests.bridge.a2a.bindings import BINDINGS, Binding, OldGrpc, connected
 from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, plain_http, run_command, run_python_v0_3
 from tests.harness import Peers, peering, running, settings

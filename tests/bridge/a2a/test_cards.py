@@ -16,10 +16,10 @@ from google.protobuf import json_format
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder, AgentCardEndpoint
 from bridge.a2a.call_context import EXTENSION_URI
 from bridge.http_request import PublicUrlResolver
-from cstp_grpc.config import ConfigError, ServerSettings, Settings, load_settings
 from cstp_grpc.contract.json_codec import from_json, to_json
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
+from cstp_grpc.platform.config import ConfigError, ServerSettings, Settings, load_settings
 
 ADDRESS = "https://agent.example.com"
 PUBLIC = {method.name: method for method in contract_methods().values() if method.public}

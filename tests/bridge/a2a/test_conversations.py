@@ -15,8 +15,8 @@ from a2a.utils.errors import (
 from google.protobuf import json_format
 
 from bridge.a2a.errors import UpstreamError
-from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.platform.config import Settings
 from tests.bridge.a2a.operation_calls import ALICE, INTENT, events, refusal
 from tests.bridge.a2a.talking import (
     COMPLETED,

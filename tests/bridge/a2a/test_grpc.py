@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2
 
 from bridge.a2a.errors import grpc_error, invalid_params
 from bridge.a2a.grpc_server import truncate_status
-from cstp_grpc.errors import FieldViolation
+from cstp_grpc.contract.errors import FieldViolation
 from tests.bridge.a2a.bindings import Grpc, OldGrpc, Refusal, metadata_of, refusal_of
 from tests.bridge.a2a.products import MAX_BODY_BYTES, Product
 from tests.bridge.a2a.tasks import INTENT

@@ -14,9 +14,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from cstp_grpc import grpc_listener
-from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
+from cstp_grpc.platform import grpc_listener
+from cstp_grpc.platform.config import Settings
 from tests.bench.connections import DATA, EMPTY_MESSAGE, END_STREAM, GREETING, beginning_of_call, frame
 from tests.bridge.a2a.bindings import Grpc, OldGrpc, connected, sending, state_of
 from tests.bridge.a2a.products import Product

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from cstp_grpc.config import ServerSettings
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import access_pb2
+from cstp_grpc.platform.config import ServerSettings
 from tests.bridge.a2a.products import MAX_BATCH, MAX_BODY_BYTES
 from tests.bridge.a2a.raw import (
     A2A_DOMAIN,

@@ -23,8 +23,8 @@ from tests.bridge.a2a.products import Product, serving
 from tests.bridge.a2a.refusals import assert_refused
 from tests.bridge.a2a.sdks import plain_http
 from tests.harness import TOKENS, Peers, peering, running, settings
+from tests.modules.webhooks.receiver import Received, Receiver, receiving
 from tests.waiting import wait_until
-from tests.webhooks.receiver import Received, Receiver, receiving
 
 Json = dict[str, Any]
 

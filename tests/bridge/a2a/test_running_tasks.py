@@ -24,8 +24,8 @@ from a2a.utils.errors import (
 from bridge.a2a.errors import UpstreamError
 from bridge.a2a.task_store import GrpcTaskStore
 from bridge.upstream import open_channel
-from cstp_grpc.config import Settings
 from cstp_grpc.contract.a2a_tasks import INTERRUPTED_TEXT, NOT_STARTED_TEXT
+from cstp_grpc.platform.config import Settings
 from tests.bridge.a2a.operation_calls import (
     ALICE,
     AT_ONCE,

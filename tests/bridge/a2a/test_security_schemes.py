@@ -10,8 +10,8 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
 from bridge.a2a.call_context import load_sdk_v0_3
-from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.platform.config import Settings
 
 ADDRESS = "https://agent.example.com"
 ISSUER = {

@@ -14,8 +14,8 @@ from a2a.utils.errors import A2AError
 from google.rpc import error_details_pb2
 
 from bridge.a2a.errors import UpstreamError
-from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, tasks_pb2
+from cstp_grpc.platform.config import Settings
 from tests.bridge.a2a.talking import (
     CANCELED,
     COMPLETED,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Invoke
 from tests.cli.learning.learning_project import NODE, Learn
-from tests.intent_layer.trees import write_tree
+from tests.modules.intent_layer.trees import write_tree
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD
+from cstp_grpc.modules.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD
 from tests.cli.learning.learning_project import CHECK, NODE, PITFALL, SAME, SECONDS, Learn, editor
-from tests.intent_layer.trees import write_tree
+from tests.modules.intent_layer.trees import write_tree
 
 
 class TestReview:

@@ -20,10 +20,10 @@ from click.testing import CliRunner
 
 from cstp_grpc.cli.main import main
 from cstp_grpc.client import AsyncCstpClient, CstpClient
-from cstp_grpc.config import ConfigError
 from cstp_grpc.contract.call_origin import CERTIFICATE_METADATA_KEY
-from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import access_pb2
+from cstp_grpc.platform.config import ConfigError
 from cstp_grpc.server.app import App
 from tests.certificates import Authority, Certificate
 from tests.harness import TIMEOUT, TOKENS, Peers, peering, running, settings

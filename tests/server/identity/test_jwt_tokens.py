@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.client.http_client import HttpProtocolError
-from cstp_grpc.enums import Permission
-from cstp_grpc.errors import Unavailable
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.contract.errors import Unavailable
+from cstp_grpc.core.tokens.model import TokenIdentity, token_digest
 from cstp_grpc.server.identity.jwt_tokens import (
     DEFAULT_SCOPES,
     ClaimMapping,
@@ -27,7 +28,6 @@ from cstp_grpc.server.identity.jwt_tokens import (
     find_claim,
 )
 from cstp_grpc.server.identity.signing_keys import RETRY_SECONDS, STALE_SECONDS, SigningKeys, parse_key_set
-from cstp_grpc.tokens.model import TokenIdentity, token_digest
 from tests.server.identity.issuer import AUDIENCE, ISSUER, Issuer, make_key, public_jwk
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")

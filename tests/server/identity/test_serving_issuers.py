@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.config import ConfigError, describe_plain_listeners
-from cstp_grpc.config.exposure import ALL_LISTENERS
+from cstp_grpc.platform.config import ConfigError, describe_plain_listeners
+from cstp_grpc.platform.config.exposure import ALL_LISTENERS
 from cstp_grpc.server.app import App
 from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, bridging, running, settings
 from tests.server.identity.issuer import AUDIENCE, ISSUER, Issuer, serving_issuer

@@ -1,0 +1,1 @@
+"""Ways into agents: hooks of coding agents, an MCP server, adapters of frameworks."""

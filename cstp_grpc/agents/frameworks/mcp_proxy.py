@@ -1,0 +1,234 @@
+"""A proxy that puts the tools of an MCP server under guard: it runs the server and speaks over standard streams.
+
+Every message passes as it is, except the calls of tools: each is judged first, and one that is not allowed is answered
+here. The proxy keeps no session, so that it serves every revision of the protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import mcp_types
+from anyio.abc import TaskGroup
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse, RequestId
+
+from cstp_grpc.agents.frameworks.mcp_approvals import PersonAsker, is_sessionless
+from cstp_grpc.agents.frameworks.tool_guard import ApprovalNeeded, GuardedToolCall, ToolCallRefused, ToolGuard
+from cstp_grpc.agents.hooks.hook_texts import describe_failure
+
+logger = logging.getLogger(__name__)
+
+Send = Callable[[JSONRPCMessage], Awaitable[None]]
+
+CALL_TOOL: Final = "tools/call"
+CANCELLED: Final = "notifications/cancelled"
+MAX_JUDGED: Final = 32
+"""Maximum number of calls that are judged at once; further messages of the host wait. Chosen: more than models call in
+parallel."""
+COMPLETE: Final = "complete"
+"""The type of a result with which a call has ended."""
+
+
+@dataclass(slots=True)
+class HeldCall:
+    """A call of a tool, from its arrival until the server has answered it."""
+
+    scope: anyio.CancelScope
+    guarded: GuardedToolCall | None = None
+    """The judged call; None until it is allowed."""
+
+
+class ToolCallProxy:
+    """Passes messages between a host and the server that it runs, and has the calls of tools judged."""
+
+    def __init__(
+        self,
+        tool_guard: ToolGuard,
+        to_host: Send,
+        to_server: Send,
+        *,
+        server_name: str | None = None,
+    ) -> None:
+        self._guard = tool_guard
+        self._to_host = to_host
+        self._to_server = to_server
+        self._prefix = f"mcp__{server_name}__" if server_name else ""
+        self._asker = PersonAsker(to_host)
+        self._held: dict[RequestId, HeldCall] = {}
+        self._judging = anyio.Semaphore(MAX_JUDGED)
+
+    async def pass_to_server(self, message: JSONRPCMessage | ValueError, tasks: TaskGroup) -> None:
+        """Pass on what the host sent; a call of a tool is judged in a task, and follows once it is allowed."""
+        if isinstance(message, ValueError):
+            # Not passed on: the server might read a call of a tool in it that this proxy does not.
+            await self._answer_error(None, mcp_types.PARSE_ERROR, "The line is not a message of JSON-RPC")
+            return
+        match message:
+            case JSONRPCRequest(method=method) as request if method == CALL_TOOL:
+                await self._hold(request, tasks)
+            case JSONRPCNotification(method=method) if method == CALL_TOOL:
+                logger.warning("A call of a tool without a usable id is not passed on")
+            case JSONRPCNotification(method=method, params=params) if method == CANCELLED:
+                await self._cancel(message, (params or {}).get("requestId"), tasks)
+            case JSONRPCResponse() | JSONRPCError() as answer if self._asker.take_answer(answer):
+                pass
+            case _:
+                self._asker.note_handshake(message)
+                await self._to_server(message)
+
+    def end_input(self) -> None:
+        """Note that the host sends nothing more, so that nobody waits for a person before it."""
+        self._asker.answer_nobody()
+
+    async def pass_to_host(self, message: JSONRPCMessage | ValueError, tasks: TaskGroup) -> None:
+        """Pass on what the server sent; the result of a tool follows in a task, once its outcome is recorded."""
+        if isinstance(message, ValueError):
+            logger.warning("The guarded server wrote a line that is not a message of JSON-RPC")
+            return
+        guarded = self._take_ended(message.id) if isinstance(message, JSONRPCResponse | JSONRPCError) else None
+        if guarded is None:
+            await self._to_host(message)
+        else:
+            tasks.start_soon(self._finish, guarded, message)
+
+    async def abandon_calls(self) -> None:
+        """Record that the outcome is unknown of the calls that the server did not answer before it ended."""
+        for request_id, held in list(self._held.items()):
+            if held.guarded is None:
+                held.scope.cancel()
+            elif guarded := self._take_ended(request_id):
+                await end_suspended(guarded, "the guarded server ended before it answered")
+
+    def _take_ended(self, request_id: RequestId | None) -> GuardedToolCall | None:
+        """Return the call in progress that an answer belongs to, and forget it; None if there is none."""
+        held = None if request_id is None else self._held.get(request_id)
+        if held is None or held.guarded is None or request_id is None:
+            return None
+        del self._held[request_id]
+        return held.guarded
+
+    async def _hold(self, request: JSONRPCRequest, tasks: TaskGroup) -> None:
+        """Begin to judge a call; wait first while too many others are judged."""
+        params = request.params or {}
+        tool, arguments = params.get("name"), params.get("arguments")
+        if arguments is None:
+            arguments = {}
+        if not isinstance(tool, str) or not isinstance(arguments, dict):
+            await self._answer_error(request.id, mcp_types.INVALID_PARAMS, "A tool is called by name with an object")
+        elif request.id in self._held:
+            await self._answer_error(request.id, mcp_types.INVALID_REQUEST, "The id is that of a call in progress")
+        else:
+            await self._judging.acquire()
+            held = self._held[request.id] = HeldCall(anyio.CancelScope())
+            tasks.start_soon(self._judge, held, request, tool, arguments)
+
+    async def _judge(self, held: HeldCall, request: JSONRPCRequest, tool: str, arguments: Mapping[str, Any]) -> None:
+        """Have a call judged, then pass it on or answer it."""
+        refusal: dict[str, Any] | None = None
+        passed_on, answer = self._asker.take_retry(request)
+        with held.scope:
+            refusal = await self._begin(held, request, tool, arguments, answer)
+        if held.guarded is not None:
+            await self._to_server(passed_on)
+            return
+        self._held.pop(request.id, None)
+        # One that the host cancelled meanwhile is not answered.
+        if refusal is not None:
+            await self._to_host(JSONRPCResponse(jsonrpc="2.0", id=request.id, result=refusal))
+
+    async def _begin(
+        self, held: HeldCall, request: JSONRPCRequest, tool: str, arguments: Mapping[str, Any], answer: bool | None
+    ) -> dict[str, Any] | None:
+        """Begin a call that is allowed, or return the result by which the host is told why not."""
+        try:
+            return await self._begin_if_allowed(held, request, tool, arguments, answer)
+        except ToolCallRefused as refused:
+            return refused_result(request, refused.text)
+        except Exception:
+            # Whatever went wrong here, the tool was not judged, and its call is not passed on.
+            logger.exception("A call of the tool %s could not be judged", tool)
+            return refused_result(request, describe_failure("the proxy failed; its log says more"))
+
+    async def _begin_if_allowed(
+        self, held: HeldCall, request: JSONRPCRequest, tool: str, arguments: Mapping[str, Any], answer: bool | None
+    ) -> dict[str, Any] | None:
+        """Begin a call, or return the result that asks a person. Raises ToolCallRefused."""
+        try:
+            held.guarded = await self._enter(tool, arguments, approved=answer is True)
+            return None
+        except ApprovalNeeded as needed:
+            if answer is False:
+                raise
+            unapproved = needed
+        finally:
+            # A person may take long, during which others are judged.
+            self._judging.release()
+        asked = await self._asker.ask(request, unapproved.question)
+        if isinstance(asked, dict):
+            return asked
+        if not asked:
+            raise unapproved
+        held.guarded = await self._enter(tool, arguments, approved=True)
+        return None
+
+    async def _enter(self, tool: str, arguments: Mapping[str, Any], *, approved: bool) -> GuardedToolCall:
+        return await self._guard.guard_call(self._prefix + tool, arguments, approved=approved).__aenter__()
+
+    async def _cancel(self, message: JSONRPCMessage, request_id: Any, tasks: TaskGroup) -> None:
+        """Cancel the judgement of a call, or pass the cancellation on."""
+        if not isinstance(request_id, str | int):
+            await self._to_server(message)
+            return
+        held = self._held.get(request_id)
+        if held is not None and held.guarded is None:
+            held.scope.cancel()
+            return
+        await self._to_server(message)
+        if guarded := self._take_ended(request_id):
+            tasks.start_soon(end_suspended, guarded, "the host cancelled the call")
+
+    async def _finish(self, guarded: GuardedToolCall, answer: JSONRPCMessage) -> None:
+        """Record how a call ended, then pass on its result."""
+        note_outcome(guarded, answer)
+        await guarded.__aexit__(None, None, None)
+        await self._to_host(answer)
+
+    async def _answer_error(self, request_id: RequestId | None, code: int, message: str) -> None:
+        error = mcp_types.ErrorData(code=code, message=message)
+        await self._to_host(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+
+
+async def end_suspended(guarded: GuardedToolCall, notes: str) -> None:
+    """Record that a call has no outcome."""
+    guarded.suspend(notes)
+    await guarded.__aexit__(None, None, None)
+
+
+def note_outcome(guarded: GuardedToolCall, answer: JSONRPCMessage) -> None:
+    """Note how a call ended, by the answer of the server."""
+    if isinstance(answer, JSONRPCError):
+        guarded.fail(answer.error.message)
+    elif isinstance(answer, JSONRPCResponse):
+        result = answer.result
+        if result.get("isError"):
+            guarded.fail(text_of_result(result))
+        elif "task" in result or result.get("resultType", COMPLETE) != COMPLETE:
+            guarded.suspend("the server answered that it has not ended")
+
+
+def text_of_result(result: Mapping[str, Any]) -> str:
+    """Return the first text in the result of a tool, whose shape nobody has checked; empty without one."""
+    content = result.get("content")
+    blocks = content if isinstance(content, list) else []
+    texts = (block.get("text") for block in blocks if isinstance(block, dict))
+    return next((text for text in texts if isinstance(text, str)), "")
+
+
+def refused_result(request: JSONRPCRequest, text: str) -> dict[str, Any]:
+    """Return the result of a tool that was not called, as the model reads it."""
+    result = {"content": [{"type": "text", "text": text}], "isError": True}
+    return {**result, "resultType": COMPLETE} if is_sessionless(request) else result

@@ -1,0 +1,100 @@
+"""What hooks of several agents have in common with those of Claude Code: members of payloads, answers and groups."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
+
+PERMISSIONS: Final = {HookDecision.ASK: "ask", HookDecision.DENY: "deny"}
+TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
+    HookMoment.SESSION_STARTED: "SessionStart",
+    HookMoment.PROMPT_SUBMITTED: "UserPromptSubmit",
+    HookMoment.BEFORE_TOOL: "PreToolUse",
+}
+"""The events whose answers may tell the model something, by their names."""
+SPARE_SECONDS: Final = 7
+"""How much longer the agent waits than the hook takes at most. Chosen: for processes to start if many do."""
+BLOCKING_EXIT: Final = '|| { echo "CSTP: the hook failed, so that the call was not judged" >&2; exit 2; }'
+"""What blocks a call if the command before it fails: agents take the exit code 2, with a text, for a denial, and any
+other for a fault of the hook, despite which they go on."""
+
+
+def read_text(payload: Mapping[str, Any], key: str) -> str:
+    """Return a text of a payload, empty if it is missing. Raises ValueError for another type."""
+    value = payload.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{key} of the payload is no text")
+    return value or ""
+
+
+def read_event_name(payload: Mapping[str, Any]) -> str:
+    """Return the name of an event. Raises ValueError if it is missing: without it a tool call would look like none."""
+    if not (name := read_text(payload, "hook_event_name")):
+        raise ValueError("the payload names no event")
+    return name
+
+
+def read_arguments(payload: Mapping[str, Any], moment: HookMoment) -> Mapping[str, Any]:
+    """Return the arguments of a tool call, none at other moments. Raises ValueError if they or the tool are missing."""
+    arguments = payload.get("tool_input")
+    if moment in (HookMoment.BEFORE_TOOL, HookMoment.AFTER_TOOL) and not (
+        isinstance(arguments, dict) and payload.get("tool_name")
+    ):
+        raise ValueError("the payload names no tool with its input")
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def read_payload(
+    payload: Mapping[str, Any], moments: Mapping[str, HookMoment], project_folder: str | None = None
+) -> HookEvent:
+    """Return the event of a payload with the members of Claude Code's. Raises ValueError for what is no payload."""
+    name = read_event_name(payload)
+    moment = moments.get(name, HookMoment.OTHER)
+    return HookEvent(
+        moment,
+        name,
+        tool=read_text(payload, "tool_name"),
+        arguments=read_arguments(payload, moment),
+        call_id=read_text(payload, "tool_use_id"),
+        failed=name == "PostToolUseFailure",
+        prompt=read_text(payload, "prompt"),
+        last_message=read_text(payload, "last_assistant_message"),
+        continued=payload.get("stop_hook_active") is True,
+        folder=project_folder or read_text(payload, "cwd") or "/",
+    )
+
+
+def derive_call_id(session: str, tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return an id for a tool call whose agent sends none, the same before and after the call.
+
+    Calls of a session with the same arguments share it.
+    """
+    content = json.dumps([session, tool, arguments], sort_keys=True)
+    return f"hook-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
+
+
+def agent_timeout(seconds: float) -> int:
+    """Return how many seconds the agent waits for a hook that takes `seconds` at most."""
+    return math.ceil(seconds) + SPARE_SECONDS
+
+
+def write_nested_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
+    """Return an answer in Claude Code's form; an empty one is an empty object."""
+    written: dict[str, Any] = {}
+    if answer.notice:
+        written["systemMessage"] = answer.notice
+    if answer.keep_going:
+        written |= {"decision": "block", "reason": answer.reason}
+    specific: dict[str, Any] = {}
+    if event.moment is HookMoment.BEFORE_TOOL and answer.decision in PERMISSIONS:
+        specific = {"permissionDecision": PERMISSIONS[answer.decision], "permissionDecisionReason": answer.reason}
+    if answer.context:
+        specific["additionalContext"] = answer.context
+    if specific and (name := TOLD_EVENTS.get(event.moment)):
+        written["hookSpecificOutput"] = {"hookEventName": name, **specific}
+    return written

@@ -1,0 +1,83 @@
+"""The hooks of Codex: its payloads, and its answers.
+
+By https://developers.openai.com/codex/hooks and the schemas and tests in openai/codex (codex-rs/hooks), of October
+2026. Codex checks answers strictly: what it does not know, and `ask`, make the hook fail, and the call goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from cstp_grpc.agents.hooks.apply_patch import find_patched_files
+from cstp_grpc.agents.hooks.claude_format import (
+    BLOCKING_EXIT,
+    agent_timeout,
+    read_payload,
+    read_text,
+    write_nested_answer,
+)
+from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
+from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
+
+MOMENTS: Final[Mapping[str, HookMoment]] = {
+    "SessionStart": HookMoment.SESSION_STARTED,
+    "UserPromptSubmit": HookMoment.PROMPT_SUBMITTED,
+    "PreToolUse": HookMoment.BEFORE_TOOL,
+    "PostToolUse": HookMoment.AFTER_TOOL,
+    "Stop": HookMoment.TURN_ENDED,
+}
+
+PATCH_TOOL: Final = "apply_patch"
+TOOLS: Final[Mapping[str, Any]] = {
+    "tools": [
+        # Commands of whichever shell tool are told as those of Bash.
+        {"tool": "Bash", "ask": CHECK, "description": "{command}", "command": "command"},
+        {"tool": PATCH_TOOL, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]},
+        *own_mcp_rules("mcp__cstp__{}"),
+        {"tool": "mcp__*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
+    ]
+}
+CHECKED_TOOLS: Final = "^(Bash|apply_patch|mcp__.*)$"
+
+
+def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
+    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
+    event = read_payload(payload, MOMENTS, project_folder)
+    if event.tool != PATCH_TOOL:
+        return event
+    # The patch itself is the argument `command`.
+    files = find_patched_files(read_text(event.arguments, "command"), read_text(payload, "cwd") or "/")
+    return replace(event, arguments={**event.arguments, "files": files})
+
+
+def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
+    """Return an answer as Codex reads it; where it cannot ask, it denies."""
+    if answer.decision is HookDecision.ASK:
+        answer = replace(answer, decision=HookDecision.DENY)
+    return write_nested_answer(event, answer)
+
+
+def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
+    """Return the entries that the settings of Codex need: a group of hooks for each event."""
+    checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, f"^{PATCH_TOOL}$")
+    hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
+    judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
+    return {
+        "SessionStart": {"hooks": [hook]},
+        "UserPromptSubmit": {"hooks": [hook]},
+        "PreToolUse": {"matcher": checked, "hooks": [judging]},
+        "PostToolUse": {"matcher": announced, "hooks": [hook]},
+        "Stop": {"hooks": [hook]},
+    }
+
+
+CODEX: Final = HookHost(
+    read_event,
+    write_answer,
+    wanted_hooks,
+    TOOLS,
+    {"user": "~/.codex/hooks.json", "project": ".codex/hooks.json"},
+    installation_note="codex ignores the hook until you trust it: type /hooks in codex",
+)

@@ -1,0 +1,171 @@
+"""The hooks of GitHub Copilot: of its CLI, of its cloud agent and of its chat in VS Code.
+
+All three read the same files, whose events have the names of Claude Code. By
+https://docs.github.com/en/copilot/reference/hooks-reference (October 2026), github/copilot-cli (changelog to 1.0.78),
+https://code.visualstudio.com/docs/agent-customization/hooks and src/extension/chat in microsoft/vscode-copilot-chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from cstp_grpc.agents.hooks.apply_patch import find_patched_files
+from cstp_grpc.agents.hooks.claude_format import (
+    BLOCKING_EXIT,
+    agent_timeout,
+    derive_call_id,
+    read_payload,
+    read_text,
+    write_nested_answer,
+)
+from cstp_grpc.agents.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
+from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, NOTHING, own_mcp_rules
+
+MOMENTS: Final[Mapping[str, HookMoment]] = {
+    "SessionStart": HookMoment.SESSION_STARTED,
+    "UserPromptSubmit": HookMoment.PROMPT_SUBMITTED,
+    "PreToolUse": HookMoment.BEFORE_TOOL,
+    "PostToolUse": HookMoment.AFTER_TOOL,
+    "PostToolUseFailure": HookMoment.AFTER_TOOL,
+}
+"""The end of a turn is left out: its payload does not have what the agent said."""
+
+SHELLS: Final = ("Bash", "bash", "run_in_terminal", "runTerminalCommand")
+EDITORS: Final = (
+    "Edit",
+    "Write",
+    "edit",
+    "create",
+    "apply_patch",
+    "str_replace_editor",
+    "create_file",
+    "replace_string_in_file",
+    "multi_replace_string_in_file",
+    "insert_edit_into_file",
+    "edit_notebook_file",
+    "create_directory",
+    "createFile",
+    "editFiles",
+)
+FILE_READERS: Final = ("Read", "Grep", "view", "grep", "rg", "read_file", "grep_search")
+"""Tools that show the contents of files."""
+READS: Final = ["files", "glob", "includePattern"]
+READERS: Final = (
+    "Glob",
+    "TodoWrite",
+    "AskUserQuestion",
+    "glob",
+    "ask_user",
+    "update_todo",
+    "read_bash",
+    "read_powershell",
+    "report_intent",
+    "view_image",
+    "list_dir",
+    "file_search",
+    "semantic_search",
+    "test_search",
+    "search_workspace_symbols",
+    "read_project_structure",
+    "get_errors",
+    "get_changed_files",
+    "get_vscode_api",
+    "get_search_view_results",
+    "get_project_setup_info",
+    "get_terminal_output",
+    "get_task_output",
+    "copilot_getNotebookSummary",
+    "read_notebook_cell_output",
+    "manage_todo_list",
+    "terminal_last_command",
+    "terminal_selection",
+    "test_failure",
+    "tool_search",
+    "vscode_askQuestions",
+)
+"""Tools that change nothing outside of the session. VS Code runs hooks for every tool, whatever the settings say."""
+DELEGATES: Final = ("Agent", "Task", "task", "runSubagent", "search_subagent", "execution_subagent")
+"""Tools that start other agents, whose own calls are judged."""
+TOOLS: Final[Mapping[str, Any]] = {
+    "tools": [
+        *({"tool": tool, "ask": CHECK, "description": "{command}", "command": "command"} for tool in SHELLS),
+        {"tool": "powershell", "ask": CHECK, "description": "{command}", "command": "command", "shell": "powershell"},
+        *({"tool": tool, "ask": CHECK, "description": "Read {files}", "reads": READS} for tool in FILE_READERS),
+        *({"tool": tool, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]} for tool in EDITORS),
+        *({"tool": tool, "ask": NOTHING} for tool in (*READERS, *DELEGATES)),
+        *own_mcp_rules("cstp-{}"),
+        *own_mcp_rules("mcp_cstp_{}"),
+        # Any other is checked by its name and arguments.
+    ]
+}
+"""Names are those of the CLI, in Claude Code's spelling and in its own, and those of VS Code."""
+OTHER_SPELLINGS: Final = {"hookEventName": "hook_event_name", "sessionId": "session_id"}
+PATH_ARGUMENTS: Final = ("path", "file_path", "filePath", "dirPath")
+
+
+def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
+    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
+    # As VS Code's page spells them; it sends them as the others do.
+    renamed = {name: payload[spelled] for spelled, name in OTHER_SPELLINGS.items() if spelled in payload}
+    payload = {**renamed, **payload}
+    # A patch is the whole input of its tool in the CLI.
+    if isinstance(patch := payload.get("tool_input"), str):
+        payload = {**payload, "tool_input": {"input": patch}}
+    event = read_payload(payload, MOMENTS, project_folder)
+    if not event.tool:
+        return event
+    call = event.call_id or derive_call_id(read_text(payload, "session_id"), event.tool, event.arguments)
+    if event.tool not in (*EDITORS, *FILE_READERS):
+        return replace(event, call_id=call)
+    folder = read_text(payload, "cwd") or "/"
+    files = dict.fromkeys(str(Path(folder, path)) for path in find_edited_files(event.arguments, folder))
+    return replace(event, arguments={**event.arguments, "files": list(files)}, call_id=call)
+
+
+def find_edited_files(arguments: Mapping[str, Any], folder: str) -> Iterator[str]:
+    """Yield the files that the arguments of an editing tool name."""
+    for name in PATH_ARGUMENTS:
+        if path := read_text(arguments, name):
+            yield path
+    for name in ("input", "patch"):
+        yield from find_patched_files(read_text(arguments, name), folder)
+    for name in ("replacements", "files"):
+        listed = arguments.get(name)
+        for each in listed if isinstance(listed, list) else ():
+            if path := each if isinstance(each, str) else read_text(each, "filePath") if isinstance(each, dict) else "":
+                yield path
+
+
+def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
+    """Return an answer as Copilot reads it: nested as VS Code has it, and flat as the CLI documents it."""
+    written = write_nested_answer(event, answer)
+    specific = written.get("hookSpecificOutput", {})
+    return written | {name: value for name, value in specific.items() if name != "hookEventName"}
+
+
+def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
+    """Return the entries that the settings of Copilot need: a hook for each event."""
+    del every_tool  # They always run for every tool, since VS Code knows no other way.
+    hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
+    return {
+        "SessionStart": hook,
+        "UserPromptSubmit": hook,
+        "PreToolUse": {**hook, "command": f"{command} {BLOCKING_EXIT}"},
+        "PostToolUse": hook,
+        "PostToolUseFailure": hook,
+    }
+
+
+COPILOT: Final = HookHost(
+    read_event,
+    write_answer,
+    wanted_hooks,
+    TOOLS,
+    {"user": "~/.copilot/hooks/cstp.json", "project": ".github/hooks/cstp.json"},
+    empty_settings='{\n  "version": 1\n}\n',
+    hears_last_message=False,
+    waiting_program="copilot",
+)

@@ -1,0 +1,319 @@
+"""The answers to the events of a session: asks a server, and fails closed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from cstp_grpc.agents.hooks import hook_texts
+from cstp_grpc.agents.hooks.learning_blocks import StatedLearning, read_learnings
+from cstp_grpc.agents.hooks.long_calls import (
+    MAX_CALL_CHARACTERS,
+    MAX_COMMAND_CHARACTERS,
+    MAX_DESCRIPTION_CHARACTERS,
+    split_description,
+)
+from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
+from cstp_grpc.agents.hooks.server_calls import JsonObject, ServerCallFailed, ServerCalls
+from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, NOTHING, ToolQuestion, ToolRules, path_in_project
+from cstp_grpc.common.quoted_text import quote_name
+
+APPROVE: Final = "approve"
+"""The severity of a violation that a person may approve."""
+INVALID_ARGUMENT: Final = "INVALID_ARGUMENT"
+"""The reason of a call that is wrong in itself."""
+INTERNAL: Final = "INTERNAL"
+"""The reason of an answer that is none."""
+UNANSWERED: Final = frozenset({"", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+"""The reasons of failures that `--on-failure allow` lets pass; empty for what no server has answered."""
+SEVERAL_PROJECTS: Final = "there are several"
+"""What the server says of a project that must be named."""
+CORRELATION_ID: Final = re.compile(r"[!-~]{1,128}")
+"""A correlation id, as the contract has it."""
+CONTRACT_TOKENS: Final = 1500
+"""How many tokens are told of a file. Chosen: less than what an announcement is answered with at most."""
+MAX_READ_PATHS: Final = 5
+"""Of how many files of one call it is told what governs them. Chosen: each is a call of the server."""
+SIMILAR_DECISIONS: Final = 3
+"""How many similar decisions a prompt is answered with. Chosen: what a model still reads before it starts."""
+SESSION_TOKENS: Final = 1500
+"""Budget of what a session is told of earlier ones. Chosen: two thirds of what a model is told at once."""
+
+
+class FailurePolicy(StrEnum):
+    """What becomes of a tool call that could not be judged."""
+
+    ASK = "ask"
+    DENY = "deny"
+    ALLOW = "allow"
+    """The agent goes on as without the hook, and its user is told; asks if the server refuses to judge."""
+
+
+class ApprovalPolicy(StrEnum):
+    """What becomes of a tool call that a guardrail lets a person approve."""
+
+    ASK = "ask"
+    """Whoever sits before the agent decides."""
+    DENY = "deny"
+    """Not before it is granted on the server, by somebody whom the guardrail accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """How events are answered."""
+
+    rules: ToolRules
+    project: str | None = None
+    """The project as the server is configured with it; None for its only one."""
+    tells_before_tool: bool = True
+    """Whether the agent can be told something before a tool is called; otherwise what governs a file comes after."""
+    hears_last_message: bool = True
+    """Whether the end of a turn has what the agent said."""
+    on_failure: FailurePolicy = FailurePolicy.ASK
+    approvals: ApprovalPolicy = ApprovalPolicy.ASK
+
+
+def answer_event(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Return the answer to an event. Raises nothing for a server that fails: that is an answer, too."""
+    try:
+        match event.moment:
+            case HookMoment.SESSION_STARTED:
+                return start_session(calls, settings)
+            case HookMoment.PROMPT_SUBMITTED:
+                return answer_prompt(event, calls)
+            case HookMoment.BEFORE_TOOL:
+                return judge_tool_call(event, calls, settings)
+            case HookMoment.AFTER_TOOL:
+                return close_tool_call(event, calls, settings)
+            case HookMoment.TURN_ENDED:
+                return file_learnings(event, calls, settings)
+            case _:
+                return HookAnswer()
+    except ServerCallFailed as error:
+        return answer_failure(event.moment, error.message, settings.on_failure, error.reason or INTERNAL)
+    except (KeyError, TypeError, AttributeError) as error:
+        # Another version of the server, or something else at its address.
+        why = f"the server's answer does not fit the contract ({type(error).__name__}: {error})"
+        return answer_failure(event.moment, why, settings.on_failure, INTERNAL)
+
+
+def answer_failure(moment: HookMoment, why: str, policy: FailurePolicy, reason: str = "") -> HookAnswer:
+    """Return the answer to an event that could not be dealt with; `reason` is the one of a failed call."""
+    said = hook_texts.describe_failure(why)
+    # An agent could see to a refusal, such as by withholding the token: only a missing answer allows anything.
+    if policy is FailurePolicy.ALLOW and reason not in UNANSWERED:
+        policy = FailurePolicy.ASK
+    if moment is not HookMoment.BEFORE_TOOL or policy is FailurePolicy.ALLOW:
+        return HookAnswer(notice=said)
+    return HookAnswer(HookDecision.ASK if policy is FailurePolicy.ASK else HookDecision.DENY, said)
+
+
+def start_session(calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Tell the model what judges it, what earlier sessions left, and how it files what it learns."""
+    # Without the project, whose own files coding agents read by themselves.
+    remembered = calls.call("cstp.getSessionContext", {"maxTokens": SESSION_TOKENS})["markdown"]
+    rules = ""
+    # A token may be too narrow for it.
+    with suppress(ServerCallFailed, KeyError):
+        rules = describe_rules_of(calls)
+    introduction = hook_texts.introduce_session(remembered, rules, files_learnings=files_learnings(settings))
+    return HookAnswer(context=introduction)
+
+
+def describe_rules_of(calls: ServerCalls) -> str:
+    """Return the line about the rulebooks by which a server judges. Raises ServerCallFailed and KeyError."""
+    rulebooks = calls.call("cstp.getRulebook", {})["rulebooks"]
+    return hook_texts.describe_rules([quote_name(each["name"]) for each in rulebooks])
+
+
+def files_learnings(settings: HookSettings) -> bool:
+    """Return whether learnings are filed that the agent states at the end of its turn."""
+    return settings.project is not None and settings.hears_last_message
+
+
+def answer_prompt(event: HookEvent, calls: ServerCalls) -> HookAnswer:
+    """Tell the model which past decisions resemble what the user asks for."""
+    if not event.prompt.strip():
+        return HookAnswer()
+    # Cut, for it is only searched with.
+    query = {"query": event.prompt.strip()[:MAX_DESCRIPTION_CHARACTERS], "limit": SIMILAR_DECISIONS}
+    return HookAnswer(context=hook_texts.describe_precedents(calls.call("cstp.queryDecisions", query)["decisions"]))
+
+
+def judge_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Have a tool call judged before it is made. Raises ServerCallFailed and KeyError."""
+    question = settings.rules.question_about(event.tool, event.arguments, event.folder)
+    if question.ask == NOTHING:
+        return HookAnswer()
+    if len(question.invocation.get("command", "")) > MAX_COMMAND_CHARACTERS:
+        why = f"the command has more than {MAX_COMMAND_CHARACTERS} characters; put its data into a file"
+        return answer_failure(event.moment, why, FailurePolicy.DENY)
+    if "command" in question.invocation:
+        # Cut: guardrails read the command itself.
+        question = replace(question, description=question.description[:MAX_DESCRIPTION_CHARACTERS])
+    # Not cut: what the guardrails do not read, they cannot forbid.
+    if len(question.description) > MAX_DESCRIPTION_CHARACTERS:
+        return judge_in_parts(event, question, calls, settings)
+    if question.ask == ANNOUNCE:
+        return judge_announcement(event, question, calls, settings)
+    verdict = calls.call("cstp.checkGuardrails", check_params(event, question, settings))
+    return answer_verdict(verdict, hook_texts.describe_warnings(verdict), settings.approvals)
+
+
+def judge_announcement(
+    event: HookEvent, question: ToolQuestion, calls: ServerCalls, settings: HookSettings
+) -> HookAnswer:
+    """Announce a tool call, and return the answer that the feedback demands. Raises ServerCallFailed and KeyError."""
+    params = announcement_params(event, question)
+    code = {"paths": list(question.paths)} if question.paths else {}
+    project = {} if settings.project is None else {"project": settings.project}
+    notice = ""
+    try:
+        response = calls.call("cstp.announceIntent", {**params, **code, **project})
+    except ServerCallFailed as error:
+        # A server without projects, or with several, cannot tell what governs the paths; it can judge the words.
+        if project or not code or error.violations.keys() != {"project"}:
+            raise
+        response = calls.call("cstp.announceIntent", params)
+        # That the server has no project is no mistake, but that one of several is not named is.
+        if SEVERAL_PROJECTS in error.violations["project"]:
+            notice = hook_texts.NAME_PROJECT
+    verdict = response.get("guardrailStatus")
+    if verdict is None:
+        raise ServerCallFailed("the server gave no verdict")
+    answer = answer_verdict(verdict, hook_texts.describe_announcement(response), settings.approvals)
+    return replace(answer, notice=notice)
+
+
+def judge_in_parts(event: HookEvent, question: ToolQuestion, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Have a tool call judged that has more words than guardrails read at once. Raises ServerCallFailed and KeyError.
+
+    Each part may be objected to. If none is, the call has not been judged as a whole: that is a failure.
+    """
+    length = len(question.description)
+    if length > MAX_CALL_CHARACTERS:
+        why = f"the call has {length} characters, more than {MAX_CALL_CHARACTERS}; put its data into a file"
+        return answer_failure(event.moment, why, FailurePolicy.DENY)
+    parts = [replace(question, description=part) for part in split_description(question.description)]
+    actions = [check_params(event, part, settings)["action"] for part in parts]
+    results = calls.call("cstp.batchCheckGuardrails", {"actions": actions})["results"]
+    if len(results) != len(actions):
+        raise ServerCallFailed("the server judged some parts of the call only")
+    answers = [answer_verdict(each["verdict"], "", settings.approvals) for each in results]
+    for decision in (HookDecision.DENY, HookDecision.ASK):
+        if objecting := [answer for answer in answers if answer.decision is decision]:
+            return objecting[0]
+    read = f"of which guardrails read {MAX_DESCRIPTION_CHARACTERS} at once"
+    why = f"the call has {length} characters, {read}; no part of it is forbidden, but nobody has judged the whole"
+    return answer_failure(event.moment, why, settings.on_failure)
+
+
+def answer_verdict(verdict: JsonObject, context: str, approvals: ApprovalPolicy) -> HookAnswer:
+    """Return the answer that a verdict demands. Raises KeyError for what is none."""
+    # Fail closed: violations block even where `allowed` were true, and so does what is no list of them.
+    if verdict["allowed"] is True and verdict["violations"] == []:
+        return HookAnswer(context=context)
+    approvable = verdict["approvalRequired"] is True and all(
+        each["severity"] == APPROVE for each in verdict["violations"]
+    )
+    if approvable and approvals is ApprovalPolicy.ASK:
+        return HookAnswer(HookDecision.ASK, hook_texts.describe_needed_approval(verdict), context)
+    return HookAnswer(HookDecision.DENY, hook_texts.describe_denial(verdict))
+
+
+def announcement_params(event: HookEvent, question: ToolQuestion) -> JsonObject:
+    """Return the parameters of an announcement without what tells where the code is."""
+    params: dict[str, Any] = {
+        "intent": describe_call(event, question),
+        "metadata": question.inputs,
+        **question.invocation,
+    }
+    if CORRELATION_ID.fullmatch(event.call_id):
+        params["correlationId"] = event.call_id
+    return {**params, **stated_facts(question)}
+
+
+def check_params(event: HookEvent, question: ToolQuestion, settings: HookSettings) -> JsonObject:
+    """Return the parameters of a check."""
+    action = {
+        "description": describe_call(event, question),
+        "context": question.inputs,
+        **question.invocation,
+        **stated_facts(question),
+    }
+    if settings.project is not None:
+        action["project"] = settings.project
+    return {"action": action}
+
+
+def describe_call(event: HookEvent, question: ToolQuestion) -> str:
+    """Return the words for a tool call, which are never blank."""
+    return question.description or f"Call {event.tool or 'a tool without a name'}"
+
+
+def stated_facts(question: ToolQuestion) -> Mapping[str, str]:
+    """Return the category and the stakes of a question, as far as it has them."""
+    facts = {"category": question.category, "stakes": question.stakes}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def close_tool_call(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """Close the intent of a tool call that was announced. Raises ServerCallFailed."""
+    question = settings.rules.question_about(event.tool, event.arguments, event.folder)
+    if question.ask != ANNOUNCE or not CORRELATION_ID.fullmatch(event.call_id):
+        return HookAnswer()
+    outcome = "failure" if event.failed else "success"
+    try:
+        calls.call("cstp.closeIntent", {"correlationId": event.call_id, "outcome": outcome})
+    except ServerCallFailed as error:
+        # Not announced, for the server could not be asked then, of which the user has been told; or the same call was
+        # made before, by an agent that gives calls no ids, and ended in another way.
+        if error.reason not in ("NOT_FOUND", "CONFLICT"):
+            raise
+    if settings.tells_before_tool or settings.project is None:
+        return HookAnswer()
+    return HookAnswer(context=read_contracts(question.paths, calls, settings.project))
+
+
+def read_contracts(paths: Sequence[str], calls: ServerCalls, project: str) -> str:
+    """Return the contracts of paths of a project, as text for the model. Raises ServerCallFailed."""
+    wanted = {"project": project, "compact": True, "maxTokens": CONTRACT_TOKENS}
+    found = (calls.call("intentLayer.resolveContext", {**wanted, "path": path}) for path in paths[:MAX_READ_PATHS])
+    return hook_texts.describe_contracts([each["markdown"] for each in found])
+
+
+def file_learnings(event: HookEvent, calls: ServerCalls, settings: HookSettings) -> HookAnswer:
+    """File the learnings that the agent states at the end of its turn, and keep it going to mend wrong ones."""
+    learnings = list(read_learnings(event.last_message))
+    if learnings and settings.project is None:
+        return HookAnswer(notice=hook_texts.NEEDS_PROJECT)
+    filed: list[str] = []
+    mistakes: list[str] = []
+    failures: list[str] = []
+    for learning in learnings:
+        if learning.problem:
+            mistakes.append(learning.problem)
+            continue
+        try:
+            filed.append(file_learning(learning, event, calls, settings.project or ""))
+        except ServerCallFailed as error:
+            # What the agent cannot mend is told to its user.
+            (mistakes if error.reason == INVALID_ARGUMENT else failures).append(error.message)
+    told = [hook_texts.describe_filed(filed), *map(hook_texts.describe_failure, failures)]
+    reason = hook_texts.describe_unfiled(mistakes) if mistakes else ""
+    # Once: an agent that cannot mend it must still come to an end.
+    if not mistakes or event.continued:
+        return HookAnswer(notice="\n".join(filter(None, [*told, reason])))
+    return HookAnswer(reason=reason, notice="\n".join(filter(None, told)), keep_going=True)
+
+
+def file_learning(learning: StatedLearning, event: HookEvent, calls: ServerCalls, project: str) -> str:
+    """File one learning and return its id. Raises ServerCallFailed."""
+    path = path_in_project(learning.path, event.folder) or learning.path
+    stated = {"type": learning.type, "path": path, "title": learning.title, "detail": learning.detail}
+    filed: str = calls.call("intentLayer.reportLearning", {"project": project, **stated})["learning"]["id"]
+    return filed

@@ -1,0 +1,151 @@
+"""The hooks of Gemini CLI: its payloads, and its answers.
+
+By docs/hooks/reference.md and packages/core/src/hooks in google-gemini/gemini-cli as of 0.56 (August 2026). `ask` is
+known since 0.36: before, it lets the tool call through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from cstp_grpc.agents.hooks.claude_format import (
+    BLOCKING_EXIT,
+    PERMISSIONS,
+    agent_timeout,
+    derive_call_id,
+    read_payload,
+    read_text,
+)
+from cstp_grpc.agents.hooks.mcp_servers import FOREIGN_NOTE, OWN_NAME, is_own_server
+from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
+from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
+
+MOMENTS: Final[Mapping[str, HookMoment]] = {
+    "SessionStart": HookMoment.SESSION_STARTED,
+    "BeforeAgent": HookMoment.PROMPT_SUBMITTED,
+    "BeforeTool": HookMoment.BEFORE_TOOL,
+    "AfterTool": HookMoment.AFTER_TOOL,
+    "AfterAgent": HookMoment.TURN_ENDED,
+}
+TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
+    HookMoment.SESSION_STARTED: "SessionStart",
+    HookMoment.PROMPT_SUBMITTED: "BeforeAgent",
+    HookMoment.AFTER_TOOL: "AfterTool",
+}
+"""The events whose answers may tell the model something, by their names."""
+
+EDITORS: Final = ("replace", "write_file")
+PATH_ARGUMENT: Final = "file_path"
+SEARCHED: Final = ["dir_path", "path", "include_pattern", "include"]
+"""The arguments of searches that are files, folders or patterns of them, by the names of old and new versions."""
+OWN_TOOLS: Final = f"mcp_{OWN_NAME}_"
+"""What the names of the tools of `cstp mcp` begin with."""
+TOOLS: Final[Mapping[str, Any]] = {
+    "tools": [
+        {
+            "tool": "run_shell_command",
+            "ask": CHECK,
+            "description": "{command}",
+            "command": "command",
+            "directory": "dir_path",
+        },
+        {"tool": "read_file", "ask": CHECK, "description": "Read {file_path}", "reads": ["file_path", "absolute_path"]},
+        {"tool": "read_many_files", "ask": CHECK, "description": "Read {include}", "reads": ["include", "paths"]},
+        *(
+            {"tool": tool, "ask": CHECK, "description": "Search {dir_path} {path} for {pattern}", "reads": SEARCHED}
+            for tool in ("search_file_content", "grep_search")
+        ),
+        {"tool": "replace", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": [PATH_ARGUMENT]},
+        {"tool": "write_file", "ask": ANNOUNCE, "description": "Write {file_path}", "paths": [PATH_ARGUMENT]},
+        *own_mcp_rules(OWN_TOOLS + "{}"),
+        {"tool": "mcp_*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
+    ]
+}
+CHECKED_TOOLS: Final = (
+    "^(run_shell_command|read_file|read_many_files|search_file_content|grep_search|replace|write_file|mcp_.*)$"
+)
+ANNOUNCED_TOOLS: Final = "^(replace|write_file)$"
+
+
+def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
+    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
+    event = read_payload(payload, MOMENTS, project_folder)
+    if event.moment is HookMoment.TURN_ENDED:
+        return replace(event, last_message=read_text(payload, "prompt_response"), prompt="")
+    if not event.tool:
+        return event
+    arguments = dict(event.arguments)
+    if event.tool in EDITORS and (path := read_text(arguments, PATH_ARGUMENT)):
+        # A relative path is meant from the folder of the session, which may be below the root of the project.
+        arguments[PATH_ARGUMENT] = str(Path(read_text(payload, "cwd") or "/", path))
+    response = payload.get("tool_response")
+    return replace(
+        event,
+        tool=event.tool + FOREIGN_NOTE if imitates_own_tool(payload, event.tool) else event.tool,
+        arguments=arguments,
+        call_id=derive_call_id(read_text(payload, "session_id"), event.tool, event.arguments),
+        failed=isinstance(response, dict) and bool(response.get("error")),
+    )
+
+
+def imitates_own_tool(payload: Mapping[str, Any], tool: str) -> bool:
+    """Return whether a tool of another MCP server has a name as those of `cstp mcp` have."""
+    server = payload.get("mcp_context")
+    if not isinstance(server, dict):
+        return False
+    if server.get("server_name") != OWN_NAME:
+        # The tool `action` of a server `cstp_check` has the same name as `check_action` of ours.
+        return tool.startswith(OWN_TOOLS)
+    given = server.get("args")
+    words = [word for word in given if isinstance(word, str)] if isinstance(given, list) else []
+    command = read_text(server, "command")
+    url = read_text(server, "url") or read_text(server, "tcp")
+    return not is_own_server([command, *words] if command else [], url)
+
+
+def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
+    """Return an answer as Gemini CLI reads it; an empty object for an empty answer."""
+    written: dict[str, Any] = {}
+    notices = [answer.notice]
+    if event.moment is HookMoment.BEFORE_TOOL and answer.decision in PERMISSIONS:
+        written = {"decision": PERMISSIONS[answer.decision], "reason": answer.reason}
+        if answer.decision is HookDecision.ASK:
+            # The user is shown this text alone when asked.
+            notices.append(answer.reason)
+    if answer.keep_going:
+        written = {"decision": "deny", "reason": answer.reason}
+    if notice := "\n".join(filter(None, notices)):
+        written["systemMessage"] = notice
+    if answer.context and (name := TOLD_EVENTS.get(event.moment)):
+        written["hookSpecificOutput"] = {"hookEventName": name, "additionalContext": answer.context}
+    return written
+
+
+def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
+    """Return the entries that the settings of Gemini CLI need: a group of hooks for each event."""
+    checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
+    # Other agents count seconds.
+    timeout = agent_timeout(seconds) * 1000
+    hook = {"name": "cstp", "type": "command", "command": command, "timeout": timeout}
+    judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
+    return {
+        "SessionStart": {"hooks": [hook]},
+        "BeforeAgent": {"hooks": [hook]},
+        "BeforeTool": {"matcher": checked, "hooks": [judging]},
+        "AfterTool": {"matcher": announced, "hooks": [hook]},
+        "AfterAgent": {"hooks": [hook]},
+    }
+
+
+GEMINI_CLI: Final = HookHost(
+    read_event,
+    write_answer,
+    wanted_hooks,
+    TOOLS,
+    {"user": "~/.gemini/settings.json", "project": ".gemini/settings.json"},
+    tells_before_tool=False,
+    waiting_program="gemini",
+)

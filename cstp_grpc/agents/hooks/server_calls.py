@@ -1,0 +1,175 @@
+"""Calls of a server from a hook: over HTTP with the standard library alone, otherwise by the Python client.
+
+A hook runs before each tool call, so what it imports is most of what it costs: over HTTP, neither gRPC nor Protobuf nor
+an HTTP library is loaded, and requests and responses are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    import http.client
+    from urllib.parse import SplitResult
+
+    from cstp_grpc.client import CstpClient
+
+JsonObject = Mapping[str, Any]
+
+ENDPOINT_PATH: Final = "/cstp"
+"""Where a bridge takes JSON-RPC."""
+MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
+"""Maximum size of a response. Chosen: a hundred times what the longest announcement is answered with."""
+CALL_ID: Final = 1
+"""The id of the only call of a connection."""
+
+
+class ServerCallFailed(Exception):
+    """A call has no result; `reason` is a value of ErrorReason, `violations` say what is wrong with which field."""
+
+    def __init__(self, message: str, reason: str = "", violations: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.violations = violations
+
+
+class ServerCalls(Protocol):
+    """Calls the methods of a server by their JSON-RPC names."""
+
+    def call(self, method: str, params: JsonObject) -> JsonObject:
+        """Return the result. Raises ServerCallFailed."""
+
+
+class BridgeCalls:
+    """Calls a bridge over HTTP, with one deadline for all calls."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        seconds: float,
+        ca_file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._token = token
+        self._ca_file = ca_file
+        self._clock = clock
+        self._deadline = clock() + seconds
+
+    def call(self, method: str, params: JsonObject) -> JsonObject:
+        """Return the result. Raises ServerCallFailed."""
+        import http.client
+
+        body = json.dumps({"jsonrpc": "2.0", "id": CALL_ID, "method": method, "params": params}).encode()
+        try:
+            status, content = self._post(body)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            why = str(error) or type(error).__name__
+            raise ServerCallFailed(f"no server answers at {self._url}: {why}", "UNAVAILABLE") from error
+        return read_result(content, status, self._url)
+
+    def _post(self, body: bytes) -> tuple[int, bytes]:
+        """Return the status and the body of the response. Raises OSError, HTTPException and ValueError."""
+        from urllib.parse import urlsplit
+
+        url = urlsplit(self._url)
+        path = url.path.rstrip("/")
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        connection = self._connection(url)
+        try:
+            connection.request("POST", path if path.endswith(ENDPOINT_PATH) else path + ENDPOINT_PATH, body, headers)
+            response = connection.getresponse()
+            return response.status, self._read_body(connection, response)
+        finally:
+            connection.close()
+
+    def _connection(self, url: SplitResult) -> http.client.HTTPConnection:
+        """Return a connection that is not opened yet. Raises OSError and ValueError."""
+        from http.client import HTTPConnection, HTTPSConnection
+
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError("the address is not of the form http://HOST:PORT")
+        if url.scheme == "http":
+            return HTTPConnection(url.hostname, url.port, timeout=self._seconds_left())
+        import ssl
+
+        trusted = ssl.create_default_context(cafile=None if self._ca_file is None else str(self._ca_file))
+        return HTTPSConnection(url.hostname, url.port, timeout=self._seconds_left(), context=trusted)
+
+    def _read_body(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> bytes:
+        """Return the body of a response. Raises OSError and ValueError."""
+        read = bytearray()
+        # Piece by piece: the timeout of a socket is for one piece, and a server may send slowly for ever.
+        while piece := response.read1(65_536):
+            read += piece
+            if len(read) > MAX_RESPONSE_BYTES:
+                raise ValueError(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes")
+            if connection.sock is not None:
+                connection.sock.settimeout(self._seconds_left())
+        return bytes(read)
+
+    def _seconds_left(self) -> float:
+        """Return the seconds until the deadline. Raises TimeoutError after it."""
+        left = self._deadline - self._clock()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        return left
+
+
+def read_result(content: bytes, status: int, where: str) -> JsonObject:
+    """Return the result in a JSON-RPC response. Raises ServerCallFailed."""
+    try:
+        response = json.loads(content)
+    except (ValueError, RecursionError):
+        response = None
+    if not isinstance(response, dict) or response.get("jsonrpc") != "2.0":
+        raise ServerCallFailed(f"{where} answered HTTP {status} instead of JSON-RPC", "INTERNAL")
+    error, result = response.get("error"), response.get("result")
+    if isinstance(error, dict):
+        raise error_from_jsonrpc(error)
+    if response.get("id") != CALL_ID or not isinstance(result, dict):
+        raise ServerCallFailed(f"{where} sent an answer that belongs to no call", "INTERNAL")
+    return result
+
+
+def error_from_jsonrpc(error: JsonObject) -> ServerCallFailed:
+    """Return the exception for the error of a JSON-RPC response, of which any member may be missing or wrong."""
+    data = error.get("data")
+    details: JsonObject = data if isinstance(data, dict) else {}
+    listed = details.get("violations")
+    found = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    violations = {str(each["field"]): str(each.get("description", "")) for each in found if "field" in each}
+    return ServerCallFailed(str(error.get("message", "")), str(details.get("reason", "")), violations)
+
+
+class ClientCalls:
+    """Calls by the Python client, over gRPC or in this process; slower to begin, for gRPC is imported."""
+
+    def __init__(self, client: CstpClient) -> None:
+        self._client = client
+
+    def call(self, method: str, params: JsonObject) -> JsonObject:
+        """Return the result. Raises ServerCallFailed."""
+        from cstp_grpc.contract import json_codec
+        from cstp_grpc.contract.errors import CstpError
+        from cstp_grpc.contract.methods import method_by_name
+
+        described = method_by_name(method)
+        try:
+            return json_codec.to_json(self._client.call(described, json_codec.from_json(params, described.request)))
+        except json_codec.CodecError as error:
+            raise ServerCallFailed(str(error), "INVALID_ARGUMENT") from error
+        except CstpError as error:
+            # The client names fields as the contract does; `project` and `paths` are spelled alike in JSON.
+            violations = {violation.field: violation.description for violation in error.violations}
+            raise ServerCallFailed(error.message, error.reason, violations) from error

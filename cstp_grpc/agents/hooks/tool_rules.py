@@ -1,0 +1,263 @@
+"""The table by which tool calls become questions: what is asked, in which words, about which paths, with which inputs.
+
+The first rule whose pattern matches the name of a tool counts; a tool without a rule is checked by its name and
+arguments. Patterns of names are those of the shell.
+"""
+
+from __future__ import annotations
+
+import json
+import os.path
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from cstp_grpc.contract.errors import ConfigError
+
+CHECK: Final = "check"
+"""Ask for the verdict alone."""
+ANNOUNCE: Final = "announce"
+"""Announce it as an intent: the answer has what governs the paths and similar decisions, too."""
+NOTHING: Final = "nothing"
+"""Ask nothing, and let the agent go on."""
+
+MAX_NAMED_PATHS: Final = 100
+"""Maximum number of files that are named to the server, as the contract has it."""
+PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""A name in braces in a description: an argument of the tool, or one of the two names below."""
+TOOL_NAME: Final = "tool"
+ALL_ARGUMENTS: Final = "arguments"
+FULL_DESCRIPTION: Final = "Call {tool} with {arguments}"
+"""The description of calls whose rule has none."""
+
+OWN_MCP_TOOLS: Final = (
+    "look_before_acting",
+    "check_action",
+    "find_decisions",
+    "record_decision",
+    "review_decision",
+    "session_context",
+    "code_context",
+    "report_learning",
+)
+"""The tools of `cstp mcp`, which ask the server themselves."""
+
+
+def own_mcp_rules(name_format: str) -> list[dict[str, Any]]:
+    """Return the rules that leave the tools of `cstp mcp` alone, in the form of a file; `{}` stands for a tool's name.
+
+    Each is named: another server may have the same name, and its tools are judged.
+    """
+    return [{"tool": name_format.format(tool), "ask": NOTHING} for tool in OWN_MCP_TOOLS]
+
+
+@dataclass(frozen=True, slots=True)
+class InputRule:
+    """Inputs of the guardrails that a tool call sets if an argument matches a regular expression."""
+
+    argument: str
+    pattern: re.Pattern[str]
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """What is asked about the calls of some tools."""
+
+    tool: str
+    """A pattern of names, in which `*` stands for any characters."""
+    ask: str = CHECK
+    description: str = FULL_DESCRIPTION
+    paths: Sequence[str] = ()
+    """The arguments that are files or folders, or lists of them."""
+    category: str | None = None
+    stakes: str | None = None
+    inputs: Sequence[InputRule] = ()
+    command: str | None = None
+    """The argument that is a command for a shell."""
+    shell: str | None = None
+    """The language of the command: bash or powershell."""
+    reads: Sequence[str] = ()
+    """The arguments that are files which the tool reads, or lists of them; `paths` are those that it writes."""
+    directory: str | None = None
+    """The argument that is the folder in which the command runs: absolute, or relative to that of the event."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolQuestion:
+    """What is to be asked about one tool call."""
+
+    ask: str
+    description: str
+    paths: Sequence[str] = ()
+    category: str | None = None
+    stakes: str | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    invocation: Mapping[str, Any] = field(default_factory=dict)
+    """The command, its shell and folder, and the files that the tool reads and writes, by their names as fields."""
+
+
+class ToolRules:
+    """The table, in the order in which its rules are tried."""
+
+    def __init__(self, rules: Sequence[ToolRule]) -> None:
+        self._rules = rules
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any], where: str = "") -> ToolRules:
+        """Return the table in the content of a file. Raises ConfigError with one line for each mistake."""
+        if problems := list(find_table_problems(content)):
+            raise ConfigError("\n".join(where + problem for problem in problems))
+        return cls([parse_rule(entry) for entry in content["tools"]])
+
+    def question_about(self, tool: str, arguments: Mapping[str, Any], folder: str) -> ToolQuestion:
+        """Return the question about a call; paths in the project's folder are relative to it, others are left out."""
+        rule = next((each for each in self._rules if fnmatchcase(tool, each.tool)), ToolRule(tool))
+        inputs: dict[str, Any] = {}
+        for each in rule.inputs:
+            if each.pattern.search(argument_text(arguments.get(each.argument, ""))):
+                inputs |= each.values
+        inside = {name: paths for name in rule.paths if (paths := paths_in_project(arguments.get(name), folder))}
+        words = fill_description(rule.description, tool, {**arguments, **spell_paths(inside, arguments)})
+        announced = tuple(path for found in inside.values() for path in found)
+        invocation = describe_invocation(rule, arguments, folder)
+        return ToolQuestion(rule.ask, words, announced, rule.category, rule.stakes, inputs, invocation)
+
+
+def describe_invocation(rule: ToolRule, arguments: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return the fields of an action for the command and files of a call; empty without any."""
+    stated: dict[str, Any] = {}
+    if rule.command is not None and (command := argument_text(arguments.get(rule.command, ""))):
+        stated["command"] = command
+        if rule.shell is not None:
+            stated["shell"] = rule.shell
+    for field_name, names in (("reads", rule.reads), ("writes", rule.paths)):
+        if paths := [path for name in names for path in list_paths(arguments.get(name))]:
+            stated[field_name] = paths[:MAX_NAMED_PATHS]
+    named = [] if rule.directory is None else list_paths(arguments.get(rule.directory))
+    directory = os.path.normpath(Path(folder, *named)) if named else folder
+    return {**stated, "directory": directory} if stated and directory else stated
+
+
+def list_paths(value: Any) -> list[str]:
+    """Return an argument that is a path or a list of them as a list."""
+    return [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, str) and path]
+
+
+def fill_description(template: str, tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return a description with each name in braces replaced; an argument that is missing is left out.
+
+    If all of them are missing, the call is another than the description is made for, and is described in full.
+    """
+    known = {**arguments, TOOL_NAME: tool, ALL_ARGUMENTS: dict(arguments)}
+    names = PLACEHOLDER.findall(template)
+    if names and not any(known.get(name) for name in names):
+        template = FULL_DESCRIPTION
+    return PLACEHOLDER.sub(lambda match: argument_text(known.get(match[1], "")), template).strip()
+
+
+def paths_in_project(value: Any, folder: str) -> list[str]:
+    """Return those of a path or a list of paths that are in a project's folder, relative to it."""
+    return [found for path in list_paths(value) if (found := path_in_project(path, folder))]
+
+
+def spell_paths(inside: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the arguments that are paths as texts: relative to the project, unless some of them are elsewhere."""
+    spelled: dict[str, str] = {}
+    for name, paths in inside.items():
+        listed = arguments[name] if isinstance(arguments[name], list) else [arguments[name]]
+        spelled[name] = ", ".join(paths if len(paths) == len(listed) else map(argument_text, listed))
+    return spelled
+
+
+def path_in_project(path: str, folder: str) -> str | None:
+    """Return a path relative to a project's folder, or None if it is elsewhere."""
+    place = Path(folder) / path
+    # First by the names alone, then behind links: the agent may spell one of the two differently.
+    for root, inner in ((folder, str(place)), (os.path.realpath(folder), os.path.realpath(place))):
+        relative = os.path.relpath(inner, root)
+        if relative != os.pardir and not relative.startswith(os.pardir + os.sep):
+            return relative
+    return None
+
+
+def argument_text(value: Any) -> str:
+    """Return an argument as text: a string as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+RULE_KEYS: Final[Mapping[str, type]] = {
+    "tool": str,
+    "ask": str,
+    "description": str,
+    "paths": list,
+    "category": str,
+    "stakes": str,
+    "inputs": list,
+    "command": str,
+    "shell": str,
+    "reads": list,
+    "directory": str,
+}
+INPUT_KEYS: Final[Mapping[str, type]] = {"argument": str, "matches": str, "set": dict}
+KIND_NAMES: Final[Mapping[type, str]] = {str: "a text that is not empty", list: "a list", dict: "a mapping"}
+
+
+def find_table_problems(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line for each mistake in the content of a file."""
+    for key in content.keys() - {"tools"}:
+        yield f"{key}: is not a known key; there is: tools"
+    rules = content.get("tools")
+    if not isinstance(rules, list):
+        yield "tools: must be a list"
+        return
+    for number, rule in enumerate(rules):
+        yield from find_rule_problems(rule, f"tools.{number}")
+
+
+def find_rule_problems(rule: Any, where: str) -> Iterator[str]:
+    """Yield one line for each mistake in a rule."""
+    wrong = list(find_key_problems(rule, where, RULE_KEYS, ("tool",)))
+    yield from wrong
+    if wrong:
+        return
+    if rule.get("ask", CHECK) not in (CHECK, ANNOUNCE, NOTHING):
+        yield f"{where}.ask: must be {CHECK}, {ANNOUNCE} or {NOTHING}"
+    if rule.get("stakes", "low") not in ("low", "medium", "high", "critical"):
+        yield f"{where}.stakes: must be low, medium, high or critical"
+    if rule.get("shell", "bash") not in ("bash", "powershell"):
+        yield f"{where}.shell: must be bash or powershell"
+    for key in ("paths", "reads"):
+        if not all(isinstance(name, str) for name in rule.get(key, ())):
+            yield f"{where}.{key}: must be names of arguments"
+    for number, entry in enumerate(rule.get("inputs", ())):
+        place = f"{where}.inputs.{number}"
+        mistakes = list(find_key_problems(entry, place, INPUT_KEYS, tuple(INPUT_KEYS)))
+        yield from mistakes
+        if not mistakes:
+            try:
+                re.compile(entry["matches"])
+            except re.error as error:
+                yield f"{place}.matches: is not a regular expression: {error}"
+
+
+def find_key_problems(entry: Any, where: str, kinds: Mapping[str, type], required: tuple[str, ...]) -> Iterator[str]:
+    """Yield one line for each key of a mapping that is missing, unknown or of another type."""
+    if not isinstance(entry, Mapping):
+        yield f"{where}: must be a mapping"
+        return
+    yield from (f"{where}.{key}: must be given" for key in required if key not in entry)
+    for key, value in entry.items():
+        if key not in kinds:
+            yield f"{where}.{key}: is not a known key; there are: {', '.join(kinds)}"
+        elif not isinstance(value, kinds[key]) or value == "":
+            yield f"{where}.{key}: must be {KIND_NAMES[kinds[key]]}"
+
+
+def parse_rule(entry: Mapping[str, Any]) -> ToolRule:
+    """Return the rule in a valid entry."""
+    inputs = [InputRule(each["argument"], re.compile(each["matches"]), each["set"]) for each in entry.get("inputs", ())]
+    return ToolRule(**{**entry, "inputs": inputs})

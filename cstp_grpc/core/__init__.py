@@ -1,0 +1,1 @@
+"""The check before an action: audit, guardrails, decisions, intents, tokens, parsed commands."""

@@ -1,0 +1,228 @@
+"""The transaction in which one request changes the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from cstp_grpc.contract.enums import Outcome
+from cstp_grpc.contract.errors import InvalidArgument
+from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink
+from cstp_grpc.core.decisions.lifecycle import content_of, has_same_content, review_of, with_status
+from cstp_grpc.core.decisions.model import (
+    Decision,
+    DecisionLink,
+    DecisionReview,
+    DeletedDecision,
+    LinkType,
+    RemovalFilter,
+)
+from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.core.decisions.store import (
+    DecisionStore,
+    DeclaredLinks,
+    ErasedRow,
+    HistoryStore,
+    IndexRow,
+    JournalEntry,
+    PassageVectors,
+)
+from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+
+MAX_FOLLOWED = 1000
+"""Decisions that are looked at for a circle of superseded ones. Chosen: far longer than any chain of successors."""
+
+
+class CitationNotifier(Protocol):
+    """Notifies agents to whom decisions were cited."""
+
+    def queue_failure_notices(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> None:
+        """Queue within a transaction a notice to every agent to whom a failed decision was cited."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeContext:
+    """The context of a change: the calling agent, the request id and the instant."""
+
+    caller: str
+    request_id: str
+    at: datetime
+
+
+class JournalTransaction:
+    """The transaction in which one request changes the journal.
+
+    Everything belongs to one unit of work, which the writer commits. Each change gives a decision a new revision, its
+    number in the change log.
+    """
+
+    def __init__(
+        self,
+        unit_of_work: UnitOfWork,
+        store: DecisionStore,
+        history: HistoryStore,
+        outbox: SqlChangeLog,
+        sink: AuditSink,
+        change: ChangeContext,
+        citations: CitationNotifier | None = None,
+    ) -> None:
+        self._unit_of_work = unit_of_work
+        self._citations = citations
+        self._store = store
+        self._history = history
+        self._outbox = outbox
+        self._sink = sink
+        self._change = change
+        # Belongs to one transaction, which runs on the writer's thread alone; so no lock.
+        self._seen: set[str] = set()
+        self.erased: list[ErasedRow] = []
+        """The decisions that were deleted."""
+
+    def find_recorded(self, idempotency_key: str) -> JournalEntry | None:
+        """Return the decision that the caller recorded under a key; None if there is none."""
+        entry = self._store.find_recorded(self._unit_of_work, self._change.caller, idempotency_key)
+        if entry is not None:
+            self._seen.add(entry.decision.id)
+        return entry
+
+    def load(self, ids: Iterable[str]) -> dict[str, JournalEntry]:
+        """Return entries by id."""
+        entries = self._store.load(self._unit_of_work, list(ids))
+        self._seen.update(entries)
+        return entries
+
+    def insert(self, entries: Sequence[JournalEntry]) -> None:
+        """Insert decisions."""
+        self._store.insert(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
+
+    def update(self, entries: Sequence[JournalEntry]) -> None:
+        """Replace decisions."""
+        self._store.update(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
+
+    def put_vectors(self, model: str, vectors: Sequence[tuple[str, PassageVectors]]) -> None:
+        """Store the vectors of decisions by id."""
+        self._store.put_vectors(self._unit_of_work, model, vectors)
+
+    def declare(self, declarations: Sequence[DeclaredLinks]) -> None:
+        """Replace the links that decisions declare, and update the status of all affected decisions."""
+        targets = self._store.declare(self._unit_of_work, declarations)
+        self.update_status(targets.union(declaration.decision_id for declaration in declarations))
+
+    def update_status(self, ids: Iterable[str]) -> list[JournalEntry]:
+        """Update the status of decisions that links supersede, or no longer do, and return those that exist."""
+        entries = self.load(ids)
+        superseded = self._store.find_superseded(self._unit_of_work, list(entries))
+        updated = [with_status(entry, superseded=entry.decision.id in superseded) for entry in entries.values()]
+        self.update([after for after, before in zip(updated, entries.values(), strict=True) if after != before])
+        return updated
+
+    def find_review(self, decision_id: str, request_key: str) -> DecisionReview | None:
+        """Return the caller's review of a decision under a key; None if there is none."""
+        return self._history.find_review(self._unit_of_work, decision_id, self._change.caller, request_key)
+
+    def add_review(self, decision: Decision, request_key: str | None) -> None:
+        """Add the caller's review, which a decision has just got, to its history."""
+        review = review_of(decision, self._change.caller)
+        self._history.add_review(self._unit_of_work, decision.id, review, request_key)
+
+    def read_revision(self, decision_id: str) -> int:
+        """Return the number of the present content of a decision."""
+        return self._history.read_revision(self._unit_of_work, decision_id)
+
+    def check_superseding(self, decision_id: str, added: Sequence[DecisionLink]) -> None:
+        """Raise InvalidArgument if a decision would supersede one that supersedes it, itself or by way of others.
+
+        None of them would count any more. Only the caller's decisions are followed, which no other agent supersedes.
+        """
+        replaced = {link.to_id for link in added if link.type is LinkType.SUPERSEDES}
+        followed: set[str] = set()
+        # Nothing is followed twice, so that a circle of links ends, too.
+        while replaced and len(followed) < MAX_FOLLOWED:
+            followed |= replaced
+            found = [entry.decision for entry in self.load(replaced).values()]
+            own = [item for item in found if item.agent == self._change.caller]
+            for item in own:
+                if decision_id in item.links.supersedes:
+                    problem = f"{item.id} supersedes {decision_id}, so that neither would count; remove that link first"
+                    raise InvalidArgument.field("add.supersedes", problem)
+            replaced = {key for item in own for key in item.links.supersedes} - followed
+
+    def change_links(self, added: Sequence[DecisionLink], removed: Sequence[DecisionLink]) -> None:
+        """Remove and add links of the caller's decisions, and update the status of those that they supersede."""
+        self._store.remove_links(self._unit_of_work, self._change.caller, removed)
+        self._store.add_links(self._unit_of_work, added)
+        self.update_status({link.to_id for link in (*added, *removed) if link.type is LinkType.SUPERSEDES})
+
+    def keep_former(self, before: JournalEntry, after: JournalEntry) -> None:
+        """Keep the former content of a decision, if the new one is different."""
+        if not has_same_content(before, after):
+            self._history.add_former(self._unit_of_work, before.decision.id, content_of(before), self._change.at)
+
+    def find_removable(self, conditions: RemovalFilter, limit: int) -> list[str]:
+        """Return the ids of up to `limit` decisions that meet conditions."""
+        return self._store.find_removable(self._unit_of_work, conditions, limit)
+
+    def delete(self, entry: JournalEntry, owner: str | None = None) -> DeletedDecision:
+        """Delete a decision, and update the status of those that it superseded.
+
+        With `owner` another name takes the place of its agent in what is left of it.
+        """
+        item = entry.decision
+        deleted = DeletedDecision(item.id, item.agent, self._change.at, entry.idempotency_key)
+        if owner is not None:
+            deleted = DeletedDecision(item.id, owner, self._change.at)
+        revision = self._outbox.append(self._unit_of_work, item.id)
+        self._history.erase(self._unit_of_work, item.id)
+        targets = self._store.delete(self._unit_of_work, item.id)
+        self._history.add_deleted(self._unit_of_work, deleted, revision)
+        self._seen.discard(item.id)
+        self.erased.append(ErasedRow(item.id, revision))
+        # What it alone superseded has its own status again.
+        self.update_status(targets - {item.id})
+        return deleted
+
+    def find_deleted(self, ids: Iterable[str]) -> dict[str, DeletedDecision]:
+        """Return the deleted decisions of `ids`, by id."""
+        return self._history.find_deleted(self._unit_of_work, list(ids))
+
+    def was_deleted(self, idempotency_key: str) -> bool:
+        """Return True if a decision that the caller recorded under a key is deleted."""
+        return self._history.was_deleted(self._unit_of_work, self._change.caller, idempotency_key)
+
+    def restore(self, entries: Sequence[JournalEntry]) -> None:
+        """Insert decisions that were deleted, with the links that other decisions declare from and to them."""
+        ids = [entry.decision.id for entry in entries]
+        self._history.remove_deleted(self._unit_of_work, ids)
+        self.insert(entries)
+        self.update_status(self._store.restore_links(self._unit_of_work, ids))
+
+    def record_event(self, event: AuditEvent, decision: Decision, text: str | None = None) -> None:
+        """Write a change of a decision to the audit trail; `text` takes the place of its title."""
+        entry = AuditEntry(
+            timestamp=self._change.at,
+            event=event,
+            requesting_agent=self._change.caller,
+            request_id=self._change.request_id,
+            action=decision.title if text is None else text,
+            decision_id=decision.id,
+        )
+        self._sink.append(self._unit_of_work, entry)
+
+    def notify_cited_agents(self, decision: Decision) -> None:
+        """Notify every agent to whom a decision was cited, if its outcome is failure."""
+        if self._citations is not None and decision.outcome is Outcome.FAILURE:
+            self._citations.queue_failure_notices(self._unit_of_work, decision.id, self._change.at)
+
+    def rows(self, model: str) -> list[IndexRow]:
+        """Return the index rows of the decisions that were changed or loaded.
+
+        Loaded ones are included because the rows of an earlier request whose answer was lost may be missing in the
+        index.
+        """
+        return self._store.changed_rows(self._unit_of_work, model, list(self._seen))
+
+    def _with_new_revisions(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, int]]:
+        self._seen.update(entry.decision.id for entry in entries)
+        return [(entry, self._outbox.append(self._unit_of_work, entry.decision.id)) for entry in entries]

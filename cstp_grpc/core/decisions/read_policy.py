@@ -1,0 +1,65 @@
+"""The policy that says which decisions an agent may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cstp_grpc.common.unicode_text import replace_unstorable
+from cstp_grpc.contract.caller import RELAYED_READER
+from cstp_grpc.contract.enums import Visibility
+from cstp_grpc.core.decisions.model import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPolicy:
+    """The read policy: an agent reads its own decisions and shared ones; peers read fewer of the latter.
+
+    The shared decisions that `peers` read are in one of the categories and have one of the tags; an empty set does not
+    restrict.
+    """
+
+    peers: frozenset[str] = frozenset()
+    categories: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, peers: Iterable[str], categories: Iterable[str], tags: Iterable[str]) -> ReadPolicy:
+        """Return the policy for these settings, with unstorable characters replaced as in the journal."""
+        return cls(
+            frozenset({RELAYED_READER, *peers}),
+            frozenset(map(replace_unstorable, categories)),
+            frozenset(map(replace_unstorable, tags)),
+        )
+
+    def is_restricted_peer(self, caller: str) -> bool:
+        """Return True if an agent is a peer that may not read all shared decisions."""
+        return caller in self.peers and bool(self.categories or self.tags)
+
+    def may_read(self, decision: Decision, caller: str) -> bool:
+        """Return True if an agent may read a decision."""
+        if decision.agent == caller:
+            return True
+        return decision.visibility is Visibility.SHARED and (
+            not self.is_restricted_peer(caller) or self.is_shared_with_peers(decision)
+        )
+
+    def may_read_intent(self, category: str | None, caller: str) -> bool:
+        """Return True if an agent may read a shared intent of another one; intents have no tags."""
+        return not self.is_restricted_peer(caller) or (
+            not self.tags and (not self.categories or category in self.categories)
+        )
+
+    def is_shared_with_peers(self, decision: Decision) -> bool:
+        """Return True if peers may read a decision of another agent once it is shared."""
+        return self.shares_with_peers(decision.category, decision.tags)
+
+    def shares_with_peers(self, category: str | None, tags: Iterable[str]) -> bool:
+        """Return True if peers may read what is shared and has this category and these tags."""
+        return (not self.categories or category in self.categories) and (
+            not self.tags or not self.tags.isdisjoint(tags)
+        )
+
+
+SHARE_WITH_ALL = ReadPolicy()
+"""Every agent reads what is shared."""

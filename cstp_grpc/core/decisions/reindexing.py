@@ -1,0 +1,122 @@
+"""Gives a journal the vectors of another embedder, while those of the present one go on serving.
+
+New vectors are prepared beside the present ones, batch by batch, and taken over in one transaction. Whatever is killed
+at whatever moment, what was prepared stays, and the journal has the vectors of one model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cstp_grpc.core.decisions.model import Decision
+from cstp_grpc.core.decisions.passages import PreparedTexts
+from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.core.decisions.store import PassageVectors
+from cstp_grpc.platform.embedding.embedder import Embedder
+from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
+
+logger = logging.getLogger(__name__)
+
+PREPARED_BATCH = 64
+"""Decisions prepared in one transaction. Chosen: a kill loses a second or two of work, and no writer waits long."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnpreparedDecision:
+    """A whole decision that is to be embedded, and its revision."""
+
+    decision: Decision
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedVectors:
+    """The vectors of the passages of a decision in one of its revisions."""
+
+    decision_id: str
+    revision: int
+    passages: PassageVectors
+
+
+class PreparedVectorStore(Protocol):
+    """Stores the vectors of a model that no search uses yet.
+
+    Reads raise QueryFailed if the database does not respond.
+    """
+
+    def count_decisions(self) -> int:
+        """Return the number of decisions."""
+
+    def count_unprepared(self, model: str) -> int:
+        """Return the number of decisions that have no vector of a model in their present revision."""
+
+    def unprepared_decisions(self, model: str, limit: int) -> list[UnpreparedDecision]:
+        """Return whole decisions that have no vectors of a model in their present revision, at most `limit`."""
+
+    def put(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[PreparedVectors]) -> None:
+        """Store vectors of decisions that are still there in the same revision; the others are left out."""
+
+    def has_prepared(self, model: str) -> bool:
+        """Return True if there are prepared vectors of a model."""
+
+    def adopt(self, unit_of_work: UnitOfWork, model: str) -> int:
+        """Make the vectors of a model those that searches use, and return how many.
+
+        Vectors of decisions that have changed since, and those of other models, are removed.
+        """
+
+
+def prepare_vectors(
+    store: PreparedVectorStore,
+    embedder: Embedder,
+    writer: GroupCommitWriter,
+    change_log: SqlChangeLog,
+    on_prepared: Callable[[int], object],
+) -> int:
+    """Embed all decisions that have no vector of the embedder's model, and return how many were embedded.
+
+    `on_prepared` is called with the number of each batch. Decisions that change meanwhile are embedded again. Raises
+    QueryFailed and Unavailable; what was prepared stays.
+    """
+    count = 0
+    # The query finds only what still lacks a vector: that is the whole state of an interrupted run.
+    while unprepared := store.unprepared_decisions(embedder.model, PREPARED_BATCH):
+        texts = PreparedTexts(embedder)
+        texts.prepare(each.decision for each in unprepared)
+        prepared = [
+            PreparedVectors(each.decision.id, each.revision, texts.vectors_of(each.decision)[1]) for each in unprepared
+        ]
+
+        def job(unit_of_work: UnitOfWork, prepared: Sequence[PreparedVectors] = prepared) -> None:
+            # So that the revisions which are compared stay what they are until the commit.
+            change_log.hold(unit_of_work)
+            store.put(unit_of_work, embedder.model, prepared)
+
+        writer.run(job)
+        count += len(prepared)
+        on_prepared(len(prepared))
+    return count
+
+
+def adopt_prepared_vectors(
+    store: PreparedVectorStore, model: str, writer: GroupCommitWriter, change_log: SqlChangeLog
+) -> int:
+    """Make the prepared vectors of a model those that searches use, and return how many.
+
+    Raises QueryFailed and Unavailable.
+    """
+    if not store.has_prepared(model):
+        return 0
+
+    def job(unit_of_work: UnitOfWork) -> int:
+        change_log.hold(unit_of_work)
+        return store.adopt(unit_of_work, model)
+
+    count = writer.run(job)
+    if count:
+        logger.info("%d decisions have the prepared vectors of %s now", count, model)
+    return count

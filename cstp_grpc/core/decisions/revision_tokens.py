@@ -1,0 +1,88 @@
+"""Tokens for revisions of the journal, and waiting until searches have reached one."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Protocol
+
+from cstp_grpc.contract.errors import InvalidArgument
+
+# At most 18 digits: any such number fits into the 64 bits of a database's integer.
+TOKEN_PATTERN = re.compile(r"(\d{1,18})-([0-9a-f]+)", re.ASCII)
+
+REVISION_FIELD = "minJournalRevision"
+"""The field of requests that carries a token."""
+
+
+class RevisionSync(Protocol):
+    """Search data that is kept in step with the journal."""
+
+    def catch_up(self, revision: int) -> None:
+        """Wait until it contains the journal up to a revision. Raises QueryFailed and Unavailable."""
+
+
+class RevisionTokens:
+    """Encodes and decodes journal revisions as tokens, opaque to callers, that name their database."""
+
+    def __init__(self, identity: str) -> None:
+        """Create the tokens for the journal with this identity."""
+        self._identity = identity
+
+    def write(self, revision: int) -> str:
+        """Return the token of a revision."""
+        return f"{revision}-{self._identity}"
+
+    def read(self, token: str, field: str = REVISION_FIELD, name: str = "journalRevision") -> int:
+        """Return the revision of the token in a field. Raises InvalidArgument if it is not one of this journal.
+
+        `name` is the field of answers that has such tokens.
+        """
+        match = TOKEN_PATTERN.fullmatch(token)
+        if match is None:
+            raise InvalidArgument.field(field, f"must be the {name} of an answer")
+        # Numbers of another database mean nothing here; after a restore from a backup the identity is the same, and the
+        # caller gets Unavailable until the journal has reached the revision again.
+        if match[2] != self._identity:
+            raise InvalidArgument.field(field, f"must be the {name} of an answer of this agent")
+        return int(match[1])
+
+
+def future_token_error(field: str) -> InvalidArgument:
+    """Return the error for a watch that goes on after a token that is newer than the journal."""
+    # A watch from there would wait until the journal reaches the number again, and miss everything until then.
+    problem = "is newer than the journal, as after a restore; leave it out to watch from now on"
+    return InvalidArgument.field(field, problem)
+
+
+class RevisionGate(Protocol):
+    """Makes searches wait for the journal revisions that callers require."""
+
+    def require(self, token: str) -> None:
+        """Wait until searches cover the token's revision.
+
+        Raises InvalidArgument if the token is not one of this journal, Unavailable if the journal has not reached the
+        revision, and QueryFailed.
+        """
+
+
+class SyncedRevisionGate:
+    """Synchronises search data up to the required revision; fulfils `RevisionGate`."""
+
+    def __init__(self, tokens: RevisionTokens, mirror: RevisionSync) -> None:
+        self._tokens = tokens
+        self._mirror = mirror
+
+    def require(self, token: str) -> None:
+        """Wait until the search data covers a revision; raises as `RevisionGate` says."""
+        self._mirror.catch_up(self._tokens.read(token))
+
+
+class RejectingRevisionGate:
+    """Rejects every token; for searches without revision tokens."""
+
+    def require(self, token: str) -> None:
+        """Reject any token. Raises InvalidArgument."""
+        raise InvalidArgument.field(REVISION_FIELD, f"names no revision of this journal: {token}")
+
+
+REJECT_REVISIONS: Final = RejectingRevisionGate()

@@ -1,0 +1,510 @@
+"""The search for decisions by similarity: planned, ranked, and checked against the journal."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from cstp_grpc.contract.enums import DecisionStatus
+from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, build_predicate
+from cstp_grpc.core.decisions.revision_tokens import REJECT_REVISIONS, RevisionGate
+from cstp_grpc.core.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
+from cstp_grpc.core.decisions.search.ranking import EVIDENCE_TOLERANCE, CandidateRows, ScoredDecision
+from cstp_grpc.core.decisions.search.relevance import NOTHING_FAVOURED, Favoured, RankedQuery
+from cstp_grpc.core.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
+from cstp_grpc.core.decisions.search.search_results import (
+    ChosenMatches,
+    MatchGroup,
+    RecentResults,
+    SearchParameters,
+    SearchState,
+    choose_precedents,
+    group_matches,
+    list_matches,
+    put_successors_first,
+)
+from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.core.decisions.store import DecisionStore
+from cstp_grpc.platform.embedding.embedder import Embedder
+
+logger = logging.getLogger(__name__)
+
+UNRESTRICTED = DecisionFilter()
+
+MAX_SHORT_WORK = 12_000
+"""Maximum work of a short search, in rows of the matrix: about 0.5 ms on a small machine. The event loop serves no
+other call meanwhile. Measured: with 16 searches of 10 000 decisions in flight, batches take a quarter less CPU."""
+
+LISTED_OF_SERIES = 3
+"""Results of one series that a query lists. Measured: with one, a tenth of linked proposals is not found, since what
+differs in numbers alone is often what is looked for; with three, none."""
+
+POOL_GROWTH = 4
+MAX_POOL = 400
+"""Results that are looked at for a few different ones, about 10 ms. Chosen: no series that was seen is longer."""
+
+MAX_EXEMPLARS = 2
+
+WORK_PER_RESULT = 200
+"""Rows that are scored in the time in which one result is read and converted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbeddedQuery:
+    """A search with its embedded text: what to rank by, the filter, the caller and the minimum score."""
+
+    ranked: RankedQuery
+    filters: DecisionFilter
+    caller: str
+    min_score: float
+    with_exemplars: bool = False
+    """Whether the top failure and the top row with a lesson are ranked, too, however many rows come before them."""
+
+
+class MoreResultsNeeded(Exception):
+    """Series fill the first results, so that the search takes longer than `DecisionSearch.is_short` has said."""
+
+
+class SearchDataLoader(Protocol):
+    """Loads what searches need when one begins, for processes that may end without any."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether `load` has nothing to do."""
+
+    def load(self) -> None:
+        """Load what the matrix lacks, which may take long. Raises QueryFailed and Unavailable."""
+
+
+NOT_MEASURED: Final = nullcontext()
+
+
+class SearchPlan(StrEnum):
+    """How a search is answered."""
+
+    KEPT = "kept"
+    """It was searched before, and nothing has changed since."""
+    EXACT = "exact"
+    """All rows that pass the filters were scored."""
+    INDEX = "index"
+    """Those were that the index proposed."""
+    FALLBACK = "fallback"
+    """All were, because the index failed or others than those that it proposed might belong to the answer."""
+
+
+class SearchObserver(Protocol):
+    """Observes searches, on any thread. It must neither block nor raise."""
+
+    def measure_search(self) -> AbstractContextManager[object]:
+        """Measure the block, which is a search."""
+
+    def measure_proposals(self) -> AbstractContextManager[object]:
+        """Measure the block, in which the index is asked for proposals."""
+
+    def observe_plan(self, plan: SearchPlan, rows: int) -> None:
+        """Note how a search, or a part of it under one filter, was answered, and how many rows were scored for it."""
+
+
+class DecisionSearch:
+    """Plans and runs searches. Safe for many threads.
+
+    Up to `exact_limit` decisions that pass the filters are all scored. Beyond that, the index proposes `overfetch` of
+    all decisions, which are filtered and scored here; if decisions beyond the proposals may belong to the answer, or
+    the index fails, all are scored. The journal finally decides what a caller may read.
+    """
+
+    def __init__(
+        self,
+        store: DecisionStore,
+        matrix: VectorMatrix,
+        embedder: Embedder,
+        index: AnnIndex | None,
+        exact_limit: int,
+        overfetch: int,
+        revisions: RevisionGate = REJECT_REVISIONS,
+        loader: SearchDataLoader | None = None,
+        observer: SearchObserver | None = None,
+    ) -> None:
+        """Create a search; `loader` fills the matrix before each, None if that is done elsewhere."""
+        self._store = store
+        self._matrix = matrix
+        self._embedder = embedder
+        self._index = index
+        self._exact_limit = exact_limit
+        self._overfetch = overfetch
+        self._revisions = revisions
+        self._loader = loader
+        self._observer = observer
+        self._reads_are_short = store.is_local
+        self._outage = OutageLog()
+        self._results = RecentResults()
+
+    def require_revision(self, token: str) -> None:
+        """Wait until searches can find everything up to a journal revision, whichever server wrote it.
+
+        Raises InvalidArgument if the token is not one of this journal, Unavailable if the journal has not reached the
+        revision, and QueryFailed.
+        """
+        self._revisions.require(token)
+
+    def search(
+        self,
+        text: str,
+        filters: DecisionFilter,
+        caller: str,
+        limit: int,
+        min_score: float,
+        min_revision: str | None = None,
+        *,
+        may_grow: bool = True,
+    ) -> list[Match]:
+        """Return readable decisions that pass the filters, by falling similarity to a text.
+
+        They are at most `limit` and score at least `min_score`; at equal scores the latest comes first. Raises
+        QueryFailed if the journal or the embedder fails, the errors of `require_revision`, and MoreResultsNeeded as
+        `find_precedents` does.
+        """
+        if min_revision is not None:
+            self.require_revision(min_revision)
+        return self.find_precedents(
+            text, (filters,), caller, limit, min_score, of_series=LISTED_OF_SERIES, may_grow=may_grow
+        )
+
+    def find_precedents(
+        self,
+        text: str,
+        preferences: Sequence[DecisionFilter],
+        caller: str,
+        limit: int,
+        min_score: float,
+        favoured: Favoured = NOTHING_FAVOURED,
+        *,
+        of_series: int = 1,
+        with_exemplars: bool = False,
+        may_grow: bool = True,
+    ) -> list[Match]:
+        """Return at most `limit` matches as `search_by_preference` finds them, and `of_series` of each series of them.
+
+        Superseded decisions stand below their successors. With exemplars, the most relevant failure and the most
+        relevant lesson that pass the first filter are among them. Raises as `search` does, and MoreResultsNeeded if
+        more results than the first `limit` must be looked at, unless `may_grow`.
+        """
+        parameters = SearchParameters(
+            text, tuple(preferences), caller, limit, min_score, favoured, of_series, with_exemplars
+        )
+        if self._loader is not None:
+            self._loader.load()
+        with NOT_MEASURED if self._observer is None else self._observer.measure_search():
+            # Read first: results that contain what changes during the search are kept for a state that is over.
+            state = self._read_state()
+            chosen = self._results.find(parameters, state)
+            if chosen is None:
+                chosen = self._choose_matches(parameters, may_grow=may_grow)
+                self._results.keep(parameters, state, chosen)
+            else:
+                self._note_plan(SearchPlan.KEPT, 0)
+            return self._put_in_order(chosen, parameters)
+
+    def may_recall(self, parameters: SearchParameters) -> bool:
+        """Return whether results of a search are kept, of whatever state, and the state is fast to read."""
+        return self._reads_are_short and self._is_loaded and self._results.contains(parameters)
+
+    def recall(self, parameters: SearchParameters) -> list[Match] | None:
+        """Return the matches that `find_precedents` found before, if nothing has changed since; None otherwise.
+
+        Fast enough for the event loop. Raises QueryFailed.
+        """
+        if not self.may_recall(parameters):
+            return None
+        chosen = self._results.find(parameters, self._read_state())
+        if chosen is None:
+            return None
+        self._note_plan(SearchPlan.KEPT, 0)
+        return self._put_in_order(chosen, parameters)
+
+    def _note_plan(self, plan: SearchPlan, rows: int) -> None:
+        if self._observer is not None:
+            self._observer.observe_plan(plan, rows)
+
+    @property
+    def _is_loaded(self) -> bool:
+        return self._loader is None or self._loader.is_current
+
+    def _read_state(self) -> SearchState:
+        return SearchState(self._matrix.version, self._store.read_state())
+
+    def _choose_matches(self, search: SearchParameters, *, may_grow: bool) -> ChosenMatches:
+        run = self._begin_run(search.text, search.caller, search.min_score, search.favoured)
+        with self._matrix.expect_queries([run.query.vector]):
+            groups = self._find_groups(run, search, may_grow=may_grow)
+        limit, of_series = search.limit, search.of_series
+        is_preferred = build_predicate(search.preferences[0])
+        preferred = [group for group in groups if is_preferred(group.first.decision)]
+        others = [group for group in groups if not is_preferred(group.first.decision)]
+        chosen = choose_precedents(preferred, limit, of_series, with_exemplars=search.with_exemplars)
+        return ChosenMatches(chosen, choose_precedents(others, limit, of_series)[: limit - len(chosen)])
+
+    def _find_groups(self, run: SearchRun, search: SearchParameters, *, may_grow: bool) -> list[MatchGroup]:
+        """Return groups of matches from which `limit` can be listed, if there are so many."""
+        limit, of_series = search.limit, search.of_series
+        wanted = limit
+        while True:
+            pool = self._find_matches(run, search.preferences, wanted, with_exemplars=search.with_exemplars)
+            groups = group_matches(pool, self._matrix.first_vectors([match.decision.id for match in pool]))
+            # Without exemplars, which may be less relevant than what a larger pool would have.
+            regular = {match.decision.id for match in pool[:wanted]}
+            listed = sum(match.decision.id in regular for match in list_matches(groups, of_series))
+            if listed >= limit or len(pool) < wanted or wanted >= MAX_POOL:
+                return groups
+            if wanted > limit and not may_grow:
+                raise MoreResultsNeeded
+            # Series fill the pool; what they hide comes after them.
+            wanted = pool_size(limit) if wanted == limit else min(wanted * POOL_GROWTH, MAX_POOL)
+
+    def _put_in_order(self, chosen: ChosenMatches, search: SearchParameters) -> list[Match]:
+        """Return the matches of a search, superseded ones below their successors."""
+        # Looked up each time: a link that changes the status of no decision gives none a new revision.
+        successors = self._readable_successors(chosen.preferred, search.caller)
+        return [*put_successors_first(chosen.preferred, successors), *chosen.others]
+
+    def _readable_successors(self, matches: Sequence[Match], caller: str) -> dict[str, str]:
+        """Return the successor of each superseded decision that has one that the caller may read."""
+        superseded = [match.decision.id for match in matches if match.decision.status is DecisionStatus.SUPERSEDED]
+        if not superseded:
+            return {}
+        successors = self._store.find_successors(superseded)
+        ids = [key for each in successors.values() for key in each]
+        readable = self._store.get_readable(ids, caller, UNRESTRICTED)
+        shown = {key: [each for each in found if each in readable] for key, found in successors.items()}
+        # The latest one, if several supersede it.
+        return {key: max(found, key=lambda each: (readable[each].date, each)) for key, found in shown.items() if found}
+
+    def search_by_preference(
+        self,
+        text: str,
+        preferences: Sequence[DecisionFilter],
+        caller: str,
+        limit: int,
+        min_score: float,
+        favoured: Favoured = NOTHING_FAVOURED,
+        *,
+        with_exemplars: bool = False,
+    ) -> list[Match]:
+        """Return the matches of the first filter as `search` does, then those of the next one, and so on.
+
+        They are at most `limit` together, each once. With exemplars, the top failure and the top match with a lesson
+        that pass the first filter follow, unless they are among them. The journal is read once for all, unless it has
+        changes that the matrix lacks. Raises as `search` does.
+        """
+        run = self._begin_run(text, caller, min_score, favoured)
+        if self._loader is not None:
+            self._loader.load()
+        # One scan serves all filters, and larger limits if the journal does not confirm enough.
+        with self._matrix.expect_queries([run.query.vector]):
+            return self._find_matches(run, preferences, limit, with_exemplars=with_exemplars)
+
+    def _begin_run(self, text: str, caller: str, min_score: float, favoured: Favoured) -> SearchRun:
+        query = RankedQuery.of(text, self._embedder.embed([text])[0], self._embedder.model, favoured)
+        return SearchRun(self._matrix, DecisionLoader(self._store, caller), query, caller, min_score)
+
+    def _find_matches(
+        self, run: SearchRun, preferences: Sequence[DecisionFilter], limit: int, *, with_exemplars: bool
+    ) -> list[Match]:
+        rankings: list[Ranking] = []
+        expected: dict[str, None] = {}
+        for filters in preferences:
+            if len(expected) >= limit:
+                break
+            inquiry = run.inquiry(filters, with_exemplars=with_exemplars and not rankings)
+            ranking = Ranking(self, inquiry, run.candidates(filters), limit + len(expected))
+            expected.update((item.decision_id, None) for item in ranking.ranked)
+            rankings.append(ranking)
+        run.loader.read(expected)
+        found: dict[str, Match] = {}
+        for position, filters in enumerate(preferences):
+            if len(found) >= limit:
+                break
+            # Results of earlier filters may occur again, so request enough to fill the rest without them.
+            needed = limit + len(found)
+            if position == len(rankings):
+                rankings.append(Ranking(self, run.inquiry(filters), run.candidates(filters), needed))
+            for match in rankings[position].best(needed, run.loader):
+                found.setdefault(match.decision.id, match)
+        return list(found.values())[: limit + (MAX_EXEMPLARS if with_exemplars else 0)]
+
+    def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
+        """Return True if a search does not block and is fast enough to run on the event loop.
+
+        It is if the text's vector is cached, few rows are scanned and the journal is a file of this machine.
+        """
+        size = self._matrix.size
+        work = WORK_PER_RESULT * pool_size(limit)
+        for filters in preferences:
+            work += size * (1 + len(filters.tags))
+        # From MIN_CODES_TO_SPLIT rows, scoring waits for another thread. A query of the index is an HTTP request.
+        exact = size < MIN_CODES_TO_SPLIT and (self._index is None or size <= self._exact_limit)
+        return work <= MAX_SHORT_WORK and exact and self._reads_are_short and self._is_loaded and self.is_cached(text)
+
+    def is_cached(self, text: str) -> bool:
+        """Return True if a text was embedded before, so that a search for it computes no vector."""
+        return self._embedder.is_cached(text)
+
+    def expect_texts(self, texts: Iterable[str]) -> AbstractContextManager[None]:
+        """Scan for all of the texts when a search for one of them needs it, until the end of the block.
+
+        Raises QueryFailed if the embedder fails.
+        """
+        # One by one, since only vectors of single texts are cached.
+        return self._matrix.expect_queries([self._embedder.embed([text])[0] for text in texts])
+
+    def rank(self, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> list[ScoredDecision]:
+        """Return the top candidates, by the data of the matrix."""
+        plan = SearchPlan.EXACT
+        if self._index is not None and len(candidates) > self._exact_limit:
+            proposed = self._rank_proposals(self._index, inquiry, limit)
+            if proposed is not None:
+                return proposed
+            plan = SearchPlan.FALLBACK
+        self._note_plan(plan, len(candidates))
+        return candidates.best(inquiry.ranked, limit, inquiry.min_score, with_exemplars=inquiry.with_exemplars)
+
+    def _rank_proposals(self, index: AnnIndex, inquiry: EmbeddedQuery, limit: int) -> list[ScoredDecision] | None:
+        """Return the top of the index's proposals and of unindexed rows; None if others may score as well."""
+        try:
+            # Before the query: what is indexed later is scored as unindexed too, which costs little and loses nothing.
+            revision = index.revision
+            with NOT_MEASURED if self._observer is None else self._observer.measure_proposals():
+                ids = index.propose(inquiry.ranked.vector, self._overfetch)
+        except IndexUnavailable as error:
+            self._outage.begin(error)
+            return None
+        self._outage.end()
+        query = inquiry.ranked
+        known, others = self._matrix.candidates_among(
+            map(decision_of_passage, ids), revision, inquiry.caller, inquiry.filters, query, self._overfetch
+        )
+        ranked = known.best(query, limit, inquiry.min_score)
+        # What is neither proposed nor among the rows with most words has at most the similarity of the last proposal
+        # and the words of the next row. If that is as much as the last result has, it may belong to the answer. The
+        # similarity of the last one is unknown if it changed: the proposed passage may be gone.
+        last = self._matrix.similarity(decision_of_passage(ids[-1]), query.vector, revision) if ids else None
+        if last is None:
+            return None
+        least = ranked[-1].score if len(ranked) == limit else inquiry.min_score
+        bound = known.curve(query).score(last + others + EVIDENCE_TOLERANCE)
+        if bound >= least:
+            return None
+        self._note_plan(SearchPlan.INDEX, len(known))
+        return ranked
+
+
+def pool_size(limit: int) -> int:
+    """Return how many results are looked at for `limit` different ones, if they are not in series."""
+    return 2 * limit + 5
+
+
+class DecisionLoader:
+    """Reads decisions from the journal as one caller may read them, each at most once."""
+
+    def __init__(self, store: DecisionStore, caller: str) -> None:
+        self._store = store
+        self._caller = caller
+        self._requested: set[str] = set()
+        self.found: dict[str, Decision] = {}
+
+    def read(self, ids: Iterable[str]) -> None:
+        """Add the decisions of `ids` to `found` that were not read before and that the caller may read."""
+        unknown = [decision_id for decision_id in ids if decision_id not in self._requested]
+        if unknown:
+            self._requested.update(unknown)
+            self.found.update(self._store.get_readable(unknown, self._caller, UNRESTRICTED))
+
+
+class SearchRun:
+    """A search while it runs: its query, its candidates under each filter, and the decisions that it has read.
+
+    Who looks at more results begins with these.
+    """
+
+    def __init__(
+        self, matrix: VectorMatrix, loader: DecisionLoader, query: RankedQuery, caller: str, min_score: float
+    ) -> None:
+        self.query = query
+        self.loader = loader
+        self._matrix = matrix
+        self._caller = caller
+        self._min_score = min_score
+        self._candidates: dict[DecisionFilter, CandidateRows] = {}
+
+    def inquiry(self, filters: DecisionFilter, *, with_exemplars: bool = False) -> EmbeddedQuery:
+        """Return the query under a filter."""
+        return EmbeddedQuery(self.query, filters, self._caller, self._min_score, with_exemplars)
+
+    def candidates(self, filters: DecisionFilter) -> CandidateRows:
+        """Return the candidates under a filter, by the data that the matrix had when they were asked for first."""
+        if filters not in self._candidates:
+            self._candidates[filters] = self._matrix.candidates(self._caller, filters)
+        return self._candidates[filters]
+
+
+class Ranking:
+    """The top decisions of one query, by the data of the matrix; it is extended when more are needed."""
+
+    def __init__(self, search: DecisionSearch, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> None:
+        self._search = search
+        self._inquiry = inquiry
+        self._limit = limit
+        self._candidates = candidates
+        self.ranked = search.rank(inquiry, candidates, limit)
+
+    def best(self, needed: int, loader: DecisionLoader) -> list[Match]:
+        """Return the top matches that the journal confirms, at most `needed`."""
+        # Ends at the latest when all candidates are ranked, since the limit doubles.
+        while self.ranked:
+            loader.read(item.decision_id for item in self.ranked)
+            matches = self._readable_matches(loader)
+            if len(matches) >= needed or len(self.ranked) < self._limit:
+                return matches[: needed + (MAX_EXEMPLARS if self._inquiry.with_exemplars else 0)]
+            # The journal knows of changes that the matrix has not seen yet; the next best take their places.
+            self._limit *= 2
+            self.ranked = self._search.rank(self._inquiry, self._candidates, self._limit)
+        return []
+
+    def _readable_matches(self, loader: DecisionLoader) -> list[Match]:
+        passes = build_predicate(self._inquiry.filters)
+        found = ((loader.found.get(item.decision_id), item) for item in self.ranked)
+        return [
+            Match(decision, item.score, item.similarity, item.matched_by)
+            for decision, item in found
+            if decision is not None and passes(decision)
+        ]
+
+
+class OutageLog:
+    """Logs the beginning and the end of an index outage, once each."""
+
+    def __init__(self) -> None:
+        # Guards `_lasting`, so that of many searches that fail at the same time only one logs.
+        self._lock = threading.Lock()
+        self._lasting = False
+
+    def begin(self, error: IndexUnavailable) -> None:
+        """Record that the index failed."""
+        with self._lock:
+            begun, self._lasting = not self._lasting, True
+        if begun:
+            logger.warning("searching without the index: %s", error)
+
+    def end(self) -> None:
+        """Record that the index responded."""
+        # Read without the lock: every search comes here, and hardly ever during an outage.
+        if self._lasting:
+            with self._lock:
+                ended, self._lasting = self._lasting, False
+            if ended:
+                logger.info("searching with the index again")

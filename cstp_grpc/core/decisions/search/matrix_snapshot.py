@@ -1,0 +1,468 @@
+"""The rows of the vector matrix at one moment: columns for filters, vectors of passages, and how the next is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.core.decisions.decision_terms import Terms
+from cstp_grpc.core.decisions.model import DecisionFilter
+from cstp_grpc.core.decisions.search.row_vectors import (
+    LocalVectors,
+    ParallelDotProduct,
+    Rows,
+    RowVectors,
+    SharedVectorPool,
+    SharedVectors,
+)
+from cstp_grpc.core.decisions.search.word_index import SHARED, WordIndex
+from cstp_grpc.core.decisions.store import ErasedRow, IndexRow, PassageVectors, Vector, Vectors
+
+Selector = slice | Rows
+"""The rows to examine. A slice makes numpy return views, an array of row numbers copies."""
+
+Mask = NDArray[np.bool_]
+"""One boolean for each examined row: whether it passes."""
+
+# One bit for each member, so that a filter on several members is one AND over the column. Each enum must have at most
+# eight members, because the columns are uint8.
+STAKES_BITS = {member: 1 << position for position, member in enumerate(Stakes)}
+STATUS_BITS = {member: 1 << position for position, member in enumerate(DecisionStatus)}
+OUTCOME_BITS = {member: 1 << position for position, member in enumerate(Outcome)}
+
+
+class StringInterner:
+    """Integers for texts, so that comparing a column with a text compares integers. Safe for many readers.
+
+    Numbers are never removed, even if no row has the text any more.
+    """
+
+    ABSENT = 0
+    """The number of None."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def intern(self, text: str | None) -> int:
+        """Return the integer of a text, assigning one if it is new. Only one thread at a time may call this."""
+        return self.ABSENT if text is None else self._numbers.setdefault(text, len(self._numbers) + 1)
+
+    def find(self, text: str) -> int:
+        """Return the integer of a text, or one that no row has."""
+        # A text that a writer interns right now may be missed: no published row has its number yet.
+        return self._numbers.get(text, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixColumns:
+    """Arrays of equal length with spare capacity for later rows; a row is written once.
+
+    `confidences` has NaN for None; `stakes`, `statuses` and `outcomes` have one
+    bit per member and none for None; texts are integers of `StringInterner`.
+    """
+
+    revisions: NDArray[np.int64]
+    dates: NDArray[np.float64]
+    confidences: NDArray[np.float64]
+    agents: NDArray[np.int32]
+    categories: NDArray[np.int32]
+    projects: NDArray[np.int32]
+    stakes: NDArray[np.uint8]
+    statuses: NDArray[np.uint8]
+    outcomes: NDArray[np.uint8]
+    shared: Mask
+
+    @classmethod
+    def empty(cls, capacity: int) -> MatrixColumns:
+        """Return columns without rows."""
+        return cls(
+            revisions=np.zeros(capacity, np.int64),
+            dates=np.zeros(capacity, np.float64),
+            confidences=np.zeros(capacity, np.float64),
+            agents=np.zeros(capacity, np.int32),
+            categories=np.zeros(capacity, np.int32),
+            projects=np.zeros(capacity, np.int32),
+            stakes=np.zeros(capacity, np.uint8),
+            statuses=np.zeros(capacity, np.uint8),
+            outcomes=np.zeros(capacity, np.uint8),
+            shared=np.zeros(capacity, np.bool_),
+        )
+
+    @property
+    def capacity(self) -> int:
+        """How many rows fit."""
+        return len(self.revisions)
+
+    def copy(self, kept: Selector, capacity: int) -> MatrixColumns:
+        """Return new columns that begin with the kept rows."""
+        return MatrixColumns(*(copy_rows(getattr(self, field.name), kept, capacity) for field in fields(self)))
+
+    def write(self, position: int, row: IndexRow, interner: StringInterner) -> None:
+        """Write a row that no reader knows yet."""
+        self.revisions[position] = row.revision
+        self.dates[position] = row.date
+        self.confidences[position] = np.nan if row.confidence is None else row.confidence
+        self.agents[position] = interner.intern(row.agent)
+        self.categories[position] = interner.intern(row.category)
+        self.projects[position] = interner.intern(row.project)
+        self.stakes[position] = 0 if row.stakes is None else STAKES_BITS[row.stakes]
+        self.statuses[position] = STATUS_BITS[row.status]
+        self.outcomes[position] = 0 if row.outcome is None else OUTCOME_BITS[row.outcome]
+        self.shared[position] = row.visibility is Visibility.SHARED
+
+    def owned_by(self, rows: Selector, caller: str, interner: StringInterner) -> Mask:
+        """Return a mask of the rows of an agent."""
+        mask: Mask = self.agents[rows] == interner.find(caller)
+        return mask
+
+    def of_any_category(self, rows: Selector, categories: Iterable[str], interner: StringInterner) -> Mask:
+        """Return a mask of the rows in one of the categories."""
+        return np.isin(self.categories[rows], [interner.find(category) for category in categories])
+
+    def matching(self, rows: Selector, caller: str, filters: DecisionFilter, interner: StringInterner) -> Mask:
+        """Return a mask of the rows that the caller may read and that meet all conditions but those on tags."""
+        mask: Mask = self.shared[rows] | self.owned_by(rows, caller, interner)
+        for numbers, text in (
+            (self.agents, filters.agent),
+            (self.categories, filters.category),
+            (self.projects, filters.project),
+        ):
+            if text is not None:
+                mask &= numbers[rows] == interner.find(text)
+        if filters.without_agent is not None:
+            mask &= self.agents[rows] != interner.find(filters.without_agent)
+        for column, accepted in (
+            (self.stakes, combine_bits(STAKES_BITS[member] for member in filters.stakes)),
+            (self.statuses, combine_bits(STATUS_BITS[member] for member in filters.status)),
+            (self.outcomes, combine_bits(OUTCOME_BITS[member] for member in filters.outcome)),
+        ):
+            if accepted:
+                mask &= (column[rows] & np.uint8(accepted)) != 0
+        # NaN, a missing confidence, compares false with every bound.
+        if filters.min_confidence is not None:
+            mask &= self.confidences[rows] >= filters.min_confidence
+        if filters.max_confidence is not None:
+            mask &= self.confidences[rows] <= filters.max_confidence
+        if filters.date_after is not None:
+            mask &= self.dates[rows] >= filters.date_after.timestamp()
+        if filters.date_before is not None:
+            mask &= self.dates[rows] <= filters.date_before.timestamp()
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class TagColumns:
+    """The tags of all rows: each entry is a row number and an integer of `StringInterner`, by rising row."""
+
+    rows: NDArray[np.int32]
+    tags: NDArray[np.int32]
+
+    @classmethod
+    def empty(cls, capacity: int) -> TagColumns:
+        """Return columns without entries."""
+        return cls(np.zeros(capacity, np.int32), np.zeros(capacity, np.int32))
+
+    @property
+    def capacity(self) -> int:
+        """How many entries fit."""
+        return len(self.rows)
+
+    def copy(self, kept: Selector, capacity: int) -> TagColumns:
+        """Return new columns that begin with the kept entries."""
+        return TagColumns(copy_rows(self.rows, kept, capacity), copy_rows(self.tags, kept, capacity))
+
+    def with_any_tag(self, tags: Iterable[int], entries: int, rows: int) -> Mask:
+        """Return a mask of the first `rows` rows that have one of the tags, by the first `entries` entries."""
+        mask = np.zeros(rows, np.bool_)
+        mask[self.rows[:entries][np.isin(self.tags[:entries], list(tags))]] = True
+        return mask
+
+    def with_tag(self, tag: int, entries: int, rows: int) -> Mask:
+        """Return a mask of the first `rows` rows that have a tag, by the first `entries` entries."""
+        mask = np.zeros(rows, np.bool_)
+        mask[self.rows[:entries][self.tags[:entries] == tag]] = True
+        return mask
+
+
+def copy_rows(array: NDArray[Any], kept: Selector, capacity: int) -> NDArray[Any]:
+    """Return an array of length `capacity` that begins with the kept entries."""
+    kept_entries = array[kept]
+    copy = np.zeros((capacity, *array.shape[1:]), array.dtype)
+    copy[: len(kept_entries)] = kept_entries
+    return copy
+
+
+def combine_bits(bits: Iterable[int]) -> int:
+    """Return the bitwise OR of bits."""
+    combined = 0
+    for bit in bits:
+        combined |= bit
+    return combined
+
+
+Similarities = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class PassageRows:
+    """The passages of rows, in the order of the rows; each row has at least one.
+
+    `starts` has the first passage of each row, with spare capacity, `has_lesson` whether its last one is a lesson;
+    `vectors` are those of all passages, of which `capacity` fit.
+    """
+
+    vectors: RowVectors
+    capacity: int
+    starts: NDArray[np.int64]
+    has_lesson: NDArray[np.bool_]
+
+    @classmethod
+    def empty(cls, capacity: int, dimensions: int, pool: SharedVectorPool | None) -> PassageRows:
+        """Return no rows, with room for `capacity` rows of one passage; with `pool`, vectors are shared."""
+        vectors: RowVectors
+        if pool is None:
+            vectors = LocalVectors.empty(capacity, dimensions)
+        else:
+            vectors = SharedVectors(pool, np.zeros(capacity, np.int32))
+        return cls(vectors, capacity, np.zeros(capacity, np.int64), np.zeros(capacity, np.bool_))
+
+    def with_room(self, rows: int, row_capacity: int, passages: int, added: int) -> PassageRows:
+        """Return passages that begin with those of the first `rows`, with room for `added` more beyond `passages`.
+
+        There is room for `row_capacity` rows. Returns this object if it has the room.
+        """
+        grown = self
+        if len(self.starts) < row_capacity:
+            starts, has_lesson = np.zeros(row_capacity, np.int64), np.zeros(row_capacity, np.bool_)
+            starts[:rows], has_lesson[:rows] = self.starts[:rows], self.has_lesson[:rows]
+            grown = PassageRows(self.vectors, self.capacity, starts, has_lesson)
+        if passages + added > self.capacity:
+            capacity = max(2 * self.capacity, passages + added)
+            vectors = self.vectors.copy(slice(0, passages), capacity)
+            grown = PassageRows(vectors, capacity, grown.starts, grown.has_lesson)
+        return grown
+
+    def write(self, row: int, start: int, passages: PassageVectors) -> int:
+        """Write the passages of a row that no reader knows yet, and return the end of them.
+
+        Raises ValueError if the length of a vector is wrong.
+        """
+        for place, vector in enumerate(passages.vectors, start):
+            self.vectors.write(place, vector)
+        self.starts[row], self.has_lesson[row] = start, passages.has_lesson
+        return start + len(passages.vectors)
+
+    def kept(self, rows: Rows, size: int, end: int, capacity: int) -> tuple[PassageRows, int]:
+        """Return the passages of some of `size` rows with room for `capacity` rows, and the end of them."""
+        numbers, starts = self.numbers_of(rows, size, end)
+        copied = np.zeros(capacity, np.int64)
+        copied[: len(rows)] = starts
+        has_lesson = np.zeros(capacity, np.bool_)
+        has_lesson[: len(rows)] = self.has_lesson[rows]
+        room = max(capacity, 2 * len(numbers))
+        return PassageRows(self.vectors.copy(numbers, room), room, copied, has_lesson), len(numbers)
+
+    def numbers_of(self, rows: Rows, size: int, end: int) -> tuple[Rows, NDArray[np.int64]]:
+        """Return the numbers of the passages of some of `size` rows, and where those of each row begin among them.
+
+        `end` is the number of passages of all `size` rows.
+        """
+        # Each row has one passage, so that rows and passages have the same numbers.
+        if end == size:
+            return rows, np.arange(len(rows))
+        starts = self.starts[rows]
+        # The passages of a row end where those of the next row begin.
+        counts = np.append(self.starts[1:size], end)[rows] - starts
+        firsts = np.cumsum(counts) - counts
+        # The numbers from each start on, one row after the other, without a loop over the rows.
+        return np.repeat(starts - firsts, counts) + np.arange(int(counts.sum())), firsts
+
+    def best_of_all(self, size: int, end: int, query: Vector, scorer: ParallelDotProduct) -> Similarities:
+        """Return the similarity of the best passage of each of the first `size` rows, which have `end` passages."""
+        return self.best_of_each(self.vectors.products(end, query, scorer), size)
+
+    def best_of_each(self, scores: Similarities, size: int) -> Similarities:
+        """Return the best of the scores of each of the first `size` rows, of which `scores` has all passages."""
+        return scores if len(scores) == size else np.maximum.reduceat(scores, self.starts[:size])
+
+    def best_of(self, rows: Rows, size: int, end: int, query: Vector) -> Similarities:
+        """Return the similarity of the best passage of some of `size` rows, which have `end` passages together."""
+        numbers, firsts = self.numbers_of(rows, size, end)
+        products = self.vectors.products_of(numbers, query)
+        return products if len(products) == len(rows) else np.maximum.reduceat(products, firsts)
+
+    def take(self, rows: Rows, size: int, end: int) -> tuple[Vectors, NDArray[np.int64]]:
+        """Return the vectors of the passages of some rows, and where those of each row begin among them."""
+        numbers, firsts = self.numbers_of(rows, size, end)
+        return self.vectors.take(numbers), firsts
+
+
+INITIAL_CAPACITY = 256
+"""Initial number of rows with memory. Chosen: small, since growth doubles it and so copies each row twice at most."""
+
+DENSE_SHARE = 0.5
+"""The share of passing rows from which scoring all rows in memory order is faster than gathering those that pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSnapshot:
+    """The rows at one moment: the first `size`, without those that are dead by then."""
+
+    columns: MatrixColumns
+    passages: PassageRows
+    words: WordIndex
+    tags: TagColumns
+    ids: list[str]
+    """Decision ids by row. Later snapshots append to the same list, so only the first `size` belong to this one."""
+    size: int
+    passage_count: int
+    entries: int
+    dead: int
+    alive: Mask
+    """Whether a row is the current one of its decision; as long as the capacity, with true for rows not yet written."""
+
+    @classmethod
+    def empty(cls, capacity: int, dimensions: int, pool: SharedVectorPool | None) -> MatrixSnapshot:
+        """Return a snapshot without rows, with room for `capacity`."""
+        return cls(
+            columns=MatrixColumns.empty(capacity),
+            passages=PassageRows.empty(capacity, dimensions, pool),
+            words=WordIndex(),
+            tags=TagColumns.empty(capacity),
+            ids=[],
+            size=0,
+            passage_count=0,
+            entries=0,
+            dead=0,
+            alive=np.ones(capacity, np.bool_),
+        )
+
+    def similarities(self, rows: Rows, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
+        """Return the similarity of the best passage of each of the rows to a query."""
+        if len(rows) < DENSE_SHARE * self.size:
+            return self.passages.best_of(rows, self.size, self.passage_count, query)
+        scores = self.passages.best_of_all(self.size, self.passage_count, query, scorer)
+        return scores if len(rows) == self.size else scores[rows]
+
+
+class SnapshotBuilder:
+    """Builds the next snapshot in rows beyond those that readers of the present one use; one builder at a time."""
+
+    def __init__(
+        self, base: MatrixSnapshot, position_of: dict[str, int], interner: StringInterner, erased: dict[str, int]
+    ) -> None:
+        self._base = base
+        self._erased = erased
+        self._columns = base.columns
+        self._passages = base.passages
+        self._passage_count = base.passage_count
+        self._terms: list[Terms] = []
+        self._tags = base.tags
+        self._ids = base.ids
+        self._position_of = position_of
+        self._interner = interner
+        self._size = base.size
+        self._entries = base.entries
+        self._replaced: list[int] = []
+
+    def take(self, row: IndexRow) -> None:
+        """Append a row and mark the one it replaces as dead; a row of an old revision is ignored."""
+        known = self._position_of.get(row.decision_id)
+        if known is not None and row.revision <= self._columns.revisions[known]:
+            return
+        if row.revision <= self._erased.get(row.decision_id, -1):
+            return
+        if self._size == self._columns.capacity:
+            self._columns = self._columns.copy(slice(0, self._size), 2 * self._size)
+        self._passages = self._passages.with_room(
+            self._size, self._columns.capacity, self._passage_count, len(row.passages.vectors)
+        )
+        # Into arrays that readers share, at a row that no published `size` includes. The passages first, because they
+        # alone can raise: a row is then either complete or not there.
+        end = self._passages.write(self._size, self._passage_count, row.passages)
+        self._columns.write(self._size, row, self._interner)
+        self._passage_count = end
+        self._terms.append(row.terms)
+        self._append_tags(row)
+        self._ids.append(row.decision_id)
+        self._position_of[row.decision_id] = self._size
+        self._size += 1
+        if known is not None:
+            self._replaced.append(known)
+
+    def erase(self, row: ErasedRow) -> None:
+        """Mark the row of a deleted decision as dead; a deletion older than the row is ignored."""
+        known = self._position_of.get(row.decision_id)
+        if known is not None and row.revision <= self._columns.revisions[known]:
+            return
+        self._erased[row.decision_id] = max(row.revision, self._erased.get(row.decision_id, -1))
+        if known is not None:
+            del self._position_of[row.decision_id]
+            self._replaced.append(known)
+
+    def snapshot(self) -> MatrixSnapshot:
+        """Return the snapshot with all appended rows."""
+        alive = self._base.alive
+        if len(alive) < self._columns.capacity:
+            # The rows just grew, and the concatenation is a copy already.
+            alive = np.concatenate([alive, np.ones(self._columns.capacity - len(alive), np.bool_)])
+        elif self._replaced:
+            # Readers of the snapshot before must go on seeing the old rows, for they do not see the new ones.
+            alive = alive.copy()
+        alive[self._replaced] = False
+        dead = self._base.dead + len(self._replaced)
+        added = slice(self._base.size, self._size)
+        readers = np.where(self._columns.shared[added], SHARED, self._columns.agents[added]).astype(np.int32)
+        return MatrixSnapshot(
+            self._columns,
+            self._passages,
+            self._base.words.with_rows(self._base.size, self._terms, readers),
+            self._tags,
+            self._ids,
+            self._size,
+            self._passage_count,
+            self._entries,
+            dead,
+            alive,
+        )
+
+    def _append_tags(self, row: IndexRow) -> None:
+        tags = sorted({self._interner.intern(tag) for tag in row.tags})
+        end = self._entries + len(tags)
+        if end > self._tags.capacity:
+            self._tags = self._tags.copy(slice(0, self._entries), max(end, 2 * self._tags.capacity))
+        self._tags.rows[self._entries : end] = self._size
+        self._tags.tags[self._entries : end] = tags
+        self._entries = end
+
+
+def compact_snapshot(snapshot: MatrixSnapshot) -> MatrixSnapshot:
+    """Return a snapshot without the dead rows, in new arrays; readers of the old one are not affected."""
+    alive = snapshot.alive[: snapshot.size]
+    kept = np.flatnonzero(alive)
+    capacity = max(INITIAL_CAPACITY, 2 * len(kept))
+    entry_rows = snapshot.tags.rows[: snapshot.entries]
+    kept_entries = np.flatnonzero(alive[entry_rows])
+    tags = snapshot.tags.copy(kept_entries, max(INITIAL_CAPACITY, 2 * len(kept_entries)))
+    # The new row of a kept one is the number of kept rows before it.
+    new_positions = np.cumsum(alive, dtype=np.int32) - 1
+    tags.rows[: len(kept_entries)] = new_positions[tags.rows[: len(kept_entries)]]
+    ids = [snapshot.ids[position] for position in kept.tolist()]
+    passages, passage_count = snapshot.passages.kept(kept, snapshot.size, snapshot.passage_count, capacity)
+    return MatrixSnapshot(
+        snapshot.columns.copy(kept, capacity),
+        passages,
+        snapshot.words.compacted(alive, new_positions),
+        tags,
+        ids,
+        len(kept),
+        passage_count,
+        len(kept_entries),
+        0,
+        np.ones(capacity, np.bool_),
+    )

@@ -1,0 +1,429 @@
+"""Ranks the rows that pass a filter by their relevance to a query."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cstp_grpc.contract.enums import Outcome
+from cstp_grpc.core.decisions.decision_terms import TermField
+from cstp_grpc.core.decisions.model import MatchReason
+from cstp_grpc.core.decisions.search.int8_codes import select_best
+from cstp_grpc.core.decisions.search.matrix_snapshot import OUTCOME_BITS, Mask, MatrixSnapshot, StringInterner
+from cstp_grpc.core.decisions.search.relevance import (
+    CATEGORY_WEIGHT,
+    IDENTIFIER_WEIGHT,
+    NAME_WEIGHT,
+    PROJECT_WEIGHT,
+    SCORE_DECIMALS,
+    RankedQuery,
+    RelevanceCurve,
+    evidence_of_words,
+)
+from cstp_grpc.core.decisions.search.row_vectors import ParallelDotProduct, Rows, SharedScans, dot_products
+from cstp_grpc.core.decisions.search.word_index import Postings, inverse_document_frequency
+
+EVIDENCE_TOLERANCE = 1e-5
+"""Maximum error of the evidence in the first pass: a float32 sum of the products of unit vectors is off by about 1e-6.
+"""
+
+ROUNDED_OFF = 1e-6
+"""Maximum error of an exact evidence that is not rounded yet."""
+
+LEAST_EVIDENCE = -1000.0
+"""Less than any evidence, and more than that of rows that do not pass."""
+
+MAX_EXACT_ROWS = 100
+"""Rows that are scored exactly at once: selecting among fewer first takes as long (measured)."""
+
+MIN_ROWS_TO_ESTIMATE = 1200
+"""Rows from which estimating their similarities first is faster than computing them (measured)."""
+
+ESTIMATED_SHARE = 0.06
+"""The share of passing rows from which estimating all rows is faster than gathering those that pass (measured)."""
+
+SAMPLED_ROWS = 128
+"""Maximum number of rows that tell how far a query's similarities spread, in 25 us. Chosen: with all rows of the
+benchmark as many right and irrelevant results reach each score."""
+
+# Plain numbers, since the operators of enumerations take microseconds and every result needs some.
+IDENTIFYING_FIELDS = int(TermField.NAME | TermField.UNIT)
+LESSON_FIELD, TITLE_FIELD, NAME_FIELD = int(TermField.LESSON), int(TermField.TITLE), int(TermField.NAME)
+FAILED = OUTCOME_BITS[Outcome.FAILURE]
+NOT_IDENTIFYING = np.uint8(~IDENTIFYING_FIELDS & 0xFF)
+
+COVERAGE_SHOWN = 0.15
+"""Coverage from which a match is said to share words. Chosen: one common word of a sentence is less."""
+
+MEANING_SHOWN = 0.3
+"""Similarity from which a match is said to mean something similar; unrelated texts have it in one case of twenty."""
+
+
+MATCH_REASONS = (MatchReason.IDENTIFIER, MatchReason.WORDS, MatchReason.MEANING, MatchReason.LESSON)
+REASONS: Mapping[tuple[bool, ...], tuple[MatchReason, ...]] = {
+    # What was found for no good reason was found because nothing else means more.
+    applies: tuple(compress(MATCH_REASONS, applies)) or (MatchReason.MEANING,)
+    for applies in product((False, True), repeat=len(MATCH_REASONS))
+}
+"""The reasons by whether each of MATCH_REASONS applies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredDecision:
+    """A decision id with its relevance, 0 to 1, and its cosine similarity, -1 to 1; `date` is in seconds since the
+    epoch."""
+
+    decision_id: str
+    score: float
+    date: float
+    similarity: float
+    matched_by: tuple[MatchReason, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordEvidence:
+    """What the words of a query say about the rows that have any of them, which are in rising order: the share of the
+    query that each covers, the evidence that this and its name add, and the bits of `TermField` where they occur."""
+
+    rows: Rows
+    coverage: NDArray[np.float64]
+    added: NDArray[np.float64]
+    fields: NDArray[np.uint8]
+
+    def added_to(self, rows: Rows) -> NDArray[np.float64]:
+        """Return the evidence for some rows in rising order, 0 for those without any of the words."""
+        added = np.zeros(len(rows))
+        if len(self.rows) < len(rows):
+            places, found = find_places(self.rows, rows)
+            added[places[found]] = self.added[found]
+        else:
+            places, found = find_places(rows, self.rows)
+            added[found] = self.added[places[found]]
+        return added
+
+
+NO_WORDS = WordEvidence(np.empty(0, np.intp), np.empty(0), np.empty(0), np.empty(0, np.uint8))
+
+
+def find_places(wanted: Rows, rows: Rows) -> tuple[Rows, Mask]:
+    """Return the place of each wanted row among `rows`, which are in rising order, and whether it is there."""
+    places = np.searchsorted(rows, wanted)
+    if not len(rows):
+        return places, np.zeros(len(wanted), np.bool_)
+    # Beyond the last one there is none; any other place does as well, since its row is not the wanted one.
+    places[places == len(rows)] = 0
+    return places, rows[places] == wanted
+
+
+class PassingRows:
+    """The rows of a snapshot that a caller finds under a filter, in rising order, and which of them are exemplary."""
+
+    def __init__(self, snapshot: MatrixSnapshot, rows: Rows) -> None:
+        self.rows = rows
+        self._snapshot = snapshot
+        # Written by any thread without a lock: two that miss at the same time store equal arrays.
+        self._exemplary: tuple[Rows, Rows] | None = None
+        self._excluded: Mask | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def exemplary(self) -> tuple[Rows, Rows]:
+        """Return those that failed, and those with a lesson."""
+        if self._exemplary is None:
+            failed, has_lesson = exemplary_masks(self._snapshot, self.rows)
+            self._exemplary = self.rows[failed], self.rows[has_lesson]
+        return self._exemplary
+
+    def excluded(self) -> Mask:
+        """Return a mask of all other rows."""
+        if self._excluded is None:
+            excluded = np.ones(self._snapshot.size, np.bool_)
+            excluded[self.rows] = False
+            self._excluded = excluded
+        return self._excluded
+
+
+class ReadableRows:
+    """All rows of a snapshot that a caller may read: a mask of them, their number, and a sample in rising order."""
+
+    def __init__(self, mask: Mask) -> None:
+        rows = np.flatnonzero(mask)
+        self.mask = mask
+        self.count = len(rows)
+        # Powers of two, so that most of the sample stays the same while a journal grows.
+        self.sample: Rows = rows[:: 2 ** max(math.ceil(math.log2(max(len(rows), 1) / SAMPLED_ROWS)), 0)].copy()
+
+
+def exemplary_masks(snapshot: MatrixSnapshot, rows: Rows) -> tuple[Mask, Mask]:
+    """Return masks of the rows that failed, and of those with a lesson."""
+    failed = (snapshot.columns.outcomes[rows] & FAILED) != 0
+    return failed, snapshot.passages.has_lesson[rows]
+
+
+class CandidateRows:
+    """Rows that pass a filter, ready to be ranked.
+
+    `reader` is the number of the caller, or negative if it has none, and `readable` are all rows that it may read.
+    """
+
+    def __init__(
+        self,
+        snapshot: MatrixSnapshot,
+        passing: PassingRows,
+        reader: int,
+        readable: ReadableRows,
+        interner: StringInterner,
+        scorer: ParallelDotProduct,
+        scans: SharedScans,
+    ) -> None:
+        self._snapshot = snapshot
+        self._passing = passing
+        self._rows = passing.rows
+        self._reader = reader
+        self._readable = readable
+        self._interner = interner
+        self._scorer = scorer
+        self._scans = scans
+        # Those for the last query, which is often ranked by again, with a larger limit.
+        self._known_words: tuple[RankedQuery, WordEvidence] | None = None
+        self._known_curve: tuple[RankedQuery, RelevanceCurve] | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def best(
+        self, query: RankedQuery, limit: int, min_score: float, *, with_exemplars: bool = False
+    ) -> list[ScoredDecision]:
+        """Return the top rows by falling relevance, then date, then id; at most `limit`, none below `min_score`.
+
+        With exemplars, the top failure and the top row with a lesson follow, unless they are among them.
+        """
+        if not len(self._rows):
+            return []
+        words = self._word_evidence(query)
+        curve = self.curve(query)
+        least = curve.evidence(min_score)
+        # Each step looks more closely at what the one before has left.
+        rows = self._promising_rows(query, words, limit, least, with_exemplars=with_exemplars)
+        added = self._added_evidence(query, words, rows)
+        if len(rows) > MAX_EXACT_ROWS:
+            evidence = self._snapshot.similarities(rows, query.vector, self._scorer) + added
+            places = self._select_places(rows, evidence, limit, least, EVIDENCE_TOLERANCE, with_exemplars)
+            rows, added = rows[places], added[places]
+        ranked = self._exact_results(query, curve, words, rows, added, limit, least, with_exemplars=with_exemplars)
+        chosen = [item for _, item in ranked[:limit]]
+        if with_exemplars and len(ranked) > limit:
+            for exemplary in exemplary_masks(self._snapshot, np.array([row for row, _ in ranked], np.intp)):
+                chosen += [ranked[place][1] for place in np.flatnonzero(exemplary)[:1] if place >= limit]
+            chosen = list(dict.fromkeys(chosen))
+        return [item for item in chosen if item.score >= min_score]
+
+    def curve(self, query: RankedQuery) -> RelevanceCurve:
+        """Return the curve for a query, by its similarities to a sample of what the caller may read.
+
+        The sample does not depend on the filter, so that a decision has the same score under any.
+        """
+        if query.curve.spread is None:
+            return query.curve
+        if self._known_curve is None or self._known_curve[0] is not query:
+            snapshot = self._snapshot
+            similarities = snapshot.passages.best_of(
+                self._readable.sample, snapshot.size, snapshot.passage_count, query.vector
+            )
+            self._known_curve = query, query.curve.for_query(similarities.astype(np.float64).round(SCORE_DECIMALS))
+        return self._known_curve[1]
+
+    def _promising_rows(
+        self, query: RankedQuery, words: WordEvidence, limit: int, least: float, *, with_exemplars: bool
+    ) -> Rows:
+        """Return rows, among them all that `best` returns: if they are many, those that are good by an estimate."""
+        snapshot, rows = self._snapshot, self._rows
+        if len(rows) < max(MIN_ROWS_TO_ESTIMATE, ESTIMATED_SHARE * snapshot.size):
+            return rows
+        passages, count = snapshot.passages, snapshot.passage_count
+        estimates, error = self._scans.estimates(passages.vectors, count, query.vector)
+        evidence = passages.best_of_each(estimates, snapshot.size)
+        if evidence is estimates:
+            # Searches that are made together share the estimates.
+            evidence = evidence.copy()
+        evidence[words.rows] += words.added
+        for column, number, weight in self._favoured_columns(query):
+            evidence[column[: snapshot.size] == number] += weight
+        if len(rows) < snapshot.size:
+            np.copyto(evidence, -np.inf, where=self._passing.excluded())
+        # The evidence that counts is rounded, too.
+        error += EVIDENCE_TOLERANCE
+        selected = select_best(evidence, limit, max(least, LEAST_EVIDENCE), error)
+        if not with_exemplars:
+            return selected
+        kept = np.zeros(snapshot.size, np.bool_)
+        kept[selected] = True
+        for examples in self._passing.exemplary():
+            kept[examples[select_best(evidence[examples], 1, least, error)]] = True
+        return np.flatnonzero(kept)
+
+    def _select_places(
+        self,
+        rows: Rows,
+        evidence: NDArray[np.float64],
+        limit: int,
+        least: float,
+        error: float,
+        with_exemplars: bool,
+    ) -> Rows:
+        """Return the places of the rows that `best` may return by an evidence that is off by at most an error."""
+        least -= error
+        kept = evidence >= least
+        if len(rows) > limit:
+            # Twice the error: the row that is really the last may score too low, and the least too high.
+            kept &= evidence >= np.partition(evidence, -limit)[-limit] - 2 * error
+            for exemplary in exemplary_masks(self._snapshot, rows) if with_exemplars else ():
+                if exemplary.any():
+                    kept |= exemplary & (evidence >= max(least, evidence[exemplary].max() - 2 * error))
+        return np.flatnonzero(kept)
+
+    def rows_with_most_words(self, query: RankedQuery, count: int) -> tuple[Rows, float]:
+        """Return the `count` rows with most evidence beside their similarity, and the most that others have."""
+        added = self._added_evidence(query, self._word_evidence(query), self._rows)
+        if len(added) <= count:
+            return self._rows, 0.0
+        least = np.partition(added, -count)[-count]
+        # With less than `least`: equal ones are all taken, unless that is none at all, which every row has.
+        taken = added >= least if least > 0 else added > 0
+        return self._rows[taken], float(added[~taken].max(initial=0.0))
+
+    def _word_evidence(self, query: RankedQuery) -> WordEvidence:
+        """Return the evidence of the query's words.
+
+        How rare a word is, and which words of a very long query are left out, follows from what the caller may read
+        alone, so that scores tell nothing about the rest.
+        """
+        if self._known_words is not None and self._known_words[0] is query:
+            return self._known_words[1]
+        snapshot = self._snapshot
+        found: list[Postings] = []
+        weights: list[NDArray[np.float64]] = []
+        rarities: list[float] = []
+        hashes = [term.hash for term in query.terms]
+        for place, postings in snapshot.words.find(hashes, self._reader, self._readable.mask):
+            term = query.terms[place]
+            if term.is_compound and not len(postings.rows):
+                # Its words happen to stand together; an unknown word, on the other hand, leaves the query less covered.
+                continue
+            rarity = term.count * inverse_document_frequency(self._readable.count, len(postings.rows))
+            rarities.append(rarity)
+            if len(postings.rows):
+                fields = postings.fields if term.is_unit else postings.fields & NOT_IDENTIFYING
+                found.append(Postings(postings.rows, postings.impacts, fields))
+                weights.append(np.multiply(postings.impacts, rarity, dtype=np.float64))
+        words = sum_word_evidence(found, weights, rarities, snapshot.size)
+        if query.is_identifier:
+            words.added[(words.fields & IDENTIFYING_FIELDS) != 0] += IDENTIFIER_WEIGHT
+        self._known_words = query, words
+        return words
+
+    def _favoured_columns(self, query: RankedQuery) -> Iterator[tuple[NDArray[np.int32], int, float]]:
+        """Yield the columns in which a value is favoured, with its number and the evidence that it adds."""
+        columns, favoured = self._snapshot.columns, query.favoured
+        if favoured.category is not None:
+            yield columns.categories, self._interner.find(favoured.category), CATEGORY_WEIGHT
+        if favoured.project is not None:
+            yield columns.projects, self._interner.find(favoured.project), PROJECT_WEIGHT
+
+    def _added_evidence(self, query: RankedQuery, words: WordEvidence, rows: Rows) -> NDArray[np.float64]:
+        """Return the evidence beside the similarity of some rows in rising order."""
+        added = words.added_to(rows)
+        for column, number, weight in self._favoured_columns(query):
+            added += weight * (column[rows] == number)
+        return added
+
+    def _exact_results(
+        self,
+        query: RankedQuery,
+        curve: RelevanceCurve,
+        words: WordEvidence,
+        rows: Rows,
+        added: NDArray[np.float64],
+        limit: int,
+        least: float,
+        *,
+        with_exemplars: bool,
+    ) -> list[tuple[int, ScoredDecision]]:
+        """Return the rows that `best` may return in their order, by their exact evidence."""
+        snapshot, passages = self._snapshot, self._snapshot.passages
+        if not len(rows):
+            return []
+        vectors, firsts = passages.take(rows, snapshot.size, snapshot.passage_count)
+        # In float64 and row by row, so that a score does not depend on which path or batch computed it.
+        products = dot_products(vectors.astype(np.float64), query.vector.astype(np.float64)).round(SCORE_DECIMALS)
+        similarities = np.minimum(np.maximum(np.maximum.reduceat(products, firsts), -1.0), 1.0)
+        kept = self._select_places(rows, similarities + added, limit, least, ROUNDED_OFF, with_exemplars)
+        places, has_words = find_places(rows[kept], words.rows)
+        ends = [*firsts[1:].tolist(), len(products)]
+        found = []
+        for place, at, covers in zip(kept.tolist(), places.tolist(), has_words.tolist(), strict=True):
+            row, similarity = int(rows[place]), float(similarities[place])
+            evidence = round(similarity + float(added[place]), SCORE_DECIMALS)
+            score = round(curve.score(evidence), SCORE_DECIMALS)
+            coverage, fields = (float(words.coverage[at]), int(words.fields[at])) if covers else (0.0, 0)
+            by_lesson = bool(passages.has_lesson[row]) and products[ends[place] - 1] >= similarity
+            why = match_reasons(similarity, coverage, fields, by_lesson=by_lesson)
+            date = float(snapshot.columns.dates[row])
+            found.append((evidence, row, ScoredDecision(snapshot.ids[row], score, date, similarity, why)))
+        found.sort(key=lambda item: (-item[0], -item[2].date, item[2].decision_id))
+        return [(row, item) for _, row, item in found]
+
+
+def sum_word_evidence(
+    found: Sequence[Postings], weights: Sequence[NDArray[np.float64]], rarities: Sequence[float], size: int
+) -> WordEvidence:
+    """Return the evidence of postings with their weights, for the rows of `size` in which there are any.
+
+    `rarities` are those of all terms of the query.
+    """
+    if not found:
+        return NO_WORDS
+    if len(found) == 1:
+        # Parts of several segments or readers may be in another order.
+        order = np.argsort(found[0].rows, kind="stable")
+        return word_evidence(found[0].rows[order].astype(np.intp), weights[0][order], found[0].fields[order], rarities)
+    postings = np.concatenate([each.rows for each in found])
+    occurs = np.zeros(size, np.bool_)
+    occurs[postings] = True
+    rows = np.flatnonzero(occurs)
+    # The number of each row among those, without sorting; what is left of the array is never read.
+    numbers = np.empty(size, np.intp)
+    numbers[rows] = np.arange(len(rows))
+    places = numbers[postings]
+    covered = np.bincount(places, np.concatenate(weights), len(rows)).astype(np.float64, copy=False)
+    fields, begin = np.zeros(len(rows), np.uint8), 0
+    for each in found:
+        # Term by term, since a row has each term once, and one that were repeated here would be set only once.
+        end = begin + len(each.rows)
+        fields[places[begin:end]] |= each.fields
+        begin = end
+    return word_evidence(rows, covered, fields, rarities)
+
+
+def word_evidence(
+    rows: Rows, covered: NDArray[np.float64], fields: NDArray[np.uint8], rarities: Sequence[float]
+) -> WordEvidence:
+    """Return the evidence of rows, given the sum of the weights of the terms that each has."""
+    coverage = covered / sum(rarities)
+    added = evidence_of_words(coverage, rarities)
+    added[(fields & NAME_FIELD) != 0] += NAME_WEIGHT
+    return WordEvidence(rows, coverage, added, fields)
+
+
+def match_reasons(similarity: float, coverage: float, fields: int, *, by_lesson: bool) -> tuple[MatchReason, ...]:
+    """Return why a row was found; `by_lesson` means that its lesson is the passage closest in meaning."""
+    shares_words, is_similar = coverage >= COVERAGE_SHOWN, similarity >= MEANING_SHOWN
+    words_of_lesson = bool(fields & LESSON_FIELD) and not fields & TITLE_FIELD
+    of_lesson = (by_lesson and is_similar) or (words_of_lesson and shares_words)
+    return REASONS[bool(fields & IDENTIFYING_FIELDS), shares_words, is_similar, of_lesson]

@@ -1,0 +1,430 @@
+"""The vectors of the matrix, private or shared by processes, and their dot products.
+
+None of the products of float32 is a matrix product: BLAS splits those among threads that wait by spinning, which made a
+server with more calls than cores a hundred times slower. Most of the time is spent reading the vectors, so a scan of
+many rows reads their int8 codes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cstp_grpc.core.decisions.search.int8_codes import Int8Codes, QuantizedVectors, Scores, Vectors
+from cstp_grpc.core.decisions.store import Vector
+
+Numbers = NDArray[np.intp] | NDArray[np.int32]
+Float = TypeVar("Float", np.float32, np.float64)
+
+MIN_ROWS_TO_SPLIT = 3000
+"""Vectors from which a second core saves more than handing work to a thread costs (measured)."""
+
+MIN_CODES_TO_SPLIT = 12_000
+"""The same for int8 codes, which are read three to four times as fast."""
+
+ROWS_PER_ENCODING = 512
+"""Rows whose codes are made together. Chosen: the vectors are still in a processor's cache."""
+
+ROWS_PER_GATHER = 256
+"""Rows gathered at a time. Chosen: 256 vectors of 384 float32 are 400 KB, which stay in a processor's L2 cache."""
+
+
+def dot_products(vectors: NDArray[Float], query: NDArray[Float]) -> NDArray[Float]:
+    """Return the dot product of each vector with a query."""
+    scores: NDArray[Float] = np.vecdot(vectors, query)
+    return scores
+
+
+def gather_dot_products(vectors: NDArray[Float], rows: Numbers, query: NDArray[Float]) -> NDArray[Float]:
+    """Return the dot products of the vectors at some rows with a query."""
+    scores = np.empty(len(rows), vectors.dtype)
+    for start in range(0, len(rows), ROWS_PER_GATHER):
+        scores[start : start + ROWS_PER_GATHER] = dot_products(vectors[rows[start : start + ROWS_PER_GATHER]], query)
+    return scores
+
+
+class ParallelDotProduct:
+    """Computes dot products with a second thread, unless another call is using it."""
+
+    # Both methods run code that releases the interpreter's lock, so that two halves take place at the same time.
+
+    def __init__(self) -> None:
+        self._helper = ThreadPoolExecutor(1, "scoring")
+        # Taken without waiting: a call that finds the helper busy computes alone, since all cores are in use then.
+        self._free = threading.Lock()
+
+    def products(self, vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the dot product of each vector with a query."""
+        scores = np.empty(len(vectors), np.float32)
+
+        def fill(begin: int, end: int) -> None:
+            np.vecdot(vectors[begin:end], query, scores[begin:end])
+
+        self._split(len(vectors), MIN_ROWS_TO_SPLIT, fill)
+        return scores
+
+    def split_codes(self, count: int, work: Callable[[int, int], None]) -> None:
+        """Call a function that reads so many int8 codes for all of them, or for both halves at the same time."""
+        self._split(count, MIN_CODES_TO_SPLIT, work)
+
+    def _split(self, count: int, least: int, work: Callable[[int, int], None]) -> None:
+        """Call a function for a range of `count`, in halves from a minimum on; each call has a part of its own."""
+        if count < least or not self._free.acquire(blocking=False):
+            work(0, count)
+            return
+        try:
+            other = self._helper.submit(work, count // 2, count)
+            try:
+                work(0, count // 2)
+            finally:
+                other.result()
+        finally:
+            self._free.release()
+
+
+Rows = NDArray[np.intp]
+"""Numbers of rows."""
+
+HEADER_BYTES: Final = mmap.ALLOCATIONGRANULARITY
+"""Bytes before the vectors: the number of complete slots as int64, the extremes of the codes as two float32, and
+padding to a page boundary."""
+
+CODES_OFFSET: Final = 1 << 40
+SCALES_OFFSET: Final = 2 << 40
+"""Where the codes and their scales begin: far behind any vector, so that all three grow without being moved."""
+
+FIRST_SLOTS: Final = 4096
+"""Initial number of slots, doubled when full. The file is sparse: memory is used only for slots that are written."""
+
+
+class RowVectors(Protocol):
+    """The vectors of the matrix by row; a row is written once, before any reader knows it."""
+
+    def write(self, place: int, vector: Vector) -> None:
+        """Write the vector of a row. Raises ValueError if its length is wrong."""
+
+    def copy(self, kept: Any, capacity: int) -> RowVectors:
+        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
+
+    def take(self, rows: Rows) -> Vectors:
+        """Return the vectors of rows."""
+
+    def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
+        """Return the dot products of the first `size` rows with a query."""
+
+    def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
+        """Return the dot products of some rows with a query."""
+
+    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
+
+    def error_bounds(self, queries: QuantizedVectors) -> Scores:
+        """Return for each query how much an estimate may differ from the dot product."""
+
+
+class LocalVectors:
+    """Vectors and codes in arrays of this process, row by row."""
+
+    def __init__(self, array: Vectors, codes: Int8Codes, encoded: int) -> None:
+        """Use an array whose first rows, if any, have their codes already."""
+        self._array = array
+        self._codes = codes
+        self._encoded = encoded
+        """How many rows have codes; the others get theirs together, which takes a tenth of the time."""
+        # Guards `_encoded` and the codes of the rows from there on: readers encode, too.
+        self._lock = threading.Lock()
+
+    @classmethod
+    def empty(cls, capacity: int, dimensions: int) -> LocalVectors:
+        """Return vectors with room for `capacity` rows."""
+        return cls(np.zeros((capacity, dimensions), np.float32), Int8Codes.empty(capacity, dimensions), 0)
+
+    def write(self, place: int, vector: Vector) -> None:
+        """Write the vector of a row. Raises ValueError if its length is wrong."""
+        self._array[place] = vector
+        if place >= self._encoded + ROWS_PER_ENCODING:
+            self._encode(place)
+
+    def copy(self, kept: Any, capacity: int) -> LocalVectors:
+        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
+        entries = self._array[kept]
+        copied = LocalVectors.empty(capacity, self._array.shape[1])
+        copied._array[: len(entries)] = entries
+        for start in range(0, len(entries), ROWS_PER_ENCODING):
+            copied._encode(min(start + ROWS_PER_ENCODING, len(entries)))
+        return copied
+
+    def take(self, rows: Rows) -> Vectors:
+        """Return the vectors of rows."""
+        return self._array[rows]
+
+    def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
+        """Return the dot products of the first `size` rows with a query."""
+        return scorer.products(self._array[:size], query)
+
+    def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
+        """Return the dot products of some rows with a query."""
+        return gather_dot_products(self._array, rows, query)
+
+    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
+        self._encode(size)
+        return self._codes.estimates(size, queries, scorer.split_codes)
+
+    def error_bounds(self, queries: QuantizedVectors) -> Scores:
+        """Return for each query how much an estimate may differ from the dot product."""
+        return self._codes.error_bounds(queries)
+
+    def _encode(self, end: int) -> None:
+        """Make the codes of the rows before `end`, all of which are written."""
+        # Read without the lock: it only grows.
+        if self._encoded < end:
+            with self._lock:
+                if self._encoded < end:
+                    self._codes.write(self._encoded, self._array[self._encoded : end])
+                    self._encoded = end
+
+
+class SharedVectorPool:
+    """Vectors and codes in memory that several processes map, each vector once, in a slot that never changes.
+
+    Vectors are found by their bytes, so that processes need no coordination: adding a vector that another process has
+    added returns its slot. A slot counts only once it is written, so that a process that dies while writing leaves only
+    its own slot unfinished. Slots are freed only with the whole memory, when its last process ends. One thread per
+    process at a time may add; any thread may read.
+    """
+
+    def __init__(self, descriptor: int, dimensions: int) -> None:
+        """Map the memory, which is empty or contains vectors of `dimensions`."""
+        self._descriptor = descriptor
+        self._dimensions = dimensions
+        self._slots: dict[int, int] = {}
+        """The slots below `_seen` by the hash of their bytes; of two slots with one hash, the last one."""
+        self._seen = 0
+        """How many slots this process has read."""
+        # Old mappings are never closed. Arrays of readers point into them; and each has a descriptor of its own, and
+        # closing any descriptor of a file releases the record lock that the process holds on it (POSIX fcntl).
+        self._mappings: list[mmap.mmap] = []
+        # Under the lock, so that of several processes that start together only one sets the size.
+        with self._exclusive_lock():
+            if os.fstat(descriptor).st_size == 0:
+                self._resize(FIRST_SLOTS)
+            self._map()
+
+    @property
+    def vectors(self) -> Vectors:
+        """The vectors of all slots that this process knows."""
+        # The array first: a mapping made in between only adds slots. Rows of published snapshots are in either.
+        return self._array[: self._seen]
+
+    @property
+    def codes(self) -> Int8Codes:
+        """The codes of at least the slots of `vectors`."""
+        return self._codes
+
+    def slot_of(self, vector: Vector) -> int:
+        """Return the slot of a vector, adding it if it has none. Raises ValueError if its length is wrong."""
+        if vector.shape != (self._dimensions,):
+            raise ValueError(f"a vector has the shape {vector.shape}, not ({self._dimensions},)")
+        content = np.ascontiguousarray(vector, np.float32).tobytes()
+        found = self._find(content)
+        return self._add(content) if found is None else found
+
+    def _find(self, content: bytes) -> int | None:
+        # The bytes are compared too, because different vectors may have equal hashes.
+        slot = self._slots.get(hash(content))
+        return slot if slot is not None and self._array[slot].tobytes() == content else None
+
+    def _add(self, content: bytes) -> int:
+        with self._exclusive_lock():
+            self._read_new_slots()
+            # Looked up again: another process may have added the vector before this one got the lock.
+            found = self._find(content)
+            if found is not None:
+                return found
+            slot = self._seen
+            if slot == self._capacity():
+                self._resize(2 * slot)
+            if slot == len(self._array):
+                self._map()
+            # The vector before the count. If the process is killed in between, or after the resize above, the count
+            # does not include the slot, the kernel drops the lock, and the next process writes to the slot again.
+            self._array[slot] = np.frombuffer(content, np.float32)
+            self._codes.write(slot, self._array[slot : slot + 1])
+            self._count[0] = slot + 1
+            self._read_new_slots()
+            return slot
+
+    def _read_new_slots(self) -> None:
+        """Read the slots that were added since the last call."""
+        count = int(self._count[0])
+        if count > len(self._array):
+            self._map()
+        for slot in range(self._seen, count):
+            self._slots[hash(self._array[slot].tobytes())] = slot
+        self._seen = count
+
+    def _capacity(self) -> int:
+        return (os.fstat(self._descriptor).st_size - SCALES_OFFSET) // 4
+
+    def _resize(self, slots: int) -> None:
+        # The file is as long as its last part, the scales; what was never written takes no memory.
+        os.ftruncate(self._descriptor, SCALES_OFFSET + 4 * slots)
+
+    def _map(self) -> None:
+        slots, dimensions = self._capacity(), self._dimensions
+        memory = self._map_part(0, HEADER_BYTES + 4 * slots * dimensions)
+        codes = self._map_part(CODES_OFFSET, slots * dimensions)
+        scales = self._map_part(SCALES_OFFSET, 4 * slots)
+        # All mappings show the same pages, so a count written through any of them is seen through this one.
+        self._count = np.frombuffer(memory, np.int64, 1)
+        self._codes = Int8Codes(
+            np.frombuffer(codes, np.int8).reshape(slots, dimensions),
+            np.frombuffer(scales, np.float32),
+            np.frombuffer(memory, np.float32, 2, offset=8),
+        )
+        self._array = np.frombuffer(memory, np.float32, offset=HEADER_BYTES).reshape(slots, dimensions)
+
+    def _map_part(self, offset: int, length: int) -> mmap.mmap:
+        part = mmap.mmap(self._descriptor, length, offset=offset)
+        self._mappings.append(part)
+        return part
+
+    @contextmanager
+    def _exclusive_lock(self) -> Iterator[None]:
+        """Lock out other processes that add; the lock ends with its process."""
+        # A record lock belongs to the process: it does not keep two threads of one process apart.
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1)
+
+
+class SharedVectors:
+    """Vectors in a shared pool, by the slot of each row."""
+
+    def __init__(self, pool: SharedVectorPool, slots: NDArray[np.int32]) -> None:
+        self._pool = pool
+        self._slots = slots
+
+    def write(self, place: int, vector: Vector) -> None:
+        """Write the vector of a row. Raises ValueError if its length is wrong."""
+        self._slots[place] = self._pool.slot_of(vector)
+
+    def copy(self, kept: Any, capacity: int) -> SharedVectors:
+        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
+        entries = self._slots[kept]
+        slots = np.zeros(capacity, np.int32)
+        slots[: len(entries)] = entries
+        return SharedVectors(self._pool, slots)
+
+    def take(self, rows: Rows) -> Vectors:
+        """Return the vectors of rows."""
+        return self._pool.vectors[self._slots[rows]]
+
+    def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
+        """Return the dot products of the first `size` rows with a query."""
+        vectors = self._pool.vectors
+        if len(vectors) > 2 * size:
+            # Most slots belong to replaced rows, so gathering reads less memory than scoring all slots.
+            return gather_dot_products(vectors, self._slots[:size], query)
+        return scorer.products(vectors, query)[self._slots[:size]]
+
+    def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
+        """Return the dot products of some rows with a query."""
+        return gather_dot_products(self._pool.vectors, self._slots[rows], query)
+
+    def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
+        """Return the estimated dot products of queries with the first `size` rows, in a row for each query."""
+        # The slots first: the codes have at least these.
+        slots = len(self._pool.vectors)
+        codes, taken = self._pool.codes, self._slots[:size]
+        if slots > 2 * size:
+            return codes.copy(taken, size).estimates(size, queries, scorer.split_codes)
+        return codes.estimates(slots, queries, scorer.split_codes)[:, taken]
+
+    def error_bounds(self, queries: QuantizedVectors) -> Scores:
+        """Return for each query how much an estimate may differ from the dot product."""
+        return self._pool.codes.error_bounds(queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The estimated scores of the first `size` rows of `vectors`, and by how much they may be off, for each query."""
+
+    vectors: RowVectors
+    size: int
+    estimates: Scores
+    bounds: Scores
+
+
+class QueryBatch:
+    """Queries whose scores are estimated in one scan, as soon as the first of them needs it. Safe for many threads."""
+
+    def __init__(self, queries: Sequence[Vector]) -> None:
+        self._queries = {query.tobytes(): query for query in queries}
+        self.places = {key: place for place, key in enumerate(self._queries)}
+        """The place of each query in the batch, by its bytes."""
+        # Held during the scan, so that others of the batch wait for its result.
+        self._lock = threading.Lock()
+        self._scan: Scan | None = None
+
+    def scan(self, vectors: RowVectors, size: int, scorer: ParallelDotProduct) -> Scan:
+        """Return a scan of at least `size` rows."""
+        with self._lock:
+            scan = self._scan
+            if scan is None or scan.vectors is not vectors or scan.size < size:
+                # Only now: most queries are of journals that are too small for a scan.
+                rounded = QuantizedVectors.of(np.array(list(self._queries.values())))
+                estimates = vectors.estimates(size, rounded, scorer)
+                # Afterwards, since the bounds are of all rows that have codes.
+                scan = self._scan = Scan(vectors, size, estimates, vectors.error_bounds(rounded))
+            return scan
+
+
+class SharedScans:
+    """Estimates scores, for queries that are expected together in one scan. Safe for many threads.
+
+    Reading the codes of all rows takes most of the time of a scan, so 16 queries together take three times as long as
+    one.
+    """
+
+    def __init__(self, scorer: ParallelDotProduct) -> None:
+        self._scorer = scorer
+        # Read and written without a lock: each operation on the dict is atomic, and a query that is found in no batch,
+        # or in that of another caller, gets the same estimates.
+        self._expected: dict[bytes, QueryBatch] = {}
+
+    @contextmanager
+    def expect(self, queries: Sequence[Vector]) -> Iterator[None]:
+        """Scan for all of the queries when one of them needs it, until the end of the block.
+
+        Those that are expected already, such as by an outer block, stay with the queries beside them.
+        """
+        batch = QueryBatch(queries)
+        for key in batch.places:
+            self._expected.setdefault(key, batch)
+        try:
+            yield
+        finally:
+            for key in batch.places:
+                if self._expected.get(key) is batch:
+                    self._expected.pop(key, None)
+
+    def estimates(self, vectors: RowVectors, size: int, query: Vector) -> tuple[Scores, float]:
+        """Return the estimated scores of the first `size` rows, and by how much they may be off."""
+        key = query.tobytes()
+        batch = self._expected.get(key) or QueryBatch([query])
+        scan, place = batch.scan(vectors, size, self._scorer), batch.places[key]
+        return scan.estimates[place, :size], float(scan.bounds[place])

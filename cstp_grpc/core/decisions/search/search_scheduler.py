@@ -1,0 +1,151 @@
+"""Where searches run: short ones on the event loop, others on threads, those that wait together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from cstp_grpc.core.decisions.model import DecisionFilter, Match
+from cstp_grpc.core.decisions.search.decision_search import LISTED_OF_SERIES, DecisionSearch, MoreResultsNeeded
+from cstp_grpc.core.decisions.search.relevance import Favoured
+from cstp_grpc.core.decisions.search.search_results import SearchParameters
+from cstp_grpc.platform.storage.background_work import WorkPool
+
+MAX_BATCH: Final = 16
+"""Searches of one batch. Chosen: more would share the scan at little gain, and the first would wait longer."""
+
+MAX_BATCHES: Final = 2
+"""Batches at a time. While one reads from the journal, the other scans."""
+
+Matches = list[Match]
+
+
+@dataclass(slots=True, eq=False)
+class PendingSearch:
+    """A search whose caller awaits `future`, and its result: matches, or the error that it raised."""
+
+    text: str
+    run: Callable[[], Matches]
+    context: contextvars.Context
+    future: asyncio.Future[Matches]
+    result: Matches | Exception | None = None
+
+    def settle(self) -> None:
+        """Pass the result to the caller, unless it was cancelled."""
+        if self.future.done():
+            return
+        if self.result is None:
+            # This runner was cancelled, as all tasks are when a server stops.
+            self.future.cancel()
+        elif isinstance(self.result, Exception):
+            self.future.set_exception(self.result)
+        else:
+            self.future.set_result(self.result)
+
+
+class SearchScheduler:
+    """Runs searches of one kind of calls. For one event loop at a time.
+
+    A long search whose text was embedded before runs in a batch: what arrives while batches run is the next batch. Its
+    searches share one scan, and change threads once for all. Embedding takes longer than any scan, so a search that
+    embeds its text has a thread of its own.
+    """
+
+    def __init__(self, search: DecisionSearch, pool: WorkPool) -> None:
+        self._search = search
+        self._pool = pool
+        # All of this is used on the event loop alone, between two awaits.
+        self._waiting: deque[PendingSearch] = deque()
+        self._runners: set[asyncio.Task[None]] = set()
+
+    async def search(
+        self,
+        text: str,
+        filters: DecisionFilter,
+        caller: str,
+        limit: int,
+        min_score: float,
+        min_revision: str | None = None,
+    ) -> Matches:
+        """Return the matches of `DecisionSearch.search`; raises the same errors."""
+
+        def search(may_grow: bool = True) -> Matches:
+            return self._search.search(text, filters, caller, limit, min_score, min_revision, may_grow=may_grow)
+
+        if min_revision is not None:
+            # To come to a revision takes a while if much was written elsewhere.
+            return await self._pool.run(search)
+        parameters = SearchParameters(text, (filters,), caller, limit, min_score, of_series=LISTED_OF_SERIES)
+        return await self._run(parameters, search)
+
+    async def find_precedents(
+        self,
+        text: str,
+        preferences: tuple[DecisionFilter, ...],
+        caller: str,
+        limit: int,
+        min_score: float,
+        favoured: Favoured,
+    ) -> Matches:
+        """Return the matches of `DecisionSearch.find_precedents` with exemplars; raises the same errors."""
+
+        def find_precedents(may_grow: bool = True) -> Matches:
+            return self._search.find_precedents(
+                text, preferences, caller, limit, min_score, favoured, with_exemplars=True, may_grow=may_grow
+            )
+
+        parameters = SearchParameters(text, preferences, caller, limit, min_score, favoured, with_exemplars=True)
+        return await self._run(parameters, find_precedents)
+
+    async def _run(self, parameters: SearchParameters, search: Callable[..., Matches]) -> Matches:
+        text = parameters.text
+        if self._search.may_recall(parameters):
+            # In turn, although it is short: a check would wait behind all that arrive before it.
+            recalled = await self._pool.run_short(self._search.recall, parameters)
+            if recalled is not None:
+                return recalled
+        if self._search.is_short(text, parameters.preferences, parameters.limit):
+            # Not on the loop if series make it long, which only the search itself finds out.
+            with suppress(MoreResultsNeeded):
+                return await self._pool.run_short(search, False)  # noqa: FBT003
+        if not self._search.is_cached(text):
+            return await self._pool.run(search)
+        loop = asyncio.get_running_loop()
+        pending = PendingSearch(text, search, contextvars.copy_context(), loop.create_future())
+        self._waiting.append(pending)
+        if len(self._runners) < MAX_BATCHES:
+            runner = loop.create_task(self._run_batches())
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
+        return await pending.future
+
+    async def _run_batches(self) -> None:
+        """Run what waits, batch by batch, until nothing does."""
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
+            # A caller that was cancelled wants no result.
+            batch = [pending for pending in batch if not pending.future.done()]
+            try:
+                await self._pool.run(self._run_batch, batch)
+            except Exception as error:  # noqa: BLE001 - the callers get it
+                for pending in batch:
+                    if pending.result is None:
+                        pending.result = error
+            finally:
+                for pending in batch:
+                    pending.settle()
+
+    def _run_batch(self, batch: Sequence[PendingSearch]) -> None:
+        """Run the searches of a batch one after the other, and keep their results."""
+        with self._search.expect_texts([pending.text for pending in batch]):
+            for pending in batch:
+                try:
+                    # In its caller's context, above all for the request id in logs.
+                    pending.result = pending.context.run(pending.run)
+                except Exception as error:  # noqa: BLE001 - its caller gets it, and the others their results
+                    pending.result = error

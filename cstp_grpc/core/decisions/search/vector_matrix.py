@@ -1,0 +1,239 @@
+"""A copy of the journal's vectors and words in memory, for exact search under filters.
+
+Rows are written once and then only read. A change of a decision appends a row and marks the old one as dead, in a
+snapshot that replaces the previous one as a whole: a reader sees each decision exactly once, in one state, without
+locks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cstp_grpc.core.decisions.model import DecisionFilter
+from cstp_grpc.core.decisions.read_policy import ReadPolicy
+from cstp_grpc.core.decisions.search.matrix_snapshot import (
+    INITIAL_CAPACITY,
+    Mask,
+    MatrixSnapshot,
+    Selector,
+    SnapshotBuilder,
+    StringInterner,
+    compact_snapshot,
+)
+from cstp_grpc.core.decisions.search.ranking import CandidateRows, PassingRows, ReadableRows
+from cstp_grpc.core.decisions.search.relevance import RankedQuery
+from cstp_grpc.core.decisions.search.row_vectors import ParallelDotProduct, SharedScans, SharedVectorPool
+from cstp_grpc.core.decisions.store import ErasedRow, IndexRow, Vector, Vectors
+
+MIN_ROWS_TO_COMPACT = 256
+"""Minimum number of rows for a compaction, which happens when more than half are dead. Below it there is little memory
+to gain."""
+
+BATCH = 512
+"""Rows applied while the lock is held. Chosen: readers that need the lock wait for one batch at the most."""
+
+MAX_CACHED_FILTERS = 16
+"""Cached pairs of caller and filter for each snapshot; most searches of an agent have the same filters."""
+
+MAX_CACHED_ROWS = 1_000_000
+"""Maximum number of cached rows of all filters together: 8 MB. Chosen: several filters in a journal of 100 000."""
+
+UNRESTRICTED = DecisionFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRowCache:
+    """A cache, valid for one snapshot only, of the rows that passed filters for callers."""
+
+    snapshot: MatrixSnapshot
+    # Written by any thread without a lock: setting an item is atomic, and two threads that miss at the same time store
+    # equal rows. A few entries more than MAX_CACHED_FILTERS do no harm.
+    rows: dict[tuple[str, DecisionFilter], PassingRows] = field(default_factory=dict)
+    readable: dict[str, ReadableRows] = field(default_factory=dict)
+    """All rows that a caller may read."""
+
+    def keep(self, caller: str, filters: DecisionFilter, passing: PassingRows) -> None:
+        """Keep the rows that passed a filter if there is room."""
+        kept = list(self.rows.values())
+        if len(kept) < MAX_CACHED_FILTERS and sum(map(len, kept)) + len(passing) <= MAX_CACHED_ROWS:
+            self.rows[caller, filters] = passing
+
+
+class VectorMatrix:
+    """The vectors and filterable columns of all decisions. Safe for many threads."""
+
+    def __init__(self, dimensions: int, sharing: ReadPolicy, pool: SharedVectorPool | None = None) -> None:
+        """Create a matrix for vectors of `dimensions`; with `pool`, they are shared with other processes."""
+        self._sharing = sharing
+        # Held by whoever builds the next snapshot, and by readers that need `_position_of` together with a snapshot.
+        # All other readers take `_snapshot` or `_recent` once, which is atomic, and never wait.
+        self._lock = threading.Lock()
+        self._scorer = ParallelDotProduct()
+        self._scans = SharedScans(self._scorer)
+        self._interner = StringInterner()
+        self._position_of: dict[str, int] = {}
+        """The row of each decision; read and written under the lock only, because builders change it in place."""
+        self._erased: dict[str, int] = {}
+        """The revision of each deletion, so that an older change that arrives late is ignored; under the lock too."""
+        self._snapshot = MatrixSnapshot.empty(INITIAL_CAPACITY, dimensions, pool)
+        self._recent = SnapshotRowCache(self._snapshot)
+        self.version = 0
+        """How often the matrix has changed; whoever reads it before a search finds at least what it has by then. An
+        attribute and not a property, since each search reads it; only `_publish` sets it."""
+
+    @property
+    def size(self) -> int:
+        """The number of decisions."""
+        snapshot = self._snapshot
+        return snapshot.size - snapshot.dead
+
+    def apply(self, rows: Iterable[IndexRow]) -> None:
+        """Add or replace rows; a row whose revision is not newer than the present one is ignored."""
+        batch: list[IndexRow] = []
+        for row in rows:
+            batch.append(row)
+            if len(batch) == BATCH:
+                self._apply(batch)
+                batch.clear()
+        self._apply(batch)
+
+    def forget(self, erased: Sequence[ErasedRow]) -> None:
+        """Remove deleted decisions; one that was restored by a newer revision stays."""
+        with self._lock:
+            change = SnapshotBuilder(self._snapshot, self._position_of, self._interner, self._erased)
+            for row in erased:
+                change.erase(row)
+            self._publish(change.snapshot())
+
+    def candidates(self, caller: str, filters: DecisionFilter) -> CandidateRows:
+        """Return the decisions that the caller may read and that pass the filters."""
+        # Read once: rows of one snapshot must not be combined with the columns of another.
+        recent = self._recent
+        snapshot = recent.snapshot
+        passing = recent.rows.get((caller, filters))
+        if passing is None:
+            mask = self._matching_mask(snapshot, slice(0, snapshot.size), caller, filters)
+            if snapshot.dead:
+                mask &= snapshot.alive[: snapshot.size]
+            passing = PassingRows(snapshot, np.flatnonzero(mask))
+            recent.keep(caller, filters, passing)
+        return self._candidate_rows(recent, passing, caller)
+
+    def expect_queries(self, queries: Sequence[Vector]) -> AbstractContextManager[None]:
+        """Scan for all of the queries when one of them needs it, until the end of the block."""
+        return self._scans.expect(queries)
+
+    def candidates_among(
+        self,
+        ids: Iterable[str],
+        after_revision: int,
+        caller: str,
+        filters: DecisionFilter,
+        query: RankedQuery,
+        count: int,
+    ) -> tuple[CandidateRows, float]:
+        """Return the `candidates` whose id is in `ids`, that changed after a revision, or that have most words.
+
+        The words are those of the query, and `count` is how many rows they give. Also returns the most evidence that
+        other rows have beside their similarity.
+        """
+        with self._lock:
+            recent = self._recent
+            snapshot = recent.snapshot
+            positions = [position for position in map(self._position_of.get, ids) if position is not None]
+        newer = snapshot.columns.revisions[: snapshot.size] > after_revision
+        if snapshot.dead:
+            newer &= snapshot.alive[: snapshot.size]
+        readable = PassingRows(snapshot, np.flatnonzero(self._readable_rows(recent, caller).mask))
+        every = self._candidate_rows(recent, readable, caller)
+        with_words, others = every.rows_with_most_words(query, count)
+        rows = np.union1d(np.union1d(np.array(positions, np.intp), np.flatnonzero(newer)), with_words)
+        passing = PassingRows(snapshot, rows[self._matching_mask(snapshot, rows, caller, filters)])
+        return self._candidate_rows(recent, passing, caller), others
+
+    def similarity(self, decision_id: str, query: Vector, up_to_revision: int | None = None) -> float | None:
+        """Return the cosine similarity of a decision to a query.
+
+        It is None if the decision does not exist, or has changed after a revision.
+        """
+        with self._lock:
+            snapshot, position = self._snapshot, self._position_of.get(decision_id)
+        if position is None or (up_to_revision is not None and snapshot.columns.revisions[position] > up_to_revision):
+            return None
+        return float(snapshot.similarities(np.array([position]), query, self._scorer)[0])
+
+    def first_vectors(self, ids: Sequence[str]) -> Vectors:
+        """Return the vector of the first passage of each decision; zeros for one that does not exist any more."""
+        with self._lock:
+            snapshot, positions = self._snapshot, [self._position_of.get(key, -1) for key in ids]
+        rows = np.array(positions, np.intp)
+        vectors = snapshot.passages.vectors.take(snapshot.passages.starts[rows])
+        vectors[rows < 0] = 0
+        return vectors
+
+    def sample(self, count: int) -> list[Vector]:
+        """Return the vectors of at most `count` decisions, evenly spread over all rows."""
+        snapshot = self._snapshot
+        live = np.flatnonzero(snapshot.alive[: snapshot.size])
+        chosen = live[np.linspace(0, len(live) - 1, min(count, len(live)), dtype=np.intp)]
+        vectors, firsts = snapshot.passages.take(chosen, snapshot.size, snapshot.passage_count)
+        return list(vectors[firsts])
+
+    def _candidate_rows(self, recent: SnapshotRowCache, passing: PassingRows, caller: str) -> CandidateRows:
+        reader, readable = self._interner.find(caller), self._readable_rows(recent, caller)
+        return CandidateRows(recent.snapshot, passing, reader, readable, self._interner, self._scorer, self._scans)
+
+    def _readable_rows(self, recent: SnapshotRowCache, caller: str) -> ReadableRows:
+        readable = recent.readable.get(caller)
+        if readable is None:
+            snapshot = recent.snapshot
+            mask = self._matching_mask(snapshot, slice(0, snapshot.size), caller, UNRESTRICTED)
+            mask &= snapshot.alive[: snapshot.size]
+            readable = ReadableRows(mask)
+            if len(recent.readable) < MAX_CACHED_FILTERS:
+                recent.readable[caller] = readable
+        return readable
+
+    def _matching_mask(self, snapshot: MatrixSnapshot, rows: Selector, caller: str, filters: DecisionFilter) -> Mask:
+        mask = snapshot.columns.matching(rows, caller, filters, self._interner)
+        for tag in filters.tags:
+            mask &= snapshot.tags.with_tag(self._interner.find(tag), snapshot.entries, snapshot.size)[rows]
+        if self._sharing.is_restricted_peer(caller):
+            mask &= snapshot.columns.owned_by(rows, caller, self._interner) | self._peer_readable_mask(snapshot, rows)
+        return mask
+
+    def _peer_readable_mask(self, snapshot: MatrixSnapshot, rows: Selector) -> Mask:
+        """Return a mask of the rows that peers may read if they are shared."""
+        mask = np.ones(snapshot.size, np.bool_)[rows]
+        if self._sharing.categories:
+            mask &= snapshot.columns.of_any_category(rows, self._sharing.categories, self._interner)
+        if self._sharing.tags:
+            tags = [self._interner.find(tag) for tag in self._sharing.tags]
+            mask &= snapshot.tags.with_any_tag(tags, snapshot.entries, snapshot.size)[rows]
+        return mask
+
+    def _apply(self, batch: Sequence[IndexRow]) -> None:
+        with self._lock:
+            change = SnapshotBuilder(self._snapshot, self._position_of, self._interner, self._erased)
+            try:
+                for row in batch:
+                    change.take(row)
+            finally:
+                # The rows before one that raised are in `_position_of` already, so they must be published too. What
+                # the failed row wrote lies beyond `size`, and the next builder overwrites it.
+                self._publish(change.snapshot())
+
+    def _publish(self, snapshot: MatrixSnapshot) -> None:
+        if snapshot.size >= MIN_ROWS_TO_COMPACT and snapshot.dead > snapshot.size / 2:
+            snapshot = compact_snapshot(snapshot)
+            # A new dict and new arrays: readers of the previous snapshot keep the old ones until they are done.
+            self._position_of = {decision_id: position for position, decision_id in enumerate(snapshot.ids)}
+        self._snapshot = snapshot
+        self._recent = SnapshotRowCache(snapshot)
+        # Last: what is found in the former snapshot must never count as found in this one.
+        self.version += 1

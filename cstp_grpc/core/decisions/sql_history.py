@@ -1,0 +1,182 @@
+"""The reviews and former contents of decisions, and the ids of deleted ones, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import Integer, Row, bindparam, delete, func, insert, select
+
+from cstp_grpc.common.unicode_text import replace_unstorable
+from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.core.decisions.model import (
+    DecisionContent,
+    DecisionHistory,
+    DecisionReview,
+    DeletedDecision,
+    FormerContent,
+    Reason,
+)
+from cstp_grpc.core.decisions.sql_mapping import OUTCOME, split_into_chunks
+from cstp_grpc.core.decisions.sql_tables import decision_reviews, deleted_decisions, former_contents
+from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+
+REVIEW = (
+    decision_reviews.c.reviewer,
+    decision_reviews.c.outcome,
+    decision_reviews.c.at,
+    decision_reviews.c.notes,
+    decision_reviews.c.confidence,
+)
+"""The columns that `review_from_row` unpacks."""
+
+FORMER = (
+    select(former_contents.c.revision, former_contents.c.content, former_contents.c.replaced_at)
+    .where(former_contents.c.decision_id == bindparam("key"))
+    .order_by(former_contents.c.revision.desc())
+    .limit(bindparam("limit", type_=Integer))
+)
+
+DATES: Final = frozenset({"date", "review_by"})
+WORDS: Final[Mapping[str, type[StrEnum]]] = {
+    "stakes": Stakes,
+    "status": DecisionStatus,
+    "outcome": Outcome,
+    "visibility": Visibility,
+}
+"""The fields of a content that are not plain values in JSON."""
+
+
+class SqlHistoryStore:
+    """Stores the history of decisions in SQLite or PostgreSQL; fulfils `HistoryStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read_history(self, decision_id: str, max_reviews: int, max_former: int) -> DecisionHistory:
+        """Return the history of a decision with its latest reviews and former contents, latest first."""
+        key = replace_unstorable(decision_id)
+        of_decision = decision_reviews.c.decision_id == key
+        latest = select(*REVIEW).where(of_decision).order_by(decision_reviews.c.id.desc()).limit(max_reviews)
+        with self._database.read_snapshot() as unit_of_work:
+            reviews = tuple(review_from_row(row) for row in unit_of_work.execute(latest))
+            count = len(reviews)
+            # Counted only if there may be more than were read.
+            if count == max_reviews:
+                count = unit_of_work.execute(select(func.count()).where(of_decision)).scalar_one()
+            rows = unit_of_work.execute(FORMER, {"key": key, "limit": max_former})
+            former = tuple(former_from_row(row) for row in rows)
+            revision = self.read_revision(unit_of_work, key)
+        return DecisionHistory(reviews, count, revision, former)
+
+    def add_former(self, unit_of_work: UnitOfWork, decision_id: str, content: DecisionContent, at: datetime) -> None:
+        """Add the content that a decision had until an instant."""
+        values: Mapping[str, object] = {
+            "decision_id": decision_id,
+            # Read in the transaction that holds the one order of writes, so that no two changes take the same number.
+            "revision": self.read_revision(unit_of_work, decision_id),
+            "replaced_at": at,
+            "content": content_to_json(content),
+        }
+        unit_of_work.execute(insert(former_contents).values(values))
+
+    def read_revision(self, unit_of_work: UnitOfWork, decision_id: str) -> int:
+        """Return the number of the present content of a decision."""
+        newest = func.coalesce(func.max(former_contents.c.revision), 0)
+        query = select(newest + 1).where(former_contents.c.decision_id == decision_id)
+        revision: int = unit_of_work.execute(query).scalar_one()
+        return revision
+
+    def erase(self, unit_of_work: UnitOfWork, decision_id: str) -> None:
+        """Remove the reviews and former contents of a decision."""
+        for table in (decision_reviews, former_contents):
+            unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
+
+    def add_deleted(self, unit_of_work: UnitOfWork, deleted: DeletedDecision, revision: int) -> None:
+        """Add a deleted decision, with the journal revision of its deletion."""
+        unit_of_work.execute(insert(deleted_decisions).values({**asdict(deleted), "revision": revision}))
+
+    def find_deleted(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, DeletedDecision]:
+        """Return the deleted decisions of `ids`, by id."""
+        columns = deleted_decisions.c
+        query = select(columns.id, columns.agent, columns.deleted_at, columns.idempotency_key)
+        return {
+            row[0]: DeletedDecision(*row)
+            for chunk in split_into_chunks([replace_unstorable(key) for key in ids])
+            for row in unit_of_work.execute(query.where(columns.id.in_(chunk)))
+        }
+
+    def was_deleted(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> bool:
+        """Return True if a decision that an agent recorded under a key is deleted."""
+        columns = deleted_decisions.c
+        query = select(columns.id).where(columns.agent == agent, columns.idempotency_key == idempotency_key)
+        return unit_of_work.execute(query.limit(1)).first() is not None
+
+    def remove_deleted(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> None:
+        """Forget that decisions were deleted."""
+        for chunk in split_into_chunks(ids):
+            unit_of_work.execute(delete(deleted_decisions).where(deleted_decisions.c.id.in_(chunk)))
+
+    def add_review(
+        self, unit_of_work: UnitOfWork, decision_id: str, review: DecisionReview, request_key: str | None
+    ) -> None:
+        """Add the latest review of a decision."""
+        values: Mapping[str, object] = {
+            "decision_id": decision_id,
+            "reviewer": review.reviewer,
+            "request_key": request_key,
+            "outcome": review.outcome.value,
+            "notes": review.notes,
+            "at": review.at,
+            "confidence": review.confidence,
+        }
+        unit_of_work.execute(insert(decision_reviews).values(values))
+
+    def find_review(
+        self, unit_of_work: UnitOfWork, decision_id: str, reviewer: str, request_key: str
+    ) -> DecisionReview | None:
+        """Return the review of a decision that an agent made under a key; None if there is none."""
+        columns = decision_reviews.c
+        query = select(*REVIEW).where(
+            columns.decision_id == decision_id, columns.reviewer == reviewer, columns.request_key == request_key
+        )
+        row = unit_of_work.execute(query).one_or_none()
+        return None if row is None else review_from_row(row)
+
+
+def review_from_row(row: Row[*tuple[Any, ...]]) -> DecisionReview:
+    """Convert a row of REVIEW to a review."""
+    reviewer, outcome, at, notes, confidence = row
+    known = OUTCOME[outcome]
+    assert known is not None, "the column is never NULL"
+    return DecisionReview(reviewer, known, at, notes, confidence)
+
+
+def former_from_row(row: Row[*tuple[Any, ...]]) -> FormerContent:
+    """Convert a row of FORMER to a former content."""
+    revision, content, replaced_at = row
+    return FormerContent(revision, content_from_json(content), replaced_at)
+
+
+def content_to_json(content: DecisionContent) -> dict[str, object]:
+    """Return the JSON of a content, without absent values."""
+    # 0.0 and False are stated, and stay.
+    values = {name: value for name, value in asdict(content).items() if value not in (None, ())}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+
+
+def content_from_json(values: Mapping[str, Any]) -> DecisionContent:
+    """Return the content that `content_to_json` wrote."""
+    decoded = dict(values)
+    for name in DATES & decoded.keys():
+        decoded[name] = datetime.fromisoformat(decoded[name])
+    for name, kind in WORDS.items():
+        if name in decoded:
+            decoded[name] = kind(decoded[name])
+    decoded["reasons"] = tuple(Reason(**reason) for reason in values.get("reasons", ()))
+    decoded["tags"] = tuple(values.get("tags", ()))
+    return DecisionContent(**decoded)

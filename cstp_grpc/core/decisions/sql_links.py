@@ -1,0 +1,236 @@
+"""The links between decisions, and what searches leave out of a decision, in SQL."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sqlalchemy import BindParameter, Integer, and_, bindparam, delete, insert, or_, select
+
+from cstp_grpc.core.decisions.model import Decision, DecisionFilter, DecisionLink, Links
+from cstp_grpc.core.decisions.sql_mapping import split_into_chunks
+from cstp_grpc.core.decisions.sql_tables import decision_links, decisions, suspended_links
+from cstp_grpc.core.decisions.store import (
+    MAX_BACKGROUND,
+    DecisionBackground,
+    DecisionStore,
+    DeclaredLinks,
+    NeededBackground,
+)
+from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, UnitOfWork
+
+SUPERSEDES = "supersedes"
+DEPENDS_ON = "depends_on"
+RELATES_TO = "relates_to"
+
+IDS: BindParameter[str] = bindparam("ids", expanding=True)
+
+FROM_IDS = (
+    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .where(decision_links.c.from_id.in_(IDS))
+    .distinct()
+    .order_by(decision_links.c.to_id)
+)
+
+DECLARED_TARGETS = select(decision_links.c.to_id).where(
+    decision_links.c.declared_by.in_(IDS), decision_links.c.type == SUPERSEDES
+)
+
+DECLARING = decisions.alias("declaring")
+
+SUPERSEDED = (
+    select(decisions.c.id)
+    .join(decision_links, decision_links.c.to_id == decisions.c.id)
+    .join(DECLARING, DECLARING.c.id == decision_links.c.declared_by)
+    .where(
+        decisions.c.id.in_(IDS),
+        decision_links.c.type == SUPERSEDES,
+        # Security: an agent must not change the status of another agent's decision by linking to it.
+        DECLARING.c.agent == decisions.c.agent,
+    )
+)
+
+SUCCESSORS = (
+    SUPERSEDED.with_only_columns(decisions.c.id, decision_links.c.from_id).distinct().order_by(decision_links.c.from_id)
+)
+
+TOUCHING = (
+    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .where(or_(decision_links.c.from_id.in_(IDS), decision_links.c.to_id.in_(IDS)))
+    .distinct()
+    .order_by(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .limit(bindparam("limit", type_=Integer))
+)
+
+SAME_LINK = and_(
+    decision_links.c.from_id == bindparam("link_from"),
+    decision_links.c.type == bindparam("link_type"),
+    decision_links.c.to_id == bindparam("link_to"),
+)
+
+
+def link_parameters(link: DecisionLink) -> dict[str, str]:
+    """Return the parameters of SAME_LINK."""
+    return {"link_from": link.from_id, "link_type": link.type.value, "link_to": link.to_id}
+
+
+def read_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> Mapping[str, Links]:
+    """Return the links from decisions by id, whichever decision declared them."""
+    targets: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for chunk in split_into_chunks(ids):
+        for from_id, kind, to_id in unit_of_work.execute(FROM_IDS, {"ids": chunk}):
+            targets[from_id, kind].append(to_id)
+    return {key: Links(*(tuple(targets[key, kind]) for kind in (SUPERSEDES, DEPENDS_ON, RELATES_TO))) for key in ids}
+
+
+def replace_links(unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
+    """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
+    targets: set[str] = set()
+    for chunk in split_into_chunks([item.decision_id for item in declarations]):
+        # Those of before, too: what is superseded no longer gets its status back.
+        targets.update(unit_of_work.execute(DECLARED_TARGETS, {"ids": chunk}).scalars())
+        for table in (decision_links, suspended_links):
+            unit_of_work.execute(delete(table).where(table.c.declared_by.in_(chunk)))
+    rows = [row for item in declarations for row in link_rows(item)]
+    if rows:
+        unit_of_work.execute(insert(decision_links), rows)
+    return targets.union(row["to_id"] for row in rows if row["type"] == SUPERSEDES)
+
+
+def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
+    """Yield the rows of the links that a decision declares."""
+
+    def rows(kind: str, ends: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
+        for from_id, to_id in ends:
+            yield {"declared_by": item.decision_id, "from_id": from_id, "type": kind, "to_id": to_id}
+
+    yield from rows(SUPERSEDES, ((item.decision_id, other) for other in item.links.supersedes))
+    # Some sources only say by what they were superseded; the link is the one that the other would declare.
+    yield from rows(SUPERSEDES, ((other, item.decision_id) for other in item.superseded_by))
+    yield from rows(DEPENDS_ON, ((item.decision_id, other) for other in item.links.depends_on))
+    yield from rows(RELATES_TO, ((item.decision_id, other) for other in item.links.relates_to))
+
+
+def suspend_links(unit_of_work: UnitOfWork, decision_id: str) -> None:
+    """Keep the links from and to a decision that is being deleted, if an import can restore it.
+
+    These are those that other decisions of its agent declare.
+    """
+    deleted = decisions.alias("deleted")
+    kept = (
+        select(*decision_links.c, deleted.c.id)
+        .join(DECLARING, DECLARING.c.id == decision_links.c.declared_by)
+        .join(deleted, deleted.c.agent == DECLARING.c.agent)
+        .where(
+            deleted.c.id == decision_id,
+            deleted.c.source.is_not(None),
+            decision_links.c.declared_by != decision_id,
+            or_(decision_links.c.from_id == decision_id, decision_links.c.to_id == decision_id),
+        )
+    )
+    names = [*(column.name for column in decision_links.c), "deleted_id"]
+    unit_of_work.execute(insert(suspended_links).from_select(names, kept))
+
+
+def restore_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
+    """Bring back the links that the deletion of decisions took away, and return the ids that are superseded by them."""
+    targets: set[str] = set()
+    links = [suspended_links.c[column.name] for column in decision_links.c]
+    known = select(decision_links.c.declared_by).where(
+        *(column == suspended_links.c[column.name] for column in decision_links.c)
+    )
+    for chunk in split_into_chunks(ids):
+        restored = suspended_links.c.deleted_id.in_(chunk)
+        superseding = select(suspended_links.c.to_id).where(restored, suspended_links.c.type == SUPERSEDES)
+        targets.update(unit_of_work.execute(superseding).scalars())
+        names = [column.name for column in decision_links.c]
+        unit_of_work.execute(insert(decision_links).from_select(names, select(*links).where(restored, ~known.exists())))
+        unit_of_work.execute(delete(suspended_links).where(restored))
+    return targets
+
+
+def find_successor_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the ids of the decisions that supersede those of `ids`, by links of the same agent."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for chunk in split_into_chunks(ids):
+        for key, successor in unit_of_work.execute(SUCCESSORS, {"ids": chunk}):
+            found[key].append(successor)
+    return dict(found)
+
+
+def find_superseded_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
+    """Return the ids that a link declared by the same agent supersedes."""
+    return {
+        key for chunk in split_into_chunks(ids) for key in unit_of_work.execute(SUPERSEDED, {"ids": chunk}).scalars()
+    }
+
+
+UNFILTERED = DecisionFilter()
+PLACES = [f"id_{number}" for number in range(MAX_BACKGROUND)]
+"""The names of the parameters for ids."""
+BACKGROUND_IDS: list[BindParameter[str]] = [bindparam(name, type_=decisions.c.id.type) for name in PLACES]
+
+CONTEXTS = select(decisions.c.id, decisions.c.context).where(
+    decisions.c.id.in_(BACKGROUND_IDS), decisions.c.agent == bindparam("caller"), decisions.c.context.is_not(None)
+)
+BACKGROUND_SUCCESSORS = (
+    select(decision_links.c.to_id, decision_links.c.from_id)
+    .join(decisions, decisions.c.id == decision_links.c.to_id)
+    .join(DECLARING, DECLARING.c.id == decision_links.c.declared_by)
+    .where(
+        decision_links.c.to_id.in_(BACKGROUND_IDS),
+        decision_links.c.type == SUPERSEDES,
+        # As for the status: an agent supersedes decisions of its own only.
+        DECLARING.c.agent == decisions.c.agent,
+    )
+)
+
+
+class SqlBackgroundReader:
+    """Reads contexts and successors; `store` says which decisions an agent may read."""
+
+    def __init__(self, database: Database, store: DecisionStore) -> None:
+        self._database = database
+        self._store = store
+        # Compiled, because announcements wait for them on the event loop.
+        self._contexts = CompiledStatement(CONTEXTS, database.dialect)
+        self._successors = CompiledStatement(BACKGROUND_SUCCESSORS, database.dialect)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the database is a file of this machine."""
+        return self._store.is_local
+
+    def read(self, needed: NeededBackground, caller: str) -> DecisionBackground:
+        """Return the background of at most `MAX_BACKGROUND` decisions of each kind.
+
+        An agent reads contexts of its own decisions, and of successors the latest that it may read. Raises QueryFailed.
+        """
+        contexts: dict[str, str] = {}
+        named: dict[str, list[str]] = defaultdict(list)
+        with self._database.open_driver_connection() as driver:
+            if needed.contexts:
+                values = {**name_places(needed.contexts), "caller": caller}
+                contexts = {row[0]: row[1] for row in self._contexts.fetch(driver, values)}
+            if needed.successors:
+                for old, new in self._successors.fetch(driver, name_places(needed.successors)):
+                    named[old].append(new)
+        return DecisionBackground(contexts, self._read_latest(named, caller) if named else {})
+
+    def _read_latest(self, named: Mapping[str, Sequence[str]], caller: str) -> dict[str, Decision]:
+        """Return the latest successor that an agent may read, by the id of the decision that it superseded."""
+        ids = sorted({new for successors in named.values() for new in successors})
+        readable = self._store.get_readable(ids, caller, UNFILTERED)
+        found = {old: [readable[new] for new in successors if new in readable] for old, successors in named.items()}
+        return {
+            old: max(successors, key=lambda decision: (decision.date, decision.id))
+            for old, successors in found.items()
+            if successors
+        }
+
+
+def name_places(ids: Sequence[str]) -> dict[str, str]:
+    """Return the values of the parameters for ids; the last one is repeated, which changes no result."""
+    assert len(ids) <= MAX_BACKGROUND
+    return dict(zip(PLACES, [*ids, *[ids[-1]] * (MAX_BACKGROUND - len(ids))], strict=True))

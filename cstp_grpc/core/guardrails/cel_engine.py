@@ -1,0 +1,560 @@
+"""Compile and evaluate CEL expressions with Google's engine; the only module that imports it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache, cached_property, lru_cache
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional, ext_strings
+
+from cstp_grpc.contract.enums import Stakes
+from cstp_grpc.core.guardrails.cel_cost import (
+    MAX_STEPS,
+    RELATED_FUNCTION,
+    SHARED_STEPS,
+    CelNode,
+    UnknownCost,
+    ValueSize,
+    estimate_cost,
+    read_syntax_tree,
+)
+from cstp_grpc.core.guardrails.cel_variables import (
+    COMMANDS_VARIABLE,
+    INTENDS_VARIABLE,
+    INTENTS_VARIABLE,
+    MENTIONS_VARIABLE,
+    NOW_VARIABLE,
+    PARAMETER_PREFIX,
+    RuleExpression,
+    parse_window_seconds,
+    presence_variable,
+    scan_expression,
+    starts_operand,
+    tokenize_expression,
+)
+from cstp_grpc.core.guardrails.command_variable import COMMAND_TYPE, DESCRIPTORS
+from cstp_grpc.core.guardrails.history import HISTORY_SCOPES
+from cstp_grpc.core.guardrails.inputs import InputType
+from cstp_grpc.core.guardrails.rule_errors import RuleExpressionError
+
+MAX_EXPRESSION_CHARACTERS = 10_000
+"""Maximum length of an expression. Chosen: ten fill the engine's limit of 100 000 characters for one compilation."""
+
+STAKES_ORDER: Mapping[Stakes, int] = {stakes: order for order, stakes in enumerate(Stakes)}
+"""The numbers of the stakes in expressions; only their order matters."""
+
+ACTION_TYPES = {
+    "action.description": cel.Type.STRING,
+    "action.category": cel.Type.STRING,
+    "action.stakes": cel.Type.INT,
+    "action.confidence": cel.Type.DOUBLE,
+    "action.project": cel.Type.STRING,
+    "action.command": cel.Type.STRING,
+}
+OPTIONAL_FIELDS = frozenset({"action.category", "action.confidence", "action.project", "action.command"})
+AGENT_TYPES = {"agent.id": cel.Type.STRING, "agent.permissions": cel.Type.List(cel.Type.STRING)}
+CODE_NAMES = frozenset(
+    {
+        "code.paths",
+        "code.boundaries.never",
+        "code.boundaries.ask_first",
+        "code.boundaries.always",
+        "code.checks",
+        "code.pitfalls",
+    }
+)
+"""Variables that hold lists of strings."""
+PLAIN_VARIABLES = frozenset({INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE, INTENDS_VARIABLE, COMMANDS_VARIABLE})
+STAKES_NAMES = frozenset(f"stakes.{stakes}" for stakes in Stakes)
+
+INPUT_TYPES = {
+    InputType.BOOL: cel.Type.BOOL,
+    InputType.NUMBER: cel.Type.DOUBLE,
+    InputType.STRING: cel.Type.STRING,
+    InputType.LIST: cel.Type.List(cel.Type.DYN),
+    InputType.MAP: cel.Type.Map(cel.Type.STRING, cel.Type.DYN),
+    InputType.TIMESTAMP: cel.Type.TIMESTAMP,
+    InputType.DURATION: cel.Type.DURATION,
+}
+TEXT_TYPES = (
+    cel.Type.STRING,
+    cel.Type.BOOL,
+    cel.Type.INT,
+    cel.Type.UINT,
+    cel.Type.DOUBLE,
+    cel.Type.TIMESTAMP,
+    cel.Type.DURATION,
+    cel.Type.DYN,
+)
+"""The types of values that a message can hold."""
+
+RELATED_AGES = cel.Type.List(cel.Type.DOUBLE)
+"""The type of the variable `intents`: seconds since each related intent was announced."""
+HISTORY_ANSWERS = cel.Type.Map(cel.Type.STRING, cel.Type.INT)
+"""The type of the variables that hold the answers about the past by `HistoryQuery.key`."""
+
+SMALL_SIZE = 25
+"""Size of the inputs on which every rule must stay within MAX_STEPS: 25 values and 100 characters. Chosen: a rule that
+does not would fail in every real call, so the rulebook is refused when it is loaded."""
+LARGEST_SIZE = 1 << 20
+"""A size beyond all inputs of an action: above MAX_CONTEXT_VALUES plus MAX_CONTEXT_CHARACTERS. A power of two, since
+`light_size` halves it."""
+
+# The engine reports errors as text only.
+ENGINE_ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
+MISSING_VARIABLE = re.compile(r'No value with name "([a-zA-Z0-9_.]+)" found in Activation')
+MAX_ENGINE_MESSAGE_CHARACTERS = 300
+"""Maximum length of an engine message in a response. Chosen: it may quote a value as long as the whole context."""
+
+NESTING_SIGN = re.compile(r"[^\w\s]")
+MAX_SHALLOW_SIGNS = 12
+"""How many signs an expression may have to be surely less deep than the engine's limit, which is about 25 levels."""
+
+CelActivation: TypeAlias = cel.Activation
+"""Variable values in the engine's form."""
+
+
+class ParameterValue(NamedTuple):
+    """A parameter of a rulebook: its type and its converted value."""
+
+    type: InputType
+    value: object
+
+
+class CelEvaluationError(Exception):
+    """An evaluation failed; `variable` is the missing variable if that is the cause."""
+
+    def __init__(self, message: str, variable: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.variable = variable
+
+
+class CelProgram:
+    """An expression that reads the given variables, compiled when it is first needed.
+
+    `tree` is its syntax tree if that was read and checked before. Raises RuleExpressionError if its cost cannot be
+    estimated.
+    """
+
+    def __init__(
+        self, compile_program: Callable[[], cel.Expression], reads: Iterable[str], tree: CelNode | None = None
+    ) -> None:
+        self._compile_program = compile_program
+        # But for those whose size is bounded where they are read, whatever the caller sends.
+        self._growing = frozenset(reads) - {COMMANDS_VARIABLE, INTENDS_VARIABLE}
+        if tree is not None:
+            self.tree = tree
+            return
+        try:
+            self.tree = read_syntax_tree(self.program.serialize())
+            if self._steps_at(SMALL_SIZE) > MAX_STEPS:
+                raise RuleExpressionError(
+                    f"may take more than {MAX_STEPS} steps even on inputs of {4 * SMALL_SIZE} characters"
+                )
+        except (UnknownCost, ValueError) as error:
+            raise RuleExpressionError(f"uses what cannot be bounded: {error}") from None
+
+    @cached_property
+    def program(self) -> cel.Expression:
+        """Return the compiled expression. Raises RuleExpressionError."""
+        return self._compile_program()
+
+    @cached_property
+    def light_size(self) -> int:
+        """Return the largest input size up to which it may be evaluated in a batch."""
+        # Halved instead of searched: within a factor of two is close enough, and this runs for each rule at the start.
+        size = LARGEST_SIZE
+        if not self._growing:
+            return size if self._steps_at(size) <= SHARED_STEPS else 0
+        while size and self._steps_at(size) > SHARED_STEPS:
+            size //= 2
+        return size
+
+    def estimate_steps(self, sizes: Mapping[str, ValueSize]) -> int:
+        """Return the maximum number of steps for variables of these sizes."""
+        return estimate_cost(self.tree, sizes).steps
+
+    def _steps_at(self, size: int) -> int:
+        """Return the maximum number of steps if each variable has `size` values and characters.
+
+        A character has up to four bytes.
+        """
+        return self.estimate_steps(dict.fromkeys(self._growing, ValueSize(size, 4 * size)))
+
+    def evaluate(self, bound: CelActivation) -> object:
+        """Evaluate the expression and return its value as JSON, an instant or a duration. Raises CelEvaluationError."""
+        return read_plain_value(self._evaluate(bound))
+
+    def evaluate_within(self, bound: CelActivation, sizes: Mapping[str, ValueSize], most: int = MAX_STEPS) -> object:
+        """Do the same, unless variables of these sizes may take more than `most` steps. Raises CelEvaluationError."""
+        if self.estimate_steps(sizes) > most:
+            raise CelEvaluationError(f"it may take more than {most} steps on what it reads")
+        return self.evaluate(bound)
+
+    def is_true(self, bound: CelActivation) -> bool:
+        """Evaluate the expression of a rule. Raises CelEvaluationError."""
+        result = self._evaluate(bound)
+        if result.type() == cel.Type.BOOL:
+            return bool(result.plain_value())
+        # So that nothing else ever counts as a match or as none.
+        raise CelEvaluationError(f"it is no bool, but {result.type().name().lower()}")
+
+    def _evaluate(self, bound: CelActivation) -> cel.Value:
+        try:
+            result = self.program.eval(bound)
+        except RuntimeError as error:
+            raise CelEvaluationError(clean_engine_message(str(error))) from None
+        check_no_error(result)
+        return result
+
+
+def check_no_error(result: cel.Value) -> None:
+    """Raise CelEvaluationError if a value is an error, or an optional value."""
+    # The engine returns errors as values too, whose plain value is a text.
+    if result.type() != cel.Type.ERROR:
+        return
+    try:
+        message = clean_engine_message(str(result.plain_value()))
+    except TypeError:
+        # Optional values have the same type, and no form in Python.
+        raise CelEvaluationError("it is an optional value; orValue makes one of it that can be written") from None
+    # The whole message, because one about a value may quote whatever the caller has sent.
+    missing = MISSING_VARIABLE.fullmatch(message)
+    raise CelEvaluationError(message, missing[1] if missing else None)
+
+
+def read_plain_value(value: cel.Value) -> object:
+    """Return a value as JSON, an instant or a duration. Raises CelEvaluationError."""
+    # Item by item, and never by the engine's `plain_value` of a list or map: that ends the process if it holds an
+    # optional value.
+    check_no_error(value)
+    if value.type() in (cel.Type.BYTES, cel.Type.TYPE):
+        raise CelEvaluationError(f"a value of the type {value.type().name().lower()} cannot be written")
+    plain = value.value()
+    if isinstance(plain, list):
+        return [read_plain_value(item) for item in plain]
+    if isinstance(plain, dict):
+        return {str(key): read_plain_value(item) for key, item in plain.items()}
+    return plain
+
+
+class CelPredicateBatch:
+    """Several compiled expressions that are evaluated in one engine call."""
+
+    def __init__(self, program: cel.Expression) -> None:
+        self._program = program
+
+    def matching_positions(self, bound: CelActivation) -> list[int] | None:
+        """Return the positions of the expressions that are true, or None if any evaluation fails."""
+        try:
+            result = self._program.eval(bound).plain_value()
+        except RuntimeError:
+            return None
+        # An error is returned as a value too, a text.
+        return result if isinstance(result, list) else None
+
+
+class CelEnvironment:
+    """The variables that expressions may read: the action, the stakes, its code and the declared inputs.
+
+    The type of an input is None if its declaration is invalid; it is not type-checked then. Parameters are known by
+    their name, type and value, the latter as a literal.
+    """
+
+    def __init__(
+        self,
+        inputs: Iterable[tuple[str, InputType | None]],
+        parameters: Iterable[tuple[str, InputType, str]] = (),
+    ) -> None:
+        types, parameters = dict(inputs), tuple(parameters)
+        self._constants = {PARAMETER_PREFIX + name: literal for name, _, literal in parameters}
+        self._conditions: dict[str, RuleExpression] = {}
+        self._programs: dict[RuleExpression, CelProgram] = {}
+        self._batches: dict[tuple[RuleExpression, ...], CelPredicateBatch] = {}
+        self._inputs = frozenset(f"context.{name}" for name in types)
+        variables = ACTION_TYPES | AGENT_TYPES | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
+        variables |= {NOW_VARIABLE: cel.Type.TIMESTAMP, MENTIONS_VARIABLE: cel.Type.STRING}
+        for name, kind in types.items():
+            variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
+        variables[INTENDS_VARIABLE] = cel.Type.List(cel.Type.STRING)
+        variables[INTENTS_VARIABLE] = RELATED_AGES
+        variables[COMMANDS_VARIABLE] = cel.Type.List(cel.Type(COMMAND_TYPE))
+        variables |= dict.fromkeys(HISTORY_SCOPES, HISTORY_ANSWERS)
+        variables |= {PARAMETER_PREFIX + name: INPUT_TYPES[kind] for name, kind, _ in parameters}
+        for name in self._inputs | OPTIONAL_FIELDS:
+            variables[presence_variable(name)] = cel.Type.BOOL
+        self._env = cel.NewEnv(
+            descriptor_pool=DESCRIPTORS,
+            config=base_environment_config(),
+            variables=variables,
+            extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
+            functions=[related_declaration()],
+        )
+
+    def _parse(self, source: str) -> tuple[RuleExpression, cel.Type]:
+        """Parse an expression and check its names, types and cost; return it with its type."""
+        if len(source) > MAX_EXPRESSION_CHARACTERS:
+            raise RuleExpressionError(f"is longer than {MAX_EXPRESSION_CHARACTERS} characters")
+        expression = scan_expression(source, self._constants)
+        for name in sorted(expression.values | expression.presences):
+            self._check_name(name)
+        # The rest, such as the description, is never absent, and so has no variable for its presence.
+        for name in sorted(expression.presences - self._inputs - OPTIONAL_FIELDS):
+            raise RuleExpressionError(f"has({name}) is always true")
+        try:
+            program = self._compile(expression.text)
+        except RuleExpressionError:
+            # For the positions in the engine's messages.
+            self._compile(expression.aligned)
+            raise
+        for literal in find_time_literals(expression.text):
+            self._check_time_literal(literal)
+        # To check its cost; what evaluates it is compiled with the whole rule set, and has the same tree.
+        tree = CelProgram(lambda: program, expression.values).tree
+        return replace(expression, tree=tree), program.return_type()
+
+    def parse_condition(self, source: str) -> RuleExpression:
+        """Parse and check the expression of a rule, which is a bool. Raises RuleExpressionError."""
+        known = self._conditions.get(source)
+        if known is not None:
+            return known
+        expression, result = self._parse(source)
+        if result != cel.Type.BOOL:
+            hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
+            raise RuleExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
+        # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth. What has few
+        # signs cannot be nested deeply, and need not be compiled again.
+        if len(NESTING_SIGN.findall(expression.text)) > MAX_SHALLOW_SIGNS:
+            self._compile_batch([expression])
+        remember_known(self._conditions, source, expression)
+        return expression
+
+    def parse_text(self, source: str) -> RuleExpression:
+        """Parse and check an expression whose value is written into a message. Raises RuleExpressionError."""
+        expression, result = self._parse(source)
+        if result not in TEXT_TYPES:
+            raise RuleExpressionError(f"is {result.name().lower()}, which cannot be written into a text")
+        return expression
+
+    def compile_one(self, expression: RuleExpression) -> CelProgram:
+        """Compile an expression."""
+        program = self.defer_one(expression)
+        _ = program.program
+        return program
+
+    def defer_one(self, expression: RuleExpression) -> CelProgram:
+        """Return the program of an expression that compiles, as part of a batch, without compiling it yet."""
+        known = self._programs.get(expression)
+        if known is not None:
+            return known
+        program = CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
+        return remember_known(self._programs, expression, program)
+
+    def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
+        """Compile several expressions into one."""
+        known = self._batches.get(tuple(expressions))
+        return known or remember_known(self._batches, tuple(expressions), self._compile_batch(expressions))
+
+    def _compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
+        # The line break ends a comment at the end of the expression, which would hide the parenthesis.
+        items = (
+            f"?({expression.text}\n) ? optional.of({position}) : optional.none()"
+            for position, expression in enumerate(expressions)
+        )
+        return CelPredicateBatch(self._compile(f"[{', '.join(items)}]"))
+
+    def bind(self, values: Mapping[str, object]) -> CelActivation:
+        """Convert variable values to the engine's form; variables without a value are omitted."""
+        return self._env.Activation(values)
+
+    def _compile(self, text: str) -> cel.Expression:
+        try:
+            return self._env.compile(text)
+        except RuntimeError as error:
+            raise RuleExpressionError(explain_compile_error(str(error))) from None
+
+    def _check_time_literal(self, literal: str) -> None:
+        """Check that a call such as `duration("24h")` has a value. Raises RuleExpressionError."""
+        # A rule with one that has none would load, and then be an error whenever it is evaluated.
+        try:
+            check_no_error(self._compile(literal).eval(self.bind({})))
+        except (RuntimeError, CelEvaluationError):
+            hint = TIME_HINTS[literal.partition("(")[0].strip()]
+            raise RuleExpressionError(f"reads {literal}, which has no value; {hint}") from None
+
+    def _check_name(self, name: str) -> None:
+        if name in PLAIN_VARIABLES or name in HISTORY_SCOPES:
+            return
+        root, _, last = name.partition(".")
+        names = {
+            "action": ACTION_TYPES.keys(),
+            "agent": AGENT_TYPES.keys(),
+            "code": CODE_NAMES,
+            "context": self._inputs,
+            "parameters": self._constants.keys(),
+            "stakes": STAKES_NAMES,
+        }[root]
+        if name in names:
+            return
+        close = difflib.get_close_matches(last, sorted(known.partition(".")[2] for known in names), 1)
+        hint = f"; did you mean {root}.{close[0]}?" if close else ""
+        if root == "context":
+            raise RuleExpressionError(f"{name} is not declared in inputs{hint}")
+        raise RuleExpressionError(f"there is no {name}{hint or list_names(names)}")
+
+
+KnownT = TypeVar("KnownT")
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+MAX_REMEMBERED: Final = 1000
+"""How many expressions an environment remembers. Chosen: twice as many as large rulebooks have."""
+MAX_ENVIRONMENTS: Final = 50
+"""How many environments are remembered. Chosen: twice as many as the packaged rulebooks need."""
+
+
+def remember_known(known: dict[KeyT, KnownT], key: KeyT, value: KnownT) -> KnownT:
+    """Add a value to those that an environment remembers, if there is room, and return it."""
+    if len(known) < MAX_REMEMBERED:
+        known[key] = value
+    return value
+
+
+def environment_for(
+    inputs: Mapping[str, InputType | None], parameters: Mapping[str, ParameterValue] = MappingProxyType({})
+) -> CelEnvironment:
+    """Return the environment for declarations.
+
+    The same declarations have the same environment, and what it has compiled: rules that did not change load at once.
+    """
+    return known_environment(
+        tuple(sorted(inputs.items())),
+        tuple((name, each.type, value_literal(each.value)) for name, each in sorted(parameters.items())),
+    )
+
+
+known_environment = lru_cache(MAX_ENVIRONMENTS)(CelEnvironment)
+
+
+TIME_HINTS: Mapping[str, str] = {
+    "duration": 'the units are h, m, s and ms, so that a week is duration("168h")',
+    "timestamp": 'write an instant such as timestamp("2026-03-01T12:00:00Z")',
+}
+"""How the functions are called whose argument is a text of some form."""
+
+
+def find_time_literals(text: str) -> Iterator[str]:
+    """Yield the calls of `duration` and `timestamp` with a literal text, as they are written."""
+    # Most rules have none, and need not be taken apart to know it.
+    tokens = tokenize_expression(text) if any(name in text for name in TIME_HINTS) else []
+    for place, token in enumerate(tokens[:-3]):
+        kinds = [each.kind if each.kind == "string" else each.text for each in tokens[place + 1 : place + 4]]
+        if token.text in TIME_HINTS and kinds == ["(", "string", ")"] and starts_operand(tokens, place):
+            yield text[token.start : tokens[place + 3].start + 1]
+
+
+def list_names(names: Collection[str]) -> str:
+    """Return names as the end of a message, or nothing if there are none."""
+    return f"; there are {', '.join(sorted(names))}" if names else ""
+
+
+def value_literal(value: object) -> str:
+    """Return a converted value as an expression."""
+    if isinstance(value, float):
+        # In parentheses, so that a negative one can follow a minus.
+        return f"({value!r})"
+    if isinstance(value, datetime):
+        return f"timestamp({json.dumps(value.isoformat())})"
+    if isinstance(value, timedelta):
+        return f'duration("{value.total_seconds():.6f}s")'
+    if isinstance(value, list):
+        return f"[{', '.join(map(value_literal, value))}]"
+    # Texts and bools are written as in JSON.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def count_recent(ages: Sequence[float], window: str) -> int:
+    """Return how many ages, in seconds, are within a time such as `1h`."""
+    seconds = parse_window_seconds(window)
+    return sum(age <= seconds for age in ages)
+
+
+def related_declaration() -> cel.FunctionDecl:
+    """Return the declaration of `intents.related("1h")`."""
+    overload = cel.Overload(
+        "intents_related_string",
+        return_type=cel.Type.INT,
+        parameters=[RELATED_AGES, cel.Type.STRING],
+        is_member=True,
+        impl=count_recent,
+    )
+    return cel.FunctionDecl(RELATED_FUNCTION, [overload])
+
+
+@cache
+def base_environment_config() -> cel.EnvConfig:
+    """Return the configuration of every environment: stakes, and mixed-type comparisons.
+
+    The engine compares numbers of different types, but its checker rejects `context.percent > 10`, because 10 is an int
+    and inputs are doubles. So the comparisons are declared again, including the mixed ones.
+    """
+    same = ["int", "uint", "double", "bool", "string", "bytes", "timestamp", "duration"]
+    mixed = [("double", "int"), ("int", "double")]
+    ordered = [(kind, kind) for kind in same] + mixed
+    functions = [comparison_declaration(name, ordered) for name in ("_<_", "_<=_", "_>_", "_>=_")]
+    functions += [comparison_declaration(name, [("A", "A"), *mixed]) for name in ("_==_", "_!=_")]
+    config = {
+        "stdlib": {"exclude_functions": [{"name": function["name"]} for function in functions]},
+        "variables": [
+            {"name": f"stakes.{stakes}", "type": "int", "value": order} for stakes, order in STAKES_ORDER.items()
+        ],
+        "functions": functions,
+    }
+    # Read once: that takes five times as long as the rest of an environment, which changes nothing in it.
+    return cel.NewEnvConfigFromYaml(json.dumps(config))
+
+
+def comparison_declaration(name: str, operands: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """Return the declaration of a comparison for pairs of types; the type A is any."""
+    overloads = [
+        {
+            "id": f"{name}({left},{right})",
+            "args": [{"type_name": kind, "is_type_param": kind == "A"} for kind in (left, right)],
+            "return": {"type_name": "bool"},
+        }
+        for left, right in operands
+    ]
+    return {"name": name, "overloads": overloads}
+
+
+def explain_compile_error(text: str) -> str:
+    """Return the first compile error with its position, and a hint where there is one."""
+    match = ENGINE_ERROR.search(text)
+    if not match:
+        return clean_engine_message(text)
+    line, column, reason = int(match[1]), int(match[2]), match[3].removesuffix(" (in container '')")
+    # The parser lists every token that it would have accepted there.
+    reason = reason.partition(" expecting ")[0].removesuffix(" [INVALID_ARGUMENT]")
+    place = f"column {column}: " if line == 1 else f"line {line}, column {column}: "
+    hint = ""
+    if "'_%_'" in reason and "double" in reason:
+        hint = "; % takes whole numbers only: write int(x) % 2"
+    elif re.search(r"\((double, (list\()?int|int, (list\()?double)", reason):
+        hint = "; numbers other than sizes are doubles: write 5.0 instead of 5"
+    elif re.search(r"\((int, string|string, int)\)", reason):
+        hint = "; stakes compare with stakes.low, stakes.medium, stakes.high and stakes.critical"
+    return f"{place if line > 0 else ''}{reason}{hint}"
+
+
+def clean_engine_message(text: str) -> str:
+    """Return an engine message without its status codes, truncated."""
+    text = re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", text.strip())
+    return text if len(text) <= MAX_ENGINE_MESSAGE_CHARACTERS else text[:MAX_ENGINE_MESSAGE_CHARACTERS] + "…"

@@ -1,0 +1,494 @@
+"""Evaluate actions against a rule set, and report what they leave unknown.
+
+A guardrail that cannot be evaluated counts as matched (fail closed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from cstp_grpc.common.unicode_text import cut_line, fold_name
+from cstp_grpc.contract.enums import Enforcement, Reaction, Severity
+from cstp_grpc.core.commands.model import NO_INVOCATION
+from cstp_grpc.core.guardrails.cel_cost import measure_size, measure_sizes
+from cstp_grpc.core.guardrails.cel_engine import CelActivation, CelEvaluationError, environment_for
+from cstp_grpc.core.guardrails.cel_variables import COMMANDS_VARIABLE, INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression
+from cstp_grpc.core.guardrails.evaluation_plan import (
+    CODE_READERS,
+    CONTEXT_PREFIX,
+    FACT_READERS,
+    NOTHING_APART,
+    ApartRules,
+    CompiledGuardrail,
+    EvaluationPlan,
+    MatchedRule,
+    RuleSelector,
+    input_converter,
+    make_plan,
+    positions_of,
+)
+from cstp_grpc.core.guardrails.history import HISTORY_SCOPES, HistoryQuery, describe_history
+from cstp_grpc.core.guardrails.inputs import IgnoredInput, InputNames, InputValueError, check_context_bounds
+from cstp_grpc.core.guardrails.model import (
+    EVALUATION_ERROR,
+    UNDECLARED_INPUT,
+    UNDECLARED_INPUT_ID,
+    UNKNOWN_ACTION,
+    UNKNOWN_ACTION_ID,
+    Action,
+    Guardrail,
+    InputDeclaration,
+    RuleSet,
+    Verdict,
+    Violation,
+)
+from cstp_grpc.core.guardrails.rule_compilation import (
+    GuardrailCompiler,
+    describe_missing_input,
+    group_guardrails,
+    input_names_of,
+)
+from cstp_grpc.core.guardrails.rule_errors import RuleExpressionError
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownInputPolicy:
+    """What the server does about keys that no guardrail knows, and about actions of which it was told nothing."""
+
+    undeclared: Reaction = Reaction.ALLOW
+    unknown_action: Reaction = Reaction.ALLOW
+
+
+ALLOW_UNKNOWN = UnknownInputPolicy()
+"""Reports nothing, as in tests of rulebooks, which are about their rules."""
+
+
+REACTION_SEVERITIES: Mapping[Reaction, Severity | None] = {
+    Reaction.ALLOW: None,
+    Reaction.WARN: Severity.WARN,
+    Reaction.BLOCK: Severity.BLOCK,
+}
+MAX_SHOWN_CATEGORY = 80
+"""Maximum length of an undeclared category in a verdict, where an ignored key has at most 100 characters."""
+MAX_NAMED_INPUTS = 5
+"""Maximum number of inputs that a message names."""
+
+
+class UnknownInputReporter:
+    """Reports what an action leaves unknown, by a policy; `inputs` are those that any guardrail in question reads."""
+
+    def __init__(self, policy: UnknownInputPolicy, inputs: Sequence[InputDeclaration]) -> None:
+        self._names = frozenset(each.name for each in inputs)
+        self._undeclared = REACTION_SEVERITIES[policy.undeclared]
+        severity = REACTION_SEVERITIES[policy.unknown_action]
+        self._unknown_action = None if severity is None else unknown_action_violation(inputs, severity)
+
+    def is_informed(self, context: Mapping[str, Any]) -> bool:
+        """Return whether a context gives any of the inputs, or there are none."""
+        names = self._names
+        # A loop, since any() of a generator takes three times as long.
+        for key in context:
+            if key in names and context[key] is not None:
+                return True
+        return not names
+
+    def find_violations(
+        self, ignored: Sequence[IgnoredInput], is_informed: bool, judged: Sequence[Violation] = ()
+    ) -> Unknowns:
+        """Return the violations and warnings for an action that violates these guardrails."""
+        # Nearly all actions end here.
+        if is_informed and (not ignored or self._undeclared is None):
+            return NOTHING_UNKNOWN
+        found = []
+        if ignored and self._undeclared is not None:
+            found.append(undeclared_input_violation(ignored, self._undeclared))
+        if not is_informed and self._unknown_action is not None and not is_stopped_anyway(judged, self._unknown_action):
+            found.append(self._unknown_action)
+        violations = tuple(each for each in found if each.severity is Severity.BLOCK)
+        return violations, tuple(each for each in found if each.severity is Severity.WARN)
+
+
+def is_stopped_anyway(judged: Sequence[Violation], unknown_action: Violation) -> bool:
+    """Return whether an action is not taken to be harmless, whatever it leaves unknown: it is not allowed anyway."""
+    # An approval that is missing is no block: a person would let through what is to be blocked.
+    if unknown_action.severity is Severity.BLOCK:
+        return any(each.severity is Severity.BLOCK for each in judged)
+    return bool(judged)
+
+
+Unknowns: TypeAlias = tuple[tuple[Violation, ...], tuple[Violation, ...]]
+"""Violations and warnings."""
+NOTHING_UNKNOWN: Unknowns = ((), ())
+
+
+def undeclared_input_violation(ignored: Sequence[IgnoredInput], severity: Severity) -> Violation:
+    """Return the violation for keys that no guardrail knows."""
+    named = [
+        f"{each.name} (did you mean {each.closest}?)" if each.closest else each.name
+        for each in ignored[:MAX_NAMED_INPUTS]
+    ]
+    more = f" and {len(ignored) - MAX_NAMED_INPUTS} more" if len(ignored) > MAX_NAMED_INPUTS else ""
+    return Violation(
+        UNDECLARED_INPUT_ID,
+        "Undeclared Input",
+        f"No guardrail knows {', '.join(named)}{more}",
+        severity,
+        "Use the names of declared inputs, or leave these keys out",
+        UNDECLARED_INPUT,
+    )
+
+
+def unknown_action_violation(inputs: Sequence[InputDeclaration], severity: Severity) -> Violation:
+    """Return the violation for an action of which no guardrail was told anything; `inputs` are those that they read."""
+    return Violation(
+        UNKNOWN_ACTION_ID,
+        "Unknown Action",
+        "The action states none of the inputs that guardrails read, so they have judged what it is assumed to be",
+        severity,
+        "State what is true of the action",
+        UNKNOWN_ACTION,
+        tuple(map(describe_missing_input, inputs)),
+    )
+
+
+def position_of_match(matched: MatchedRule) -> int:
+    """Return the position of a guardrail in the rule set."""
+    return matched[0].position
+
+
+MAX_KEPT = 256
+"""Maximum number of plans and of verdicts that are kept. Chosen: far more than there are combinations of conditions and
+of given inputs in practice; others are made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedAction:
+    """An action, the guardrails that it can concern by id, and the values that these read.
+
+    `resolved` is the action with declared names for other spellings; `apart` is as `EvaluationPlan` finds it.
+    """
+
+    action: Action
+    resolved: Action
+    rules: Mapping[str, CompiledGuardrail]
+    values: Mapping[str, object]
+    bound: CelActivation
+    apart: ApartRules
+
+
+class GuardrailEvaluator:
+    """Evaluates actions against a rule set. Thread-safe.
+
+    `server_keys` are keys of the context that the server itself reads, and which no guardrail has to know.
+    """
+
+    def __init__(
+        self,
+        rule_set: RuleSet,
+        policy: UnknownInputPolicy = ALLOW_UNKNOWN,
+        server_keys: frozenset[str] = frozenset(),
+    ) -> None:
+        self._inputs = rule_set.inputs
+        self._version = rule_set.version
+        self._names = InputNames(self._inputs, server_keys)
+        self._categories = rule_set.categories
+        self._category_names = InputNames(self._categories.values())
+        self._environment = environment_for({name: declared.type for name, declared in self._inputs.items()})
+        groups = group_guardrails(rule_set.guardrails)
+        compiler = GuardrailCompiler(self._environment, self._inputs)
+        self._selector = RuleSelector(groups)
+        self._groups = [compiler.compile_group(group) for group in groups]
+        self._counts = self._selector.count_in_force()
+        guardrails = [guardrail for group in groups for _, guardrail in group.guardrails]
+        self._policy = policy
+        self._inputs_of_groups = [
+            input_names_of([guardrail.when for _, guardrail in group.guardrails]) - server_keys for group in groups
+        ]
+        read = {name for guardrail in guardrails for each in guardrail.expressions for name in each.values}
+        self._reads_commands = COMMANDS_VARIABLE in read
+        self.reads_intents = INTENTS_VARIABLE in read
+        """Whether any guardrail reads the related intents of other agents."""
+        self.reads_time = NOW_VARIABLE in read or self._selector.expires
+        """Whether verdicts depend on `Action.now`."""
+        self.longest_history = max(
+            (query.seconds for guardrail in guardrails for each in guardrail.expressions for query in each.history),
+            default=0,
+        )
+        """The longest time in seconds of which a guardrail reads outcomes; 0 if none does."""
+        # The size of all defaults, and 2 for the values that description and category are.
+        self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
+        # All are only ever added to, by assignments that are atomic; made twice, they are the same.
+        self._plans: dict[int, EvaluationPlan] = {}
+        self._reporters: dict[int, UnknownInputReporter] = {}
+        self._clear: dict[tuple[int, int, tuple[str, ...], bool], Verdict] = {}
+
+    def warm_up(self) -> None:
+        """Work out what is kept for each guardrail, which the first action would otherwise wait for."""
+        # A plan for everything asks every program for its bounds, which it then keeps.
+        make_plan([batch for group in self._groups for batch in group], self._inputs)
+
+    def find_history_queries(self, action: Action) -> Sequence[HistoryQuery]:
+        """Return the history queries of the guardrails that an action can concern."""
+        selected = self._selector.select(action, self._selector.period(action.now))
+        return (self._plans.get(selected) or self._make_plan(selected)).history
+
+    def evaluate(self, action: Action) -> Verdict:
+        """Return the verdict on an action.
+
+        Raises InvalidArgument if the context is nested too deeply or too large.
+        """
+        action, size, ignored = self._resolve(action)
+        period = self._selector.period(action.now)
+        selected = self._selector.select(action, period)
+        plan = self._plans.get(selected) or self._make_plan(selected)
+        values, assumed = plan.read_variables(action)
+        matched = self._find_matches(plan, values, action, size)
+        # An input informs only those guardrails that the agent is judged by. What the caller can choose, such as the
+        # category, does not matter: nobody shall become known by naming one of which no guardrail speaks.
+        concerning = self._selector.select_for_agent(action.agent, period)
+        reporter = self._reporters.get(concerning) or self._make_reporter(concerning)
+        is_informed = self._informs_by_command(action) or reporter.is_informed(action.context)
+        if action.is_stated_by_server:
+            ignored, is_informed = (), True
+        # Verdicts are immutable, and nothing matches in almost all checks.
+        key = (concerning, period, assumed, is_informed)
+        clear = self._clear.get(key) or self._make_clear(key, reporter)
+        if not matched and not ignored:
+            return clear
+        return self._add_matches(clear, matched, ignored, is_informed, reporter)
+
+    def prepare(self, action: Action) -> PreparedAction:
+        """Return an action with what guardrails read of it, to evaluate them one by one.
+
+        Raises InvalidArgument as `evaluate` does.
+        """
+        resolved, size, _ = self._resolve(action)
+        selected = self._selector.select(resolved, self._selector.period(resolved.now))
+        plan = self._plans.get(selected) or self._make_plan(selected)
+        values, _ = plan.read_variables(resolved)
+        rules = {rule.guardrail.id: rule for batch in plan.batches for rule in batch.rules}
+        apart = plan.find_apart_rules(values, resolved, size)
+        return PreparedAction(action, resolved, rules, values, self._environment.bind(values), apart)
+
+    def evaluate_rule(self, prepared: PreparedAction, rule: CompiledGuardrail) -> Violation | None:
+        """Return the violation of a guardrail that matches or cannot be evaluated, as `evaluate` finds it."""
+        apart = prepared.apart.get(rule.guardrail.id)
+        return self._evaluate_alone(rule, prepared.bound, prepared.values, prepared.resolved, apart)
+
+    def evaluate_part(self, prepared: PreparedAction, part: RuleExpression) -> object:
+        """Return the value of a part of a guardrail's expression. Raises CelEvaluationError."""
+        try:
+            program = self._environment.compile_one(part)
+        except RuleExpressionError as error:
+            raise CelEvaluationError(str(error)) from None
+        return program.evaluate_within(prepared.bound, measure_sizes(prepared.values))
+
+    def find_given_key(self, action: Action, name: str) -> str | None:
+        """Return the key by which an action gives an input, perhaps in another spelling, or None if it does not."""
+        return self._names.find_given_key(action.context, name)
+
+    def _informs_by_command(self, action: Action) -> bool:
+        """Return whether an action states a command that any guardrail reads."""
+        return self._reads_commands and action.invocation is not NO_INVOCATION
+
+    def _resolve(self, action: Action) -> tuple[Action, int, tuple[IgnoredInput, ...]]:
+        """Return an action with declared names for other spellings, its size, and the keys that no guardrail knows.
+
+        Raises InvalidArgument if the context is nested too deeply or too large.
+        """
+        size = (
+            check_context_bounds(action.context)
+            + len(action.description)
+            + len(action.category or "")
+            + self._fixed_size
+        )
+        ignored: tuple[IgnoredInput, ...] = ()
+        if not self._names.knows_all(action.context):
+            context, ignored = self._names.resolve(action.context)
+            action = action if context is action.context else replace(action, context=context)
+        if self._categories and action.category:
+            declared = self._categories.get(fold_name(action.category))
+            if declared is None:
+                ignored = (*self._find_similar_category(action.category), *ignored)
+            elif declared != action.category:
+                # Expressions compare texts exactly, and another spelling must not evade them.
+                action = replace(action, category=declared)
+        return action, size, ignored
+
+    def _find_similar_category(self, category: str) -> Iterator[IgnoredInput]:
+        """Yield an undeclared category if it resembles a declared one."""
+        closest = self._category_names.describe_unknown(category).closest
+        if closest is not None:
+            yield IgnoredInput(f'category "{cut_line(category, MAX_SHOWN_CATEGORY)}"', closest)
+
+    def _find_matches(
+        self, plan: EvaluationPlan, values: Mapping[str, object], action: Action, size: int
+    ) -> list[MatchedRule]:
+        """Return the guardrails that match or cannot be evaluated; `size` is that of the context and defaults."""
+        apart = plan.find_apart_rules(values, action, size) if plan.may_need_apart(size) else NOTHING_APART
+        bound = self._environment.bind(values)
+        matched: list[MatchedRule] = []
+        for batch in plan.batches:
+            # The usual case, one engine call for fifty rules. A batch with a rule that is evaluated apart, or in which
+            # any rule fails, is evaluated rule by rule, so that each failure is reported for its own rule.
+            is_light = not apart or apart.keys().isdisjoint(rule.guardrail.id for rule in batch.rules)
+            positions = batch.selection.matching_positions(bound) if is_light else None
+            if positions is None:
+                for rule in batch.rules:
+                    violation = self._evaluate_alone(rule, bound, values, action, apart.get(rule.guardrail.id))
+                    if violation is not None:
+                        matched.append((rule, violation))
+            elif positions:
+                for position in positions:
+                    rule = batch.rules[position]
+                    matched.append((rule, self._violation_of_match(rule, bound, values, action)))
+        return matched
+
+    def _make_plan(self, selected: int) -> EvaluationPlan:
+        """Return the plan for the groups whose bits are set."""
+        plan = make_plan([batch for group in positions_of(selected) for batch in self._groups[group]], self._inputs)
+        if len(self._plans) < MAX_KEPT:
+            self._plans[selected] = plan
+        return plan
+
+    def _make_reporter(self, groups: int) -> UnknownInputReporter:
+        """Return a reporter of the inputs that the groups read whose bits are set."""
+        names = frozenset[str]().union(*(self._inputs_of_groups[group] for group in positions_of(groups)))
+        reporter = UnknownInputReporter(self._policy, [self._inputs[name] for name in sorted(names)])
+        if len(self._reporters) < MAX_KEPT:
+            self._reporters[groups] = reporter
+        return reporter
+
+    def _make_clear(self, key: tuple[int, int, tuple[str, ...], bool], reporter: UnknownInputReporter) -> Verdict:
+        """Return the verdict on an action that no guardrail matches."""
+        _, period, assumed, is_informed = key
+        violations, warnings = reporter.find_violations((), is_informed)
+        clear = Verdict(
+            violations, warnings, self._counts[period], self._version, allowed=not violations, assumed=assumed
+        )
+        if len(self._clear) < MAX_KEPT:
+            self._clear[key] = clear
+        return clear
+
+    def _add_matches(
+        self,
+        clear: Verdict,
+        matched: list[MatchedRule],
+        ignored: tuple[IgnoredInput, ...],
+        is_informed: bool,
+        reporter: UnknownInputReporter,
+    ) -> Verdict:
+        """Return a verdict with the guardrails that fired, and with what the action leaves unknown."""
+        # Groups are evaluated one after another; answers keep the order of the rule set.
+        if len(matched) > 1:
+            matched.sort(key=position_of_match)
+        violations: list[Violation] = []
+        warnings: list[Violation] = []
+        dryrun: list[Violation] = []
+        for rule, violation in matched:
+            if rule.guardrail.enforcement is Enforcement.DRYRUN:
+                dryrun.append(violation)
+            else:
+                (warnings if violation.severity is Severity.WARN else violations).append(violation)
+        unknown = reporter.find_violations(ignored, is_informed, violations)
+        return Verdict(
+            (*violations, *unknown[0]),
+            (*warnings, *unknown[1]),
+            clear.evaluated,
+            clear.rule_set_version,
+            not violations and not unknown[0],
+            tuple(dryrun),
+            clear.assumed,
+            ignored,
+        )
+
+    def _evaluate_alone(
+        self,
+        rule: CompiledGuardrail,
+        bound: CelActivation,
+        values: Mapping[str, object],
+        action: Action,
+        error: CelEvaluationError | None,
+    ) -> Violation | None:
+        """Return the violation of a guardrail that matches or cannot be evaluated; `error` is known beforehand."""
+        try:
+            if error is not None:
+                raise error
+            return self._violation_of_match(rule, bound, values, action) if rule.program.is_true(bound) else None
+        except CelEvaluationError as failure:
+            violation = self._error_violation(rule.guardrail, failure, action)
+            # Missing inputs are named only if one of them caused the failure; otherwise sending them would not help.
+            lacks_input = rule.lacks_input(failure.variable, action)
+            return rule.with_missing_inputs(violation, action) if lacks_input else violation
+
+    def _violation_of_match(
+        self, rule: CompiledGuardrail, bound: CelActivation, values: Mapping[str, object], action: Action
+    ) -> Violation:
+        """Return the violation of a guardrail that matches."""
+        violation = rule.with_missing_inputs(rule.violation, action)
+        if rule.message is None and rule.suggestion is None:
+            return violation
+        sizes = measure_sizes(values)
+        explain = partial(self.explain_error, action=action)
+        return replace(
+            violation,
+            message=rule.message.render(bound, sizes, explain) if rule.message else violation.message,
+            suggestion=rule.suggestion.render(bound, sizes, explain) if rule.suggestion else violation.suggestion,
+        )
+
+    def explain_error(self, error: CelEvaluationError, action: Action) -> str:
+        """Return why an expression cannot be evaluated."""
+        if error.variable is None:
+            return error.message
+        # The variable of answers about the past is ours; rules name what they have in common with the action.
+        scopes = HISTORY_SCOPES.get(error.variable)
+        read = error.variable if scopes is None else describe_history(scopes)
+        return f"{read} {self._fault(error.variable, action)}"
+
+    def _error_violation(self, guardrail: Guardrail, error: CelEvaluationError, action: Action) -> Violation:
+        reason = self.explain_error(error, action)
+        if error.variable is None:
+            suggestion = f"Check what the guardrail reads: {', '.join(sorted(guardrail.when.values))}"
+        else:
+            suggestion = self._remedy(error.variable, action)
+        return Violation(
+            guardrail.id,
+            guardrail.name,
+            f"Cannot be evaluated: {reason}",
+            guardrail.severity,
+            suggestion,
+            EVALUATION_ERROR,
+            approvers=guardrail.approvers,
+        )
+
+    def _fault(self, name: str, action: Action) -> str:
+        """Return why a variable has no value."""
+        try:
+            if name.startswith(CONTEXT_PREFIX):
+                declared = self._inputs[name.removeprefix(CONTEXT_PREFIX)]
+                if (value := action.context.get(declared.name)) is not None:
+                    input_converter(declared)(value)
+                elif declared.is_required:
+                    return "is required, but missing"
+            else:
+                FACT_READERS[name](action)
+        except InputValueError as error:
+            return str(error)
+        return "is missing and has no default" if name.startswith("context.") else "is missing"
+
+    def _remedy(self, name: str, action: Action) -> str:
+        if name in CODE_READERS:
+            return "Make what governs the paths readable, or ask a person"
+        if name in HISTORY_SCOPES and (missing := action.history_subject.find_missing(HISTORY_SCOPES[name])):
+            return f"Provide action.{missing}"
+        if name == INTENTS_VARIABLE or name in HISTORY_SCOPES:
+            return "Try again later, or ask a person"
+        declared = self._inputs.get(name.removeprefix("context."))
+        if declared is None:
+            return f"Provide {name}"
+        about = f": {declared.description}" if declared.description else ""
+        accepted = f" of {', '.join(declared.values)}" if declared.values else ""
+        return f"Provide {name} as a {declared.type}{accepted}{about}"

@@ -1,0 +1,283 @@
+"""What rules ask about outcomes of the past, as `history.failures(category, "24h")`, and looking up the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from itertools import combinations
+from typing import TYPE_CHECKING, Protocol
+
+from cstp_grpc.common.unicode_text import fold_name
+from cstp_grpc.contract.enums import Outcome
+from cstp_grpc.core.guardrails.inputs import InputValueError, to_duration
+
+if TYPE_CHECKING:
+    # Both read the past by this module.
+    from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+    from cstp_grpc.core.guardrails.model import Action
+
+MAX_HISTORY_DAYS = 90
+"""The longest time of which outcomes count. Chosen: a quarter; servers keep so much of it in memory."""
+
+
+class HistoryMeasure(StrEnum):
+    """What is counted of the outcomes of a time."""
+
+    COUNT = "count"
+    FAILURES = "failures"
+    SUCCESSES = "successes"
+    SUCCESSES_SINCE_FAILURE = "successes_since_failure"
+
+
+class HistoryScope(StrEnum):
+    """What an outcome must have in common with the action to be counted."""
+
+    AGENT = "agent"
+    CATEGORY = "category"
+    PROJECT = "project"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HistoryQuery:
+    """A question about the outcomes that have all of `scopes` in common with the action.
+
+    `scopes` are in the order of their enum, each once; `seconds` is how old an outcome may be.
+    """
+
+    scopes: tuple[HistoryScope, ...]
+    measure: HistoryMeasure
+    seconds: int
+    variable: str = field(init=False, compare=False)
+    """The variable that holds the answers for these scopes, by their keys."""
+    key: str = field(init=False, compare=False)
+    """The key of the answer in its variable."""
+    name: str = field(init=False, compare=False)
+    """Both, by which the answer is found; comparing texts is cheaper."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "variable", history_variable(self.scopes))
+        object.__setattr__(self, "key", f"{self.measure} {self.seconds}")
+        object.__setattr__(self, "name", f"{self.variable} {self.key}")
+
+
+def history_variable(scopes: Collection[HistoryScope]) -> str:
+    """Return the variable that holds answers for these scopes."""
+    return f"history.{'_'.join(scopes) or 'all'}"
+
+
+def describe_history(scopes: Collection[HistoryScope]) -> str:
+    """Return in words of what outcomes a rule asks."""
+    return f"history of this {' and '.join(scopes)}" if scopes else "history"
+
+
+HISTORY_SCOPES: Mapping[str, tuple[HistoryScope, ...]] = {
+    history_variable(scopes): scopes
+    for count in range(len(HistoryScope) + 1)
+    for scopes in combinations(HistoryScope, count)
+}
+"""The scopes of each variable."""
+
+
+def parse_history_seconds(text: str) -> int:
+    """Return the seconds of a time such as `90m`, `24h` or `7d`. Raises ValueError, which says what it must be."""
+    try:
+        time = to_duration(text)
+    except InputValueError:
+        # Refused below, with the text that names every condition.
+        time = timedelta()
+    if not timedelta() < time <= timedelta(days=MAX_HISTORY_DAYS) or time.microseconds:
+        raise ValueError(f'must be of whole seconds, like "90m", "24h" or "7d", and at most "{MAX_HISTORY_DAYS}d"')
+    return int(time.total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySubject:
+    """The action whose past is asked for; `agent` is the authenticated one."""
+
+    agent: str
+    category: str | None = None
+    project: str | None = None
+
+    def find_missing(self, scopes: Iterable[HistoryScope]) -> HistoryScope | None:
+        """Return the first of the scopes for which the action has no value; a blank one is none."""
+        return next((scope for scope in scopes if scope is not HistoryScope.AGENT and self._is_blank(scope)), None)
+
+    def _is_blank(self, scope: HistoryScope) -> bool:
+        return not (getattr(self, scope) or "").strip()
+
+
+class HistoryFacts(Protocol):
+    """The answers about the past of one action."""
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why there are no answers; None if there are."""
+
+    def count(self, query: HistoryQuery) -> int:
+        """Return the answer to a query whose scopes the action has. Raises InputValueError if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadHistory:
+    """No answers, for the reason `unreadable`; fails closed."""
+
+    unreadable: str
+
+    def count(self, query: HistoryQuery) -> int:  # noqa: ARG002
+        """Raise InputValueError."""
+        raise InputValueError(f"cannot be read: {self.unreadable}")
+
+
+UNREAD_HISTORY = UnreadHistory("nobody has looked for it")
+"""For actions whose history was not looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedHistory:
+    """Answers that were counted beforehand, by the names of queries."""
+
+    counts: Mapping[str, int]
+
+    @property
+    def unreadable(self) -> None:
+        """None, since it was read."""
+        return None
+
+    def count(self, query: HistoryQuery) -> int:
+        """Return the answer to a query. Raises InputValueError if it was not counted."""
+        found = self.counts.get(query.name)
+        if found is None:
+            raise InputValueError(f"was not asked for {query.key}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PastOutcome:
+    """How something turned out, `age` seconds ago."""
+
+    outcome: Outcome
+    age: float
+    agent: str
+    category: str | None = None
+    project: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatedHistory:
+    """Answers from a list of outcomes, as tests of rulebooks state them."""
+
+    subject: HistorySubject
+    outcomes: Sequence[PastOutcome] = ()
+
+    @property
+    def unreadable(self) -> None:
+        """None, since it is stated."""
+        return None
+
+    def count(self, query: HistoryQuery) -> int:
+        """Return the answer to a query."""
+        found = [each for each in self.outcomes if each.age <= query.seconds and self._is_in(each, query.scopes)]
+        failures = [each.age for each in found if each.outcome is Outcome.FAILURE]
+        successes = [each.age for each in found if each.outcome is Outcome.SUCCESS]
+        match query.measure:
+            case HistoryMeasure.COUNT:
+                return len(found)
+            case HistoryMeasure.FAILURES:
+                return len(failures)
+            case HistoryMeasure.SUCCESSES:
+                return len(successes)
+            case HistoryMeasure.SUCCESSES_SINCE_FAILURE:
+                # Ages: the youngest failure. A success at the same instant does not come after it.
+                last = min(failures, default=float("inf"))
+                return sum(age < last for age in successes)
+
+    def _is_in(self, outcome: PastOutcome, scopes: Iterable[HistoryScope]) -> bool:
+        return all(self._matches(outcome, scope) for scope in scopes)
+
+    def _matches(self, outcome: PastOutcome, scope: HistoryScope) -> bool:
+        stated, wanted = getattr(outcome, scope), getattr(self.subject, scope)
+        if scope is HistoryScope.AGENT:
+            # Never folded: an authenticated name has one spelling.
+            return bool(stated == wanted)
+        return stated is not None and wanted is not None and fold_name(stated) == fold_name(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRequest:
+    """What is asked about the past of an action.
+
+    Only outcomes that `reader` may read are counted; a query whose scopes the subject lacks has no answer.
+    """
+
+    subject: HistorySubject
+    reader: str
+    queries: tuple[HistoryQuery, ...]
+
+
+class HistoryReader(Protocol):
+    """Counts outcomes. Facts that cannot be read say why."""
+
+    async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return the facts for each request, from one state of the journal."""
+
+    def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return the same for a caller that may block."""
+
+
+class NoHistoryReader:
+    """Reads nothing, so that rules about the past cannot be evaluated."""
+
+    async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return that nobody has looked."""
+        return self.read_blocking(requests)
+
+    def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
+        """Return that nobody has looked."""
+        return [UNREAD_HISTORY] * len(requests)
+
+
+def prepare_history(evaluator: GuardrailEvaluator, history: HistoryReader) -> None:
+    """Let what guardrails will ask for be read now, so that no check waits for it; may block.
+
+    If it cannot be read, the checks try again.
+    """
+    if evaluator.longest_history:
+        # Without scopes, for whatever is asked later: what is read is not restricted by them, only what is counted.
+        everything = HistoryQuery((), HistoryMeasure.COUNT, evaluator.longest_history)
+        history.read_blocking([HistoryRequest(HistorySubject(""), "", (everything,))])
+
+
+async def add_histories(
+    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
+) -> Sequence[Action]:
+    """Return the actions with what guardrails read of the past; nothing is read unless one of them does."""
+    requests = make_history_requests(evaluator, actions, reader)
+    return join_histories(actions, await history.read(requests)) if requests else actions
+
+
+def add_histories_blocking(
+    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
+) -> Sequence[Action]:
+    """Return the same as `add_histories` for a caller that may block."""
+    requests = make_history_requests(evaluator, actions, reader)
+    return join_histories(actions, history.read_blocking(requests)) if requests else actions
+
+
+def make_history_requests(
+    evaluator: GuardrailEvaluator, actions: Sequence[Action], reader: str
+) -> Sequence[HistoryRequest]:
+    """Return a request for each action; none at all if no guardrail that they concern asks about the past."""
+    if not evaluator.longest_history:
+        return []
+    requests = [
+        HistoryRequest(action.history_subject, reader, tuple(evaluator.find_history_queries(action)))
+        for action in actions
+    ]
+    return requests if any(request.queries for request in requests) else []
+
+
+def join_histories(actions: Sequence[Action], found: Sequence[HistoryFacts]) -> Sequence[Action]:
+    """Return the actions, each with its facts."""
+    return [replace(action, history=facts) for action, facts in zip(actions, found, strict=True)]

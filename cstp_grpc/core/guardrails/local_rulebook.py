@@ -1,0 +1,185 @@
+"""Check actions by rulebooks in the process that acts, without a server, a database or gRPC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import UnionType
+from typing import Final
+
+from cstp_grpc.contract.enums import Enforcement, Reaction, Stakes
+from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
+from cstp_grpc.core.guardrails.explanation import ExplainedVerdict, GuardrailExplainer
+from cstp_grpc.core.guardrails.history import UNREAD_HISTORY, UnreadHistory
+from cstp_grpc.core.guardrails.model import (
+    UNREAD_INTENTS,
+    Action,
+    Guardrail,
+    InputDeclaration,
+    IntentFacts,
+    RuleSet,
+    Verdict,
+)
+from cstp_grpc.core.guardrails.rulebook import load_rule_set
+from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
+
+WARN_OF_UNKNOWN: Final = UnknownInputPolicy(unknown_action=Reaction.WARN)
+"""What a server does without settings."""
+INTENTS_OF_NO_SERVER: Final = IntentFacts(unreadable="no server is asked, and only a server knows the others' intents")
+HISTORY_OF_NO_SERVER: Final = UnreadHistory("no server is asked, and only a server knows what happened")
+
+
+MAX_CHARACTERS: Final[Mapping[str, int]] = {
+    "description": 8_000,
+    "category": 100,
+    "project": 200,
+    "announced_context": 20_000,
+}
+"""As for the fields of the contract, so that an action is judged here only if a server would judge it."""
+
+
+FIELD_TYPES: Final[Sequence[tuple[str, UnionType | type, str]]] = (
+    ("description", str, "a text"),
+    ("category", str | None, "a text"),
+    ("project", str | None, "a text"),
+    ("announced_context", str, "a text"),
+    ("agent", str, "a text"),
+    ("permissions", Set, "a set of texts"),
+    ("confidence", int | float | None, "a number"),
+    ("context", Mapping, "a map"),
+    ("now", datetime | None, "an instant"),
+)
+"""The types of an action's fields that programs without a type checker might mistake, and how they are called."""
+
+
+class Rulebook:
+    """A rulebook, or a folder of them, that judges actions in this process. Thread-safe.
+
+    What only a server knows cannot be evaluated: a guardrail that reads the intents of other agents, or what happened
+    before, blocks, or warns if it would only warn. Verdicts are not recorded, and nobody can grant an approval that is
+    missing.
+    """
+
+    def __init__(self, rule_set: RuleSet, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> None:
+        """Compile rules; most callers use `load`."""
+        self._rule_set = rule_set
+        self._evaluator = GuardrailEvaluator(rule_set, policy)
+        self._needs_agent = [rule.id for rule in enabled_guardrails(rule_set) if depends_on_agent(rule)]
+        self._needs_permissions = [
+            rule.id for rule in enabled_guardrails(rule_set) if reads_variable(rule, "agent.permissions")
+        ]
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> Rulebook:
+        """Load the rulebook or folder at a path, or else the standard rules, with what they extend.
+
+        `policy` says what happens to keys that no guardrail knows, and to actions that state none of the inputs. Raises
+        RulebookError with every problem in the files.
+        """
+        return cls(load_rule_set(packaged_rulebook_path("standard") if path is None else Path(path)), policy)
+
+    @property
+    def version(self) -> str:
+        """The names and versions of the rulebooks, and a digest that changes with any byte of them."""
+        return self._rule_set.version
+
+    @property
+    def guardrails(self) -> tuple[Guardrail, ...]:
+        """All guardrails, in the order in which violations are reported."""
+        return self._rule_set.guardrails
+
+    @property
+    def inputs(self) -> Mapping[str, InputDeclaration]:
+        """The inputs that guardrails read from the context, by name."""
+        return self._rule_set.inputs
+
+    def check(self, action: Action) -> Verdict:
+        """Return the verdict on an action, as of now unless it has an instant of its own.
+
+        `agent` and `permissions` of the action are taken to be true. Raises InvalidArgument if a server would refuse
+        the action, or if a guardrail depends on the agent and the action does not name it.
+        """
+        return self._evaluator.evaluate(self._complete(action))
+
+    def explain(self, action: Action) -> ExplainedVerdict:
+        """Return the verdict on an action with what became of each guardrail, as `check` does."""
+        action = self._complete(action)
+        explainer = GuardrailExplainer(self._evaluator, self.inputs, action)
+        return ExplainedVerdict(self._evaluator.evaluate(action), tuple(map(explainer.explain, self.guardrails)))
+
+    def _complete(self, action: Action) -> Action:
+        """Return an action with all that guardrails read. Raises InvalidArgument if it cannot be judged."""
+        problems = [*find_action_problems(action), *self._find_missing_identity(action)]
+        if problems:
+            raise InvalidArgument(
+                "; ".join(f"{each.field}: {each.description}" for each in problems), violations=problems
+            )
+        intents = INTENTS_OF_NO_SERVER if action.intents is UNREAD_INTENTS else action.intents
+        history = HISTORY_OF_NO_SERVER if action.history is UNREAD_HISTORY else action.history
+        now = datetime.now(UTC) if action.now is None else action.now
+        return replace(action, stakes=Stakes(action.stakes), intents=intents, history=history, now=now)
+
+    def _find_missing_identity(self, action: Action) -> Iterator[FieldViolation]:
+        """Yield what is not said of the agent, although guardrails depend on it.
+
+        A server knows it from the token. Here a rule for some agents would pass whoever says nothing.
+        """
+        if self._needs_agent and not action.agent:
+            yield FieldViolation("action.agent", f"is missing; it decides {', '.join(self._needs_agent)}")
+        if self._needs_permissions and not action.permissions:
+            yield FieldViolation("action.permissions", f"are missing; they decide {', '.join(self._needs_permissions)}")
+
+
+def enabled_guardrails(rule_set: RuleSet) -> Iterator[Guardrail]:
+    """Yield the guardrails that are evaluated."""
+    return (rule for rule in rule_set.guardrails if rule.enforcement is not Enforcement.DISABLED)
+
+
+def depends_on_agent(rule: Guardrail) -> bool:
+    """Return whether a guardrail is for some agents only, or reads who acts."""
+    return bool(rule.match.agents or rule.scope.agents) or reads_variable(rule, "agent.id")
+
+
+def reads_variable(rule: Guardrail, name: str) -> bool:
+    """Return whether an expression of a guardrail reads a variable."""
+    return any(name in expression.values for expression in rule.expressions)
+
+
+def find_action_problems(action: Action) -> Iterator[FieldViolation]:
+    """Yield why a server would refuse an action, but for the size of its context, which is checked where it is read."""
+    wrong_types = list(find_wrong_types(action))
+    yield from wrong_types or find_wrong_values(action)
+
+
+def find_wrong_types(action: Action) -> Iterator[FieldViolation]:
+    """Yield the fields that are not of their type; a server gets them from a message, which has types."""
+    for name, kind, word in FIELD_TYPES:
+        value = getattr(action, name)
+        # Bools are numbers for Python, and True would be full confidence.
+        if not isinstance(value, kind) or (name == "confidence" and isinstance(value, bool)):
+            yield FieldViolation(f"action.{name}", f"must be {word}")
+
+
+def find_wrong_values(action: Action) -> Iterator[FieldViolation]:
+    """Yield why a server would refuse an action whose fields are of their types."""
+    if not action.description.strip():
+        yield FieldViolation("action.description", "must not be empty or blank")
+    for name, text in (("category", action.category), ("project", action.project)):
+        if text == "":
+            yield FieldViolation(f"action.{name}", "must not be empty; leave it out")
+    for name, limit in MAX_CHARACTERS.items():
+        if len(getattr(action, name) or "") > limit:
+            yield FieldViolation(f"action.{name}", f"has more than {limit} characters")
+    if action.stakes not in list(Stakes):
+        yield FieldViolation("action.stakes", f"must be one of {', '.join(Stakes)}")
+    confidence = action.confidence
+    if confidence is not None and not (math.isfinite(confidence) and 0 <= confidence <= 1):
+        yield FieldViolation("action.confidence", "must be from 0 to 1")
+    if action.now is not None and action.now.tzinfo is None:
+        yield FieldViolation("action.now", "must have an offset from UTC")
+    if not all(isinstance(key, str) for key in action.context):
+        yield FieldViolation("action.context", "must have texts as keys")

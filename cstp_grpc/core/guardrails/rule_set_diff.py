@@ -1,0 +1,200 @@
+"""Compare two rule sets: which guardrails and inputs were added, removed or changed, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cstp_grpc.core.guardrails.cel_variables import RuleExpression
+from cstp_grpc.core.guardrails.model import (
+    Guardrail,
+    InputDeclaration,
+    ParsedRulebook,
+    RuleMatch,
+    RuleScope,
+    RuleSet,
+    TextTemplate,
+)
+from cstp_grpc.core.guardrails.rulebook import is_same_json
+
+ItemT = TypeVar("ItemT")
+JsonObject = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChange:
+    """A key whose value is another one: JSON values, None where the key is absent."""
+
+    key: str
+    old: object
+    new: object
+
+
+@dataclass(frozen=True, slots=True)
+class ItemChange:
+    """A guardrail or an input, by its id or name, with the keys that changed."""
+
+    name: str
+    changes: tuple[ValueChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDiff:
+    """What was added, removed and changed; the descriptions of those added and removed are JSON objects, by name."""
+
+    added: Mapping[str, JsonObject]
+    removed: Mapping[str, JsonObject]
+    changed: tuple[ItemChange, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.added or self.removed or self.changed)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSetDiff:
+    """The differences between two rule sets."""
+
+    old_version: str
+    new_version: str
+    guardrails: ItemDiff
+    inputs: ItemDiff
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both judge alike; the bytes of their files, and so their versions, may differ."""
+        return self.guardrails.is_empty and self.inputs.is_empty
+
+
+def compare_rule_sets(old: RuleSet, new: RuleSet) -> RuleSetDiff:
+    """Return the differences between two rule sets."""
+    return RuleSetDiff(
+        old.version,
+        new.version,
+        compare_items(rules_by_id(old), rules_by_id(new), describe_guardrail, find_rule_changes),
+        compare_items(old.inputs, new.inputs, describe_input, find_input_changes),
+    )
+
+
+def compare_items(
+    old: Mapping[str, ItemT],
+    new: Mapping[str, ItemT],
+    describe: Callable[[ItemT], JsonObject],
+    find_changes: Callable[[ItemT, ItemT], tuple[ValueChange, ...]],
+) -> ItemDiff:
+    """Return the differences between items with names."""
+    common = ((name, find_changes(old[name], item)) for name, item in new.items() if name in old)
+    return ItemDiff(
+        added={name: describe(item) for name, item in new.items() if name not in old},
+        removed={name: describe(item) for name, item in old.items() if name not in new},
+        changed=tuple(ItemChange(name, changes) for name, changes in common if changes),
+    )
+
+
+def rules_by_id(rule_set: RuleSet) -> Mapping[str, tuple[ParsedRulebook, Guardrail]]:
+    """Return the guardrails by id, each with its rulebook."""
+    return {rule.id: (rulebook, rule) for rulebook in rule_set.rulebooks for rule in rulebook.guardrails}
+
+
+def describe_guardrail(item: tuple[ParsedRulebook, Guardrail]) -> JsonObject:
+    """Return the declaration of a guardrail, without the keys that are absent."""
+    rulebook, rule = item
+    values = {
+        "rulebook": rulebook.name,
+        "name": rule.name,
+        "description": rule.description,
+        "match": describe_match(rule.match),
+        "scope": describe_scope(rule.scope),
+        "when": rule.when.source or None,
+        "severity": rule.severity.value,
+        "enforcement": rule.enforcement.value,
+        "expires": None if rule.expires is None else rule.expires.isoformat().replace("+00:00", "Z"),
+        "owner": rule.owner or rulebook.owner,
+        "tags": list(rule.tags) or None,
+        "approvers": list(rule.approvers) or None,
+        "message": rule.message,
+        "suggestion": rule.suggestion,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def describe_match(match: RuleMatch) -> JsonObject | None:
+    """Return the values that an action must have, None for all."""
+    values = {
+        "stakes": match.stakes,
+        "category": match.categories,
+        "agent": match.agents,
+        "project": match.projects,
+    }
+    return {key: sorted(each) for key, each in values.items() if each} or None
+
+
+def describe_scope(scope: RuleScope) -> JsonObject | None:
+    """Return whom a guardrail is for, None for all."""
+    values = {"agents": scope.agents, "projects": scope.projects}
+    return {key: sorted(each) for key, each in values.items() if each} or None
+
+
+def describe_input(declared: InputDeclaration) -> JsonObject:
+    """Return the declaration of an input, without the keys that are absent."""
+    values = {
+        "type": declared.type.value,
+        "default": declared.default,
+        "required": declared.is_required or None,
+        "values": list(declared.values) or None,
+        "description": declared.description,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def find_rule_changes(
+    old: tuple[ParsedRulebook, Guardrail], new: tuple[ParsedRulebook, Guardrail]
+) -> tuple[ValueChange, ...]:
+    """Return the keys of a guardrail that changed, also by the values of parameters."""
+    changes = find_value_changes(describe_guardrail(old), describe_guardrail(new))
+    named = {change.key for change in changes}
+    # The same text may read parameters with other values, which are written into what is evaluated.
+    evaluated = find_value_changes(describe_evaluated(old[1]), describe_evaluated(new[1]))
+    return (*changes, *(change for change in evaluated if change.key not in named))
+
+
+def describe_evaluated(rule: Guardrail) -> JsonObject:
+    """Return the expressions of a guardrail as they are evaluated, with the values of parameters."""
+    return {
+        "when": expression_text(rule.when),
+        "message": template_text(rule.message_template),
+        "suggestion": template_text(rule.suggestion_template),
+    }
+
+
+def template_text(template: TextTemplate | None) -> str | None:
+    """Return a text with its expressions as they are evaluated, None if it has none."""
+    if template is None:
+        return None
+    first, *rest = template.parts
+    pairs = zip(template.expressions, rest, strict=True)
+    return first + "".join(f"${{{expression_text(expression)}}}{part}" for expression, part in pairs)
+
+
+def expression_text(expression: RuleExpression) -> str:
+    """Return an expression as it is evaluated, but for the tests for presence, as they are written."""
+    text = expression.text
+    for name in expression.presences:
+        text = text.replace(f"has.{name} ", f"has({name})")
+    return text
+
+
+def find_input_changes(old: InputDeclaration, new: InputDeclaration) -> tuple[ValueChange, ...]:
+    """Return the keys of an input that changed."""
+    return find_value_changes(describe_input(old), describe_input(new))
+
+
+def find_value_changes(old: JsonObject, new: JsonObject) -> tuple[ValueChange, ...]:
+    """Return the keys with other values, in the order of both."""
+    return tuple(
+        ValueChange(key, old.get(key), new.get(key))
+        for key in {**old, **new}
+        if not is_same_json(old.get(key), new.get(key))
+    )

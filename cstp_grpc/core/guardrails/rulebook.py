@@ -1,0 +1,239 @@
+"""Load rulebooks: all of them, or the list of all problems in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cstp_grpc.core.guardrails.inputs import find_spelling_clashes
+from cstp_grpc.core.guardrails.model import Guardrail, InputDeclaration, ParsedRulebook, RuleSet
+from cstp_grpc.core.guardrails.rulebook_extension import (
+    Extension,
+    collect_rulebook_files,
+    ignore_problem,
+    may_extend,
+    normalize_path,
+    read_extensions,
+    rulebook_root,
+)
+from cstp_grpc.core.guardrails.rulebook_files import (
+    RulebookFile,
+    default_rulebook_path,
+    packaged_rulebook_path,
+)
+from cstp_grpc.core.guardrails.rulebook_parsing import (
+    InheritedParts,
+    RulebookParseResult,
+    RulebookProblem,
+    parse_rulebook,
+)
+from cstp_grpc.core.guardrails.yaml_document import read_document
+
+__all__ = [
+    "Guardrail",
+    "InputDeclaration",
+    "ParsedRulebook",
+    "RuleSet",
+    "RulebookError",
+    "RulebookProblem",
+    "default_rulebook_path",
+    "load_rule_set",
+    "parse_rulebook",
+    "read_rulebooks",
+]
+
+
+class RulebookError(Exception):
+    """Rulebooks are invalid; `problems` lists every problem, and the message has a line for each."""
+
+    def __init__(self, problems: Iterable[RulebookProblem]) -> None:
+        self.problems: Sequence[RulebookProblem] = sorted(set(problems))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def load_rule_set(
+    path: Path,
+    files: Sequence[RulebookFile] | None = None,
+    unreadable: Sequence[RulebookProblem] = (),
+    disabled: Collection[str] = (),
+) -> RuleSet:
+    """Load a rulebook, or every *.yaml and *.yml in a folder in name order, with what they extend; all or none.
+
+    Hidden files and subfolders are skipped, and a rulebook of the folder that others extend is loaded with them. If
+    `files` is given, it is used instead of reading the folder, and `unreadable` are the problems with the others.
+    `disabled` are packaged rulebooks by name, which are not loaded although others extend them. Raises RulebookError.
+    """
+    if files is None:
+        files, unreadable = read_rulebooks(path, accepts_pipe=True)
+    if not files and not unreadable:
+        raise RulebookError([RulebookProblem(str(path), 1, "rulebook", "the folder holds no *.yaml or *.yml")])
+    for name in disabled:
+        if not packaged_rulebook_path(name).exists():
+            unreadable = [*unreadable, RulebookProblem(str(path), 1, "disabled_packs", f"there is no pack {name}")]
+    return RuleSet(tuple(RulebookLoader(path, files, unreadable, disabled).load()))
+
+
+def read_rulebooks(
+    path: Path, *, accepts_pipe: bool = False
+) -> tuple[Sequence[RulebookFile], Sequence[RulebookProblem]]:
+    """Read a rulebook or a folder of them, with what they extend; return the files, and problems with the others.
+
+    `path` may be a pipe if `accepts_pipe`, which is for those who read it once.
+    """
+    problems: list[RulebookProblem] = []
+
+    def report(file: Path, error: OSError) -> None:
+        problems.append(RulebookProblem(str(file), 1, "rulebook", f"cannot be read: {error.strerror}"))
+
+    try:
+        return collect_rulebook_files(path, report, accepts_pipe=accepts_pipe), problems
+    except OSError as error:
+        report(path, error)
+        return (), problems
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRulebook:
+    """A rulebook with the arguments that it was loaded with, after those that it extends."""
+
+    file: Path
+    arguments: Mapping[str, object]
+    parsed: RulebookParseResult
+    extended: tuple[LoadedRulebook, ...]
+
+
+class RulebookLoader:
+    """Loads rulebooks, each after those that it extends, and each once; `problems` are known beforehand."""
+
+    def __init__(
+        self,
+        path: Path,
+        files: Sequence[RulebookFile],
+        problems: Sequence[RulebookProblem],
+        disabled: Collection[str] = (),
+    ) -> None:
+        self._disabled = {packaged_rulebook_path(name) for name in disabled}
+        self._root = rulebook_root(path)
+        self._files = {normalize_path(file.path): file for file in files}
+        # A folder's own files, or the only one; others are there because they are extended.
+        self._named = [file for file in self._files if normalize_path(path) in (file, file.parent)]
+        self._loaded: dict[Path, LoadedRulebook] = {}
+        self._problems = list(problems)
+
+    def load(self) -> Sequence[ParsedRulebook]:
+        """Return the rulebooks in the order in which violations are reported. Raises RulebookError."""
+        extensions = {file: self._read_extensions(file) for file in self._files}
+        extended = {each.path for found in extensions.values() for each in found}
+        # Those that nobody extends; then, for circles, what has not been reached from them.
+        for file in (*(file for file in self._named if file not in extended), *self._named):
+            if file not in self._loaded:
+                self._load(file, {}, extensions, ())
+        loaded = list(self._loaded.values())
+        parsed = [each.parsed for each in loaded]
+        paths = [each.file for each in loaded]
+        problems = self._problems + [problem for one in parsed for problem in one.problems]
+        # A verdict names a guardrail by its id alone, and a call has one context for the inputs of all files.
+        problems += find_id_clashes(paths, parsed)
+        problems += find_input_clashes(paths, parsed)
+        if problems:
+            raise RulebookError(problems)
+        return [one.rulebook for one in parsed if one.rulebook]
+
+    def _load(
+        self,
+        file: Path,
+        arguments: Mapping[str, object],
+        extensions: Mapping[Path, Sequence[Extension]],
+        chain: tuple[Path, ...],
+    ) -> LoadedRulebook:
+        """Load a rulebook after what it extends; `chain` are the files that led to it."""
+        bases: dict[Path, LoadedRulebook] = {}
+        for extension in extensions[file]:
+            base = self._load_base(extension, file, extensions, (*chain, file))
+            if base is not None:
+                bases |= {each.file: each for each in (*base.extended, base)}
+        inherited = InheritedParts(
+            {name: each for base in bases.values() for name, each in base.parsed.inputs.items()},
+            frozenset(identifier for base in bases.values() for identifier in base.parsed.ids),
+            tuple(base.parsed.rulebook for base in bases.values() if base.parsed.rulebook),
+        )
+        parsed = parse_rulebook(str(file), self._files[file].content, arguments, inherited)
+        loaded = LoadedRulebook(file, arguments, parsed, tuple(bases.values()))
+        self._loaded[file] = loaded
+        return loaded
+
+    def _load_base(
+        self,
+        extension: Extension,
+        file: Path,
+        extensions: Mapping[Path, Sequence[Extension]],
+        chain: tuple[Path, ...],
+    ) -> LoadedRulebook | None:
+        """Load what a file extends, or report why that cannot be."""
+        known = self._loaded.get(extension.path)
+        if extension.path in chain:
+            reason = f"{extension.path.name} extends this rulebook itself, directly or by others"
+        elif extension.path not in self._files:
+            reason = f"{extension.path.name} does not exist, or too many rulebooks are extended"
+        elif known is not None and not is_same_json(known.arguments, extension.arguments):
+            # Its guardrails would be there twice, under the same ids.
+            reason = f"{extension.path.name} is extended already, with other values for its parameters"
+        else:
+            return known or self._load(extension.path, extension.arguments, extensions, chain)
+        self._problems.append(RulebookProblem(str(file), extension.line, "extends", reason))
+        return None
+
+    def _read_extensions(self, file: Path) -> Sequence[Extension]:
+        """Return the extensions of a file, and report the problems with them."""
+        content = self._files[file].content
+        document = read_document(content, ignore_problem) if may_extend(content) else None
+        if document is None:
+            # If it cannot be parsed, that is reported where it is parsed.
+            return ()
+
+        def report(line: int, where: str, reason: str) -> None:
+            self._problems.append(RulebookProblem(str(file), line, where, reason))
+
+        found = read_extensions(document, file, self._root, report)
+        return [each for each in found if each.path not in self._disabled]
+
+
+def is_same_json(one: object, other: object) -> bool:
+    """Return whether two JSON values are the same; as text, because Python considers 1 and True equal."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def find_id_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResult]) -> Iterator[RulebookProblem]:
+    """Yield a problem for each guardrail id that another file has already."""
+    seen: dict[str, str] = {}
+    for file, one in zip(files, parsed, strict=True):
+        for identifier, line in one.ids.items():
+            if identifier in seen:
+                yield RulebookProblem(str(file), line, identifier, f"the id is used already, in {seen[identifier]}")
+            else:
+                seen[identifier] = f"{file}:{line}"
+
+
+def find_input_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResult]) -> Iterator[RulebookProblem]:
+    """Yield a problem for each input that another file declares differently."""
+    seen: dict[str, tuple[Path, InputDeclaration]] = {}
+    for file, one in zip(files, parsed, strict=True):
+        for name, declared in one.inputs.items():
+            first_file, first = seen.setdefault(name, (file, declared))
+            if input_signature(first) != input_signature(declared):
+                reason = (
+                    f"differs from its declaration in {first_file}:{first.line} in type, default, required or values"
+                )
+                yield RulebookProblem(str(file), declared.line, f"inputs.{name}", reason)
+    for name, other in find_spelling_clashes(seen):
+        file, declared = seen[name]
+        first_file, first = seen[other]
+        reason = f"cannot be told from {other} in {first_file}:{first.line}: snake case and camel case are one name"
+        yield RulebookProblem(str(file), declared.line, f"inputs.{name}", reason)
+
+
+def input_signature(declared: InputDeclaration) -> tuple[str, str]:
+    """Return the signature that declarations of an input share, in JSON, since Python considers 1 and True equal."""
+    return declared.type, json.dumps([declared.default, declared.is_required, declared.values], sort_keys=True)

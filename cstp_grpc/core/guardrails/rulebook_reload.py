@@ -1,0 +1,197 @@
+"""Load rulebooks again when their files change, on a thread of its own.
+
+Files are looked at by their stamps several times a second instead of waiting for notifications of the system: those are
+not sent for network and some overlay file systems, do not follow links as Kubernetes swaps them, and are limited in
+number for each user. A look costs some microseconds a file.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
+from cstp_grpc.core.guardrails.rule_compilation import find_expired_guardrails
+from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set, read_rulebooks
+from cstp_grpc.core.guardrails.rulebook_extension import extended_paths, rulebook_root
+from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, list_rulebook_files
+from cstp_grpc.core.guardrails.rulebook_parsing import RulebookProblem
+from cstp_grpc.core.guardrails.rules_in_force import (
+    FailedLoad,
+    LoadedRules,
+    RuleListing,
+    RulesInForce,
+    to_relative_problem,
+)
+from cstp_grpc.platform.storage.background_work import PeriodicTask
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.25
+"""Seconds between two looks at the files. Chosen: a change is in force within a second, although files must look the
+same twice, for which 0.5 s is needed at the most, and 500 rules take 0.3 s to load."""
+
+UNFORESEEN: Final = "cannot be loaded; the log says why"
+
+FileStamp: TypeAlias = tuple[int, int, int, int, int] | None
+"""Device, inode, size, and times of modification and change of a file, None if there is none."""
+
+
+class RuleLoader:
+    """Loads the rules of a server; `server_keys` are keys of contexts that the server itself reads.
+
+    `disabled` are packaged rulebooks by name, which are left out.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        policy: UnknownInputPolicy,
+        server_keys: frozenset[str],
+        clock: Callable[[], datetime],
+        disabled: Collection[str] = (),
+    ) -> None:
+        self.path = path
+        self._disabled = disabled
+        self.clock = clock
+        self._policy = policy
+        self._server_keys = server_keys
+
+    def load(self, files: Sequence[RulebookFile], unreadable: Sequence[RulebookProblem] = ()) -> LoadedRules:
+        """Load the rules in these files; `unreadable` are the problems with others. Raises RulebookError."""
+        rule_set = load_rule_set(self.path, files, unreadable, self._disabled)
+        now = self.clock()
+        for expired in find_expired_guardrails(rule_set.guardrails, now):
+            logger.warning("the guardrail %s expired at %s and does nothing", expired.id, expired.expires)
+        evaluator = GuardrailEvaluator(rule_set, self._policy, self._server_keys)
+        # Here, and not in the first check, which would wait for what is worked out once for each rule.
+        evaluator.warm_up()
+        return LoadedRules(tuple(files), rule_set, evaluator, RuleListing(rule_set, now))
+
+
+class RulebookReloader:
+    """Replaces the rules in force when the files of rulebooks change, unless the new ones are invalid."""
+
+    def __init__(self, loader: RuleLoader, rules: RulesInForce) -> None:
+        self._loader = loader
+        self._rules = rules
+        self._extended = self._list_extended(rules.current.files)
+        self._seen: Mapping[Path, FileStamp] | None = None
+        self._handled: Mapping[Path, FileStamp] | None = None
+        self._requested = threading.Event()
+        self._task = PeriodicTask(
+            "rulebooks", self._look, LOOK_SECONDS, logger, "changes of rulebooks cannot be looked for"
+        )
+
+    def start(self) -> None:
+        """Start to look for changes."""
+        self._task.start()
+
+    def stop(self) -> None:
+        """Stop, and wait until a load in progress has ended."""
+        self._task.stop()
+
+    def request_reload(self) -> None:
+        """Have the files read soon, whether or not they seem to have changed."""
+        self._requested.set()
+        self._task.wake()
+
+    def _look(self) -> float:
+        """Load the rules if their files have changed; return the seconds until the next look."""
+        is_requested = self._requested.is_set()
+        self._requested.clear()
+        stamps = self._read_stamps()
+        # Files must look the same twice: one that is being written might be valid with half of its rules. Whoever asks
+        # for it says that they are complete.
+        if is_requested or (stamps != self._handled and stamps == self._seen):
+            stamps = self._reload(is_requested=is_requested)
+        self._seen = stamps
+        return LOOK_SECONDS
+
+    def _reload(self, *, is_requested: bool) -> Mapping[Path, FileStamp]:
+        """Read the files, load them if they are others, and return their stamps."""
+        # Twice: only what the files say tells of which others the stamps are needed as well.
+        mentioned, _ = read_rulebooks(self._loader.path)
+        self._extended = self._list_extended(mentioned)
+        before = self._read_stamps()
+        found, unreadable = read_rulebooks(self._loader.path)
+        files = tuple(found)
+        if self._read_stamps() != before:
+            # Some may be of one set and some of another, as when a folder is swapped; the next looks see to it.
+            return before
+        self._handled = before
+        former = self._rules.current
+        if files == former.files and not unreadable:
+            if is_requested or not self._rules.is_up_to_date():
+                logger.info("the rulebooks are those in force, %s", former.listing.version)
+            self._rules.keep()
+            return before
+        try:
+            with frequent_switches():
+                loaded = self._loader.load(files, unreadable)
+            self._rules.replace(loaded)
+        except RulebookError as error:
+            self._report_failure(error)
+        except Exception:
+            # Visible to all who look, though nobody foresaw it; the thread logs it with its traceback.
+            self._report_failure(RulebookError([RulebookProblem(str(self._loader.path), 1, "rulebook", UNFORESEEN)]))
+            raise
+        else:
+            logger.info("the rules %s are in force instead of %s", loaded.listing.version, former.listing.version)
+        return before
+
+    def _report_failure(self, error: RulebookError) -> None:
+        version = self._rules.current.listing.version
+        logger.warning("the rulebooks cannot be loaded, so %s stays in force:\n%s", version, error)
+        problems = [to_relative_problem(problem, self._loader.path) for problem in error.problems]
+        self._rules.keep(FailedLoad(self._loader.clock(), problems))
+
+    def _list_extended(self, files: Sequence[RulebookFile]) -> frozenset[Path]:
+        """Return the paths that files extend, whether or not there is anything at them."""
+        root = rulebook_root(self._loader.path)
+        return frozenset(path for file in files for path in extended_paths(file, root))
+
+    def _read_stamps(self) -> Mapping[Path, FileStamp]:
+        """Return the stamps of all files that the rules come from.
+
+        Not of folders, which change with each file that an editor puts beside its own.
+        """
+        try:
+            listed = list_rulebook_files(self._loader.path)
+        except OSError:
+            # Reported when it is read.
+            listed = [self._loader.path]
+        return {path: read_stamp(path) for path in (*listed, *self._extended)}
+
+
+SWITCH_SECONDS: Final = sys.getswitchinterval()
+"""After how long a thread gives way to others that wait for the interpreter, unless changed: 5 ms."""
+FREQUENT_SWITCH_SECONDS: Final = 0.0005
+"""The same while rules are loaded. A call changes threads several times, and waits so long each time. Measured with 500
+rules: another thread has its turn three times as often as with 5 ms, and the load takes a sixth longer."""
+
+
+@contextmanager
+def frequent_switches() -> Iterator[None]:
+    """Let other threads of this process run often within the block."""
+    sys.setswitchinterval(FREQUENT_SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        # Not to what it was before: another reloader of this process may be within such a block.
+        sys.setswitchinterval(SWITCH_SECONDS)
+
+
+def read_stamp(path: Path) -> FileStamp:
+    """Return the stamp of what a path leads to; links are followed."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,233 @@
+"""Judge recorded actions by another rule set, and sum up whose verdict would change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from cstp_grpc.contract.enums import Enforcement, Severity
+from cstp_grpc.core.guardrails.cel_variables import INTENTS_VARIABLE
+from cstp_grpc.core.guardrails.evaluation_plan import CODE_READERS
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
+from cstp_grpc.core.guardrails.history import HISTORY_SCOPES
+from cstp_grpc.core.guardrails.inputs import CONFIRMED_CHECKS_KEY
+from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, RuleSet, Verdict, Violation
+
+UNRECORDED_CODE: Final = frozenset(CODE_READERS) - {"code.paths"}
+"""The variables whose values the server looked up, and did not record, for actions that named paths."""
+MAX_EXAMPLES: Final = 3
+"""Examples of each change, unless more or fewer are wanted."""
+
+
+class VerdictKind(StrEnum):
+    """What a verdict means for whoever asked; unknown if it depends on what is not recorded."""
+
+    ALLOWED = "allowed"
+    APPROVAL_REQUIRED = "approval_required"
+    BLOCKED = "blocked"
+    UNKNOWN = "unknown"
+
+
+STOPPED: Final = frozenset({VerdictKind.APPROVAL_REQUIRED, VerdictKind.BLOCKED})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAction:
+    """An action that was judged, and the verdict then given.
+
+    `entry_id` and `request_id` are those of its audit entry; `action` is None if its content is not kept, and has the
+    instant of the verdict as its `now`. `fired` are the guardrails that blocked, asked for approval or warned, in a dry
+    run too.
+    """
+
+    entry_id: str
+    request_id: str
+    judged_at: datetime
+    agent: str
+    description: str | None
+    action: Action | None
+    kind: VerdictKind
+    fired: frozenset[str]
+    rule_set_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedAction:
+    """A recorded action under other rules; `unknown` are the guardrails that read what is not recorded."""
+
+    recorded: RecordedAction
+    kind: VerdictKind
+    fired: tuple[str, ...] = ()
+    stopped_by: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def resembles(self, other: ReplayedAction) -> bool:
+        """Return whether another one is the same agent's, in the same words, and fires the same guardrails."""
+        mine, theirs = self.recorded, other.recorded
+        return (mine.agent, mine.description, self.fired) == (theirs.agent, theirs.description, other.fired)
+
+
+class RulebookReplay:
+    """Judges recorded actions by a rule set, each as of its own instant, without recording anything.
+
+    `policy` says what happens to keys and actions of which no guardrail knows anything.
+    """
+
+    def __init__(self, rule_set: RuleSet, policy: UnknownInputPolicy) -> None:
+        self._evaluator = GuardrailEvaluator(rule_set, policy, server_keys=frozenset({CONFIRMED_CHECKS_KEY}))
+        # Not those of messages, which fire whether or not their texts can be evaluated.
+        self._read = {rule.id: rule.when.values for rule in rule_set.guardrails}
+
+    def judge(self, recorded: RecordedAction) -> ReplayedAction:
+        """Return the verdict that a recorded action would get now; unknown if its content is not kept."""
+        action = recorded.action
+        if action is None:
+            return ReplayedAction(recorded, VerdictKind.UNKNOWN)
+        verdict = self._evaluator.evaluate(action)
+        found = (*verdict.violations, *verdict.warnings, *verdict.dryrun)
+        unknown = {each.guardrail_id for each in found if self._is_unknown(each, action)}
+        return ReplayedAction(
+            recorded,
+            classify_verdict(verdict, unknown),
+            tuple(each.guardrail_id for each in found if each.guardrail_id not in unknown),
+            tuple(each.guardrail_id for each in verdict.violations if each.guardrail_id not in unknown),
+            tuple(sorted(unknown)),
+        )
+
+    def _is_unknown(self, violation: Violation, action: Action) -> bool:
+        """Return whether a guardrail could not be evaluated because it reads what is not recorded.
+
+        One whose other parts settle the answer is evaluated.
+        """
+        read = self._read.get(violation.guardrail_id, frozenset())
+        return violation.code == EVALUATION_ERROR and not read.isdisjoint(unrecorded_variables(action))
+
+
+def unrecorded_variables(action: Action) -> Iterator[str]:
+    """Yield the variables that the server looked up for an action and did not record."""
+    yield INTENTS_VARIABLE
+    for name, scopes in HISTORY_SCOPES.items():
+        # Without a category, nobody can say how often something of its category failed: that is known to be an error.
+        if action.history_subject.find_missing(scopes) is None:
+            yield name
+    if action.code.paths:
+        yield from UNRECORDED_CODE
+
+
+def classify_verdict(verdict: Verdict, unknown: set[str]) -> VerdictKind:
+    """Return the kind of a verdict; unknown if it depends on whether the `unknown` guardrails fire."""
+    at_least = strictest_kind(each for each in verdict.violations if each.guardrail_id not in unknown)
+    at_most = strictest_kind(verdict.violations)
+    return at_least if at_least is at_most else VerdictKind.UNKNOWN
+
+
+def strictest_kind(violations: Iterable[Violation]) -> VerdictKind:
+    """Return the strictest kind of verdict among violations."""
+    severities = {each.severity for each in violations}
+    if not severities:
+        return VerdictKind.ALLOWED
+    return VerdictKind.APPROVAL_REQUIRED if severities == {Severity.APPROVE} else VerdictKind.BLOCKED
+
+
+@dataclass(slots=True)
+class GuardrailCounts:
+    """For how many recorded actions a guardrail fires, and for how many of these it did, or did not, before.
+
+    `stopped` counts those that were allowed and are not, by this guardrail among others; `unknown` those for which it
+    reads what is not recorded. A guardrail that the rule set lacks has neither severity nor enforcement.
+    """
+
+    severity: Severity | None = None
+    enforcement: Enforcement | None = None
+    fired: int = 0
+    newly_fired: int = 0
+    no_longer_fired: int = 0
+    stopped: int = 0
+    unknown: int = 0
+
+
+VerdictChange: TypeAlias = tuple[VerdictKind, VerdictKind]
+"""What a verdict was, and what it would be."""
+
+
+@dataclass(slots=True)
+class ReplaySummary:
+    """What became of all replayed actions. `examples` are the first of each change, without those that resemble one."""
+
+    counts: dict[str, GuardrailCounts]
+    max_examples: int = MAX_EXAMPLES
+    recorded: int = 0
+    without_content: int = 0
+    earliest: datetime | None = None
+    latest: datetime | None = None
+    kinds: Counter[VerdictChange] = field(default_factory=Counter)
+    examples: dict[VerdictChange, list[ReplayedAction]] = field(default_factory=dict)
+    versions: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of_rules(cls, rule_set: RuleSet, max_examples: int = MAX_EXAMPLES) -> ReplaySummary:
+        """Return a summary of nothing yet, with a row for each guardrail that is not disabled."""
+        rules = (rule for rule in rule_set.guardrails if rule.enforcement is not Enforcement.DISABLED)
+        return cls({rule.id: GuardrailCounts(rule.severity, rule.enforcement) for rule in rules}, max_examples)
+
+    @property
+    def judged(self) -> int:
+        """How many actions could be judged, whether or not their verdict is known."""
+        return self.recorded - self.without_content
+
+    @property
+    def changes(self) -> Mapping[VerdictChange, int]:
+        """How many verdicts change, by what they were and would be; without those that are unknown."""
+        return {
+            change: count
+            for change, count in self.kinds.items()
+            if change[0] is not change[1] and change[1] is not VerdictKind.UNKNOWN
+        }
+
+    @property
+    def unknown(self) -> int:
+        """How many actions were judged whose verdict depends on what is not recorded."""
+        return sum(count for (_, kind), count in self.kinds.items() if kind is VerdictKind.UNKNOWN)
+
+    @property
+    def newly_stopped(self) -> int:
+        """How many actions were allowed and would not be."""
+        return sum(self.kinds[VerdictKind.ALLOWED, kind] for kind in STOPPED)
+
+    def add(self, replayed: ReplayedAction) -> None:
+        """Count a replayed action."""
+        recorded = replayed.recorded
+        self.recorded += 1
+        self.versions[recorded.rule_set_version] += 1
+        self.earliest = min(self.earliest or recorded.judged_at, recorded.judged_at)
+        self.latest = max(self.latest or recorded.judged_at, recorded.judged_at)
+        if recorded.action is None:
+            self.without_content += 1
+            return
+        change = recorded.kind, replayed.kind
+        self.kinds[change] += 1
+        if change in self.changes:
+            self._keep_example(change, replayed)
+        self._count_guardrails(replayed)
+
+    def _keep_example(self, change: VerdictChange, replayed: ReplayedAction) -> None:
+        """Keep an action as an example, unless there are enough or one that says the same."""
+        examples = self.examples.setdefault(change, [])
+        if len(examples) < self.max_examples and not any(map(replayed.resembles, examples)):
+            examples.append(replayed)
+
+    def _count_guardrails(self, replayed: ReplayedAction) -> None:
+        before, fired, unknown = replayed.recorded.fired, set(replayed.fired), set(replayed.unknown)
+        for name in before | fired | unknown:
+            counts = self.counts.setdefault(name, GuardrailCounts())
+            counts.fired += name in fired
+            counts.unknown += name in unknown
+            counts.newly_fired += name in fired - before
+            counts.no_longer_fired += name in before - fired - unknown
+        if replayed.recorded.kind is VerdictKind.ALLOWED and replayed.kind in STOPPED:
+            for name in replayed.stopped_by:
+                self.counts[name].stopped += 1

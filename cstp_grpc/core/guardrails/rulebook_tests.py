@@ -1,0 +1,127 @@
+"""Run the tests contained in rulebooks, and measure which guardrails they try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cstp_grpc.contract.enums import Enforcement
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.core.guardrails.model import (
+    EVALUATION_ERROR,
+    Guardrail,
+    ParsedRulebook,
+    RulebookTest,
+    RuleSet,
+    Verdict,
+    Violation,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RulebookTestResult:
+    """The result of a test; `failures` is empty if it passed.
+
+    `fired` are the guardrails that fired, and `silent` those in force that did not; one that could not be evaluated is
+    in neither.
+    """
+
+    __test__: ClassVar[bool] = False
+
+    file: str
+    line: int
+    rulebook: str
+    name: str
+    failures: tuple[str, ...]
+    fired: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the test passed."""
+        return not self.failures
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCoverage:
+    """Whether any test fires a guardrail, and whether any is judged by it without firing it."""
+
+    rulebook: ParsedRulebook
+    guardrail: Guardrail
+    is_fired: bool
+    is_passed: bool
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What no test does, in words."""
+        missing = ((self.is_fired, "no test fires it"), (self.is_passed, "no test passes it"))
+        return tuple(text for is_covered, text in missing if not is_covered)
+
+
+def run_rulebook_tests(rule_set: RuleSet) -> list[RulebookTestResult]:
+    """Run all tests, each against the guardrails of its own rulebook and of those that it extends."""
+    results = []
+    for rulebook in rule_set.rulebooks:
+        judging = RuleSet((*rulebook.extended, rulebook))
+        evaluator = GuardrailEvaluator(judging)
+        for test in rulebook.tests:
+            verdict = evaluator.evaluate(test.action)
+            found, errors = split_findings(verdict)
+            in_force = frozenset(rule.id for rule in judging.guardrails if is_in_force(rule, test))
+            results.append(
+                RulebookTestResult(
+                    rulebook.file,
+                    test.line,
+                    rulebook.name,
+                    test.name,
+                    tuple(find_test_failures(test, verdict)),
+                    frozenset(found),
+                    in_force - found.keys() - errors.keys(),
+                )
+            )
+    return results
+
+
+def measure_coverage(rule_set: RuleSet, results: Sequence[RulebookTestResult]) -> list[RuleCoverage]:
+    """Return the coverage of each guardrail that is not disabled, by the results of all tests."""
+    fired = frozenset[str]().union(*(result.fired for result in results))
+    silent = frozenset[str]().union(*(result.silent for result in results))
+    return [
+        RuleCoverage(rulebook, rule, rule.id in fired, rule.id in silent)
+        for rulebook in rule_set.rulebooks
+        for rule in rulebook.guardrails
+        if rule.enforcement is not Enforcement.DISABLED
+    ]
+
+
+def is_in_force(rule: Guardrail, test: RulebookTest) -> bool:
+    """Return whether a guardrail is evaluated at the instant of a test; without one nothing has expired."""
+    now = test.action.now
+    expired = now is not None and rule.expires is not None and rule.expires <= now
+    return rule.enforcement is not Enforcement.DISABLED and not expired
+
+
+def split_findings(verdict: Verdict) -> tuple[dict[str, Violation], dict[str, Violation]]:
+    """Return the guardrails that fired, whatever they do, and those that could not be evaluated, by id."""
+    found = {each.guardrail_id: each for each in (*verdict.violations, *verdict.warnings, *verdict.dryrun)}
+    errors = {name: each for name, each in found.items() if each.code == EVALUATION_ERROR}
+    return {name: each for name, each in found.items() if name not in errors}, errors
+
+
+def find_test_failures(test: RulebookTest, verdict: Verdict) -> Iterator[str]:
+    """Yield the differences between a verdict and a test's expectations."""
+    fired, errors = split_findings(verdict)
+    # Without those that could not be evaluated, which are reported as such.
+    for name in sorted(test.expect - fired.keys() - errors.keys()):
+        yield f"{name} did not fire"
+    for name in sorted(fired.keys() - test.expect):
+        yield f"{name} fired: {fired[name].message}"
+    for name in sorted(errors.keys() - test.expect_errors):
+        yield f"{name}: {errors[name].message}"
+    for name in sorted(test.expect_errors - errors.keys()):
+        yield f"{name} was expected to be impossible to evaluate, but was evaluated"
+    if test.expect_approval is not None and test.expect_approval != verdict.approval_required:
+        yield f"approval was {'' if verdict.approval_required else 'not '}required"
+    if test.expect_allowed is not None and test.expect_allowed != verdict.allowed:
+        yield f"the action was {'allowed' if verdict.allowed else 'blocked'}"

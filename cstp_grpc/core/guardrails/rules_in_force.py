@@ -1,0 +1,305 @@
+"""The rules by which a server judges now: their listing, their explanation, and the last attempt to load others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from cstp_grpc.common.unicode_text import fold_name
+from cstp_grpc.contract.enums import Enforcement
+from cstp_grpc.contract.errors import InvalidArgument
+from cstp_grpc.core.guardrails.evaluation_plan import fold_names
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.core.guardrails.explanation import GuardrailExplainer, GuardrailExplanation
+from cstp_grpc.core.guardrails.model import Action, CheckResult, Guardrail, InputDeclaration, ParsedRulebook, RuleSet
+from cstp_grpc.core.guardrails.rule_compilation import input_names_of
+from cstp_grpc.core.guardrails.rulebook_extension import rulebook_root
+from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, packaged_rulebook_path
+from cstp_grpc.core.guardrails.rulebook_parsing import RulebookProblem
+from cstp_grpc.platform.storage.pagination import (
+    MAX_BYTES,
+    Page,
+    PageRequest,
+    count_within_budget,
+    decode_page_token,
+    encode_page_token,
+    estimate_message_bytes,
+)
+
+if TYPE_CHECKING:
+    # Only for their types: commands load this module, and must not load SQLAlchemy.
+    from cstp_grpc.core.guardrails.checker import GuardrailChecker
+    from cstp_grpc.platform.storage.background_work import RunBlocking
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGuardrail:
+    """A guardrail with its rulebook and the names of the inputs that it reads."""
+
+    guardrail: Guardrail
+    rulebook: ParsedRulebook
+    inputs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedInput:
+    """An input with the ids of the guardrails that read it."""
+
+    declared: InputDeclaration
+    guardrail_ids: Sequence[str]
+
+
+class RuleListing:
+    """The rules in force, which were loaded at an instant."""
+
+    def __init__(self, rule_set: RuleSet, loaded_at: datetime) -> None:
+        self.rule_set = rule_set
+        self.version = rule_set.version
+        self.loaded_at = loaded_at
+        self.count = len(rule_set.guardrails)
+        self._guardrails = [
+            ListedGuardrail(guardrail, rulebook, sorted(input_names_of(tuple(guardrail.expressions))))
+            for rulebook in rule_set.rulebooks
+            for guardrail in rulebook.guardrails
+        ]
+        readers: dict[str, list[str]] = {name: [] for name in sorted(rule_set.inputs)}
+        for listed in self._guardrails:
+            for name in listed.inputs:
+                readers[name].append(listed.guardrail.id)
+        self.inputs = [ListedInput(rule_set.inputs[name], ids) for name, ids in readers.items()]
+
+    def list_guardrails(self, request: PageRequest) -> Page[ListedGuardrail]:
+        """Return a page in the order of the rule set. Raises InvalidArgument for a token of another listing."""
+        return self._page("guardrails", self._guardrails, request, estimate_guardrail_bytes)
+
+    def list_inputs(self, request: PageRequest) -> Page[ListedInput]:
+        """Return a page of the inputs by name. Raises InvalidArgument for a token of another listing."""
+        return self._page("inputs", self.inputs, request, estimate_input_bytes)
+
+    def guardrails_for(self, agent: str, project: str | None, now: datetime) -> list[ListedGuardrail]:
+        """Return the guardrails that can concern actions of an agent at an instant, in the order of the rule set.
+
+        If it names no project, none is left out for its project.
+        """
+        return [listed for listed in self._guardrails if can_concern(listed.guardrail, agent, project, now)]
+
+    def explain_guardrails(
+        self,
+        request: PageRequest,
+        ids: Collection[str],
+        explain: Callable[[Guardrail], GuardrailExplanation],
+    ) -> Page[tuple[ListedGuardrail, GuardrailExplanation]]:
+        """Return a page of explanations of the guardrails with these ids, or of all without any.
+
+        Raises InvalidArgument for an id that no guardrail has, and for a token of another listing.
+        """
+        unknown = set(ids).difference(listed.guardrail.id for listed in self._guardrails)
+        if unknown:
+            raise InvalidArgument.field("guardrail_ids", f"no guardrail is called {', '.join(sorted(unknown))}")
+        chosen = [listed for listed in self._guardrails if not ids or listed.guardrail.id in ids]
+        # Explained one by one, as far as the page goes.
+        start, conditions = self._start_of(("explanations", *sorted(ids)), request)
+        explained: list[tuple[ListedGuardrail, GuardrailExplanation]] = []
+        left = MAX_BYTES
+        for listed in chosen[start:][: request.limit]:
+            explanation = explain(listed.guardrail)
+            left -= estimate_explanation_bytes(explanation)
+            if left < 0 and explained:
+                break
+            explained.append((listed, explanation))
+        end = start + len(explained)
+        return Page(tuple(explained), encode_page_token(conditions, (end,)) if end < len(chosen) else "")
+
+    def _page(
+        self, kind: str, items: Sequence[ItemT], request: PageRequest, size_of: Callable[[ItemT], int]
+    ) -> Page[ItemT]:
+        start, conditions = self._start_of((kind,), request)
+        found = items[start:][: request.limit]
+        found = found[: count_within_budget(found, size_of)]
+        end = start + len(found)
+        return Page(tuple(found), encode_page_token(conditions, (end,)) if end < len(items) else "")
+
+    def _start_of(self, kind: tuple[str, ...], request: PageRequest) -> tuple[int, tuple[str, ...]]:
+        """Return the place at which a page starts, and the conditions of its listing, with which tokens are made."""
+        # Of other rules a token would be a place in another list.
+        conditions = (*kind, self.version)
+        start = int(decode_page_token(request.token, conditions, (int,))[0]) if request.token else 0
+        # A made-up token may hold any number; a negative one would count from the end.
+        return max(start, 0), conditions
+
+
+def can_concern(rule: Guardrail, agent: str, project: str | None, now: datetime) -> bool:
+    """Return True if a guardrail can concern an action of an agent in a project, None if that is not known."""
+    if rule.enforcement is Enforcement.DISABLED or (rule.expires is not None and rule.expires <= now):
+        return False
+    if any(agents and fold_name(agent) not in fold_names(agents) for agents in (rule.match.agents, rule.scope.agents)):
+        return False
+    # Not known, so nothing is left out because of it.
+    if project is None:
+        return True
+    return all(
+        not projects or fold_name(project) in fold_names(projects)
+        for projects in (rule.scope.projects, rule.match.projects)
+    )
+
+
+def estimate_guardrail_bytes(listed: ListedGuardrail) -> int:
+    """Return about how many bytes a guardrail takes in a message."""
+    rule = listed.guardrail
+    texts = (rule.id, rule.name, rule.description, rule.suggestion, rule.owner, rule.when.source, listed.rulebook.name)
+    return estimate_message_bytes((*texts, *rule.tags, *rule.match.categories, *rule.approvers, *listed.inputs))
+
+
+def estimate_input_bytes(listed: ListedInput) -> int:
+    """Return about how many bytes an input takes in a message."""
+    declared = listed.declared
+    # A default is as large as its JSON at most six times over; see MAX_BYTES.
+    texts = (declared.name, declared.description, str(declared.default), *declared.values, *listed.guardrail_ids)
+    return estimate_message_bytes(texts)
+
+
+def estimate_explanation_bytes(explanation: GuardrailExplanation) -> int:
+    """Return about how many bytes an explanation takes in a message."""
+    rule, violation = explanation.guardrail, explanation.violation
+    texts = [rule.id, rule.name, rule.when.source, explanation.reason]
+    if violation is not None:
+        texts += [violation.message, violation.suggestion]
+    for part in explanation.parts:
+        texts += [part.expression, part.value, part.error]
+    for each in explanation.inputs:
+        texts += [each.name, each.value, each.given_as, each.problem]
+    # Each part and input is a message of its own, with some numbers beside its texts.
+    return estimate_message_bytes(texts) + 16 * (len(explanation.parts) + len(explanation.inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRules:
+    """One version of the rules, the files that it was read from, and what answers are made with."""
+
+    files: tuple[RulebookFile, ...]
+    rule_set: RuleSet
+    evaluator: GuardrailEvaluator
+    listing: RuleListing
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLoad:
+    """An attempt to load rules that failed; the paths in `problems` are relative to the folder of the rulebooks."""
+
+    failed_at: datetime
+    problems: Sequence[RulebookProblem]
+
+
+@dataclass(frozen=True, slots=True)
+class RulesState:
+    """The rules in force, and the failure of the last attempt to load others; None if it succeeded."""
+
+    loaded: LoadedRules
+    failure: FailedLoad | None = None
+
+
+class RulesInForce:
+    """The rules by which a server judges, which are replaced as a whole. Thread-safe.
+
+    An answer takes `state` or `current` once, so that all of it comes from one version.
+    """
+
+    def __init__(self, loaded: LoadedRules) -> None:
+        # Replaced by one assignment, which is atomic: nobody sees half of it, and nobody waits for a lock.
+        self.state = RulesState(loaded)
+        self.replacements = 0
+        """How often other rules took the place of those before."""
+        self.failures = 0
+        """How often changed rules could not be loaded. Like the number above, only the thread that loads writes it."""
+        self._followers: list[Callable[[LoadedRules], object]] = []
+
+    @property
+    def current(self) -> LoadedRules:
+        """The rules in force."""
+        return self.state.loaded
+
+    def follow(self, follower: Callable[[LoadedRules], object]) -> None:
+        """Call a function with the rules before they replace others, on the thread that replaces them."""
+        self._followers.append(follower)
+
+    def replace(self, loaded: LoadedRules) -> None:
+        """Judge by these rules from now on. Raises what a follower raises, and then stays as it was."""
+        # First those that judge, who may have to read what the rules ask for: rules that are listed do judge.
+        for follower in self._followers:
+            follower(loaded)
+        self.state = RulesState(loaded)
+        self.replacements += 1
+
+    def keep(self, failure: FailedLoad | None = None) -> None:
+        """Judge by the same rules, because those of the files cannot be loaded, or are the same."""
+        self.state = RulesState(self.current, failure)
+        self.failures += failure is not None
+
+    def is_up_to_date(self) -> bool:
+        """Return whether the rules in force are those of the files, as far as these were looked at."""
+        return self.state.failure is None
+
+
+def to_relative_problem(problem: RulebookProblem, path: Path) -> RulebookProblem:
+    """Return a problem without the folder of the rulebooks at `path`, and without that of the packaged ones."""
+    file, reason = problem.file, problem.reason
+    # A problem with the folder as a whole has its name.
+    file = path.name if file == str(path) else file
+    for folder in (rulebook_root(path), packaged_rulebook_path("default").parent):
+        # Reasons name other files, too.
+        prefix = f"{folder}{os.sep}"
+        file, reason = file.removeprefix(prefix), reason.replace(prefix, "")
+    return replace(problem, file=file, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedAction:
+    """The verdict on an action, which is not recorded, and a page of what became of each guardrail."""
+
+    result: CheckResult
+    guardrails: Page[tuple[ListedGuardrail, GuardrailExplanation]]
+
+
+class RuleExplainer:
+    """Explains what the rules in force make of actions; `run_blocking` runs what takes long."""
+
+    def __init__(
+        self,
+        rules: RulesInForce,
+        checker: GuardrailChecker,
+        clock: Callable[[], datetime],
+        run_blocking: RunBlocking,
+    ) -> None:
+        self._rules = rules
+        self._checker = checker
+        self._clock = clock
+        self._run_blocking = run_blocking
+
+    async def explain(self, action: Action, ids: Collection[str], request: PageRequest, reader: str) -> ExplainedAction:
+        """Return the verdict on an action, and a page of the guardrails with these ids, or of all without any.
+
+        Related intents and outcomes are those that `reader` may read. Raises InvalidArgument for a context out of
+        bounds, an unknown id and a token of another listing.
+        """
+        loaded = self._rules.current
+        now = self._clock()
+        if action.now is None:
+            action = replace(action, now=now)
+        snapshot = replace(self._checker.take_snapshot(), evaluator=loaded.evaluator)
+        (action,) = await self._checker.add_facts(snapshot, [action], action.agent, reader)
+        return await self._run_blocking(explain_action, loaded, action, ids, request, now)
+
+
+def explain_action(
+    loaded: LoadedRules, action: Action, ids: Collection[str], request: PageRequest, now: datetime
+) -> ExplainedAction:
+    """Explain an action that has all facts. Raises InvalidArgument."""
+    explainer = GuardrailExplainer(loaded.evaluator, loaded.rule_set.inputs, action)
+    page = loaded.listing.explain_guardrails(request, ids, explainer.explain)
+    return ExplainedAction(CheckResult(loaded.evaluator.evaluate(action), now), page)

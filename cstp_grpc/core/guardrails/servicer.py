@@ -1,0 +1,168 @@
+"""The servicer of cstp.v1.GuardrailService: translate, call the domain once, translate back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+
+from cstp_grpc.contract import proto_values
+from cstp_grpc.contract.caller import current_caller
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.contract.errors import CstpError
+from cstp_grpc.core.guardrails.checker import GuardrailChecker, batch_check_id
+from cstp_grpc.core.guardrails.messages import (
+    claimed_agent_name,
+    explanation_message,
+    guardrail_message,
+    input_message,
+    parse_action,
+    parse_explained_action,
+    write_check,
+)
+from cstp_grpc.core.guardrails.model import CheckResult, ParsedRulebook
+from cstp_grpc.core.guardrails.rules_in_force import FailedLoad, RuleExplainer, RulesInForce
+from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
+from cstp_grpc.platform.storage.background_work import RunBlocking
+from cstp_grpc.platform.storage.pagination import PageRequest
+
+
+class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
+    """Serves cstp.v1.GuardrailService.
+
+    `name` is the name of this agent, `run_blocking` runs what takes long, and `max_bytes` is how long the verdicts of a
+    batch may be together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rules: RulesInForce,
+        checker: GuardrailChecker,
+        explainer: RuleExplainer,
+        run_blocking: RunBlocking,
+        max_bytes: int,
+    ) -> None:
+        self._name = name
+        self._rules = rules
+        self._checker = checker
+        self._explainer = explainer
+        self._run_blocking = run_blocking
+        self._max_bytes = max_bytes
+
+    def ListGuardrails(
+        self, request: guardrails_pb2.ListGuardrailsRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.ListGuardrailsResponse:
+        """List the guardrails."""
+        rules = self._rules.current.listing
+        page = rules.list_guardrails(PageRequest(request.page_size, request.page_token))
+        shows_expressions = Permission.ADMIN in current_caller.get().permissions
+        return guardrails_pb2.ListGuardrailsResponse(
+            guardrails=[guardrail_message(listed, shows_expressions=shows_expressions) for listed in page.items],
+            next_page_token=page.next_token,
+            rule_set_version=rules.version,
+        )
+
+    def ListInputs(
+        self, request: guardrails_pb2.ListInputsRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.ListInputsResponse:
+        """List the inputs that guardrails read."""
+        rules = self._rules.current.listing
+        page = rules.list_inputs(PageRequest(request.page_size, request.page_token))
+        return guardrails_pb2.ListInputsResponse(
+            inputs=[input_message(listed) for listed in page.items],
+            next_page_token=page.next_token,
+            rule_set_version=rules.version,
+        )
+
+    def GetRulebook(
+        self, request: guardrails_pb2.GetRulebookRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.GetRulebookResponse:
+        """Return which rulebooks are in force."""
+        state = self._rules.state
+        rules, failure = state.loaded.listing, state.failure
+        return guardrails_pb2.GetRulebookResponse(
+            rule_set_version=rules.version,
+            loaded_at=proto_values.timestamp_message(rules.loaded_at),
+            rulebooks=[rulebook_message(rulebook) for rulebook in rules.rule_set.rulebooks],
+            last_failed_load=None if failure is None else failed_load_message(failure),
+        )
+
+    async def ExplainGuardrails(
+        self, request: guardrails_pb2.ExplainGuardrailsRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.ExplainGuardrailsResponse:
+        """Explain what guardrails make of an action."""
+        caller = current_caller.get()
+        explained = await self._explainer.explain(
+            parse_explained_action(request, caller),
+            request.guardrail_ids,
+            PageRequest(request.page_size, request.page_token),
+            caller.reader,
+        )
+        return explanation_message(explained, self._name)
+
+    async def BatchCheckGuardrails(
+        self, request: guardrails_pb2.BatchCheckGuardrailsRequest, context: grpc.ServicerContext
+    ) -> guardrails_pb2.BatchCheckGuardrailsResponse:
+        """Evaluate guardrails for several actions."""
+        caller = current_caller.get()
+        results = await self._checker.judge_and_record_batch(
+            [parse_action(action, caller) for action in request.actions],
+            caller.agent,
+            claimed_agent_name(request),
+            caller.request_id,
+            caller.reader,
+            self._run_blocking,
+            self._max_bytes,
+        )
+        response = guardrails_pb2.BatchCheckGuardrailsResponse()
+        for place, result in enumerate(results):
+            write_result(response.results.add(), result, self._name, batch_check_id(caller.request_id, place))
+        return response
+
+
+def write_result(
+    message: guardrails_pb2.BatchCheckResult, result: CheckResult | CstpError, agent: str, check_id: str
+) -> None:
+    """Set a result of a response to what became of one action of a batch."""
+    if isinstance(result, CstpError):
+        message.error.reason = result.reason
+        message.error.message = result.message
+    else:
+        write_check(message.verdict, result, agent, check_id)
+
+
+def rulebook_message(rulebook: ParsedRulebook) -> guardrails_pb2.Rulebook:
+    """Convert a rulebook to a message."""
+    return guardrails_pb2.Rulebook(
+        name=rulebook.name,
+        version=rulebook.version,
+        digest=rulebook.digest,
+        owner=rulebook.owner,
+        # Not its path, which tells callers about the machine.
+        file=Path(rulebook.file).name,
+        guardrails=len(rulebook.guardrails),
+    )
+
+
+MAX_SHOWN_PROBLEMS = 50
+"""Maximum number of problems in an answer. Chosen: more are not read, and the log has all."""
+MAX_PROBLEM_CHARACTERS = 500
+"""Maximum length of a problem in an answer: it may quote what the file says."""
+
+
+def failed_load_message(failure: FailedLoad) -> guardrails_pb2.FailedLoad:
+    """Convert a failure to load rules to a message."""
+    return guardrails_pb2.FailedLoad(
+        failed_at=proto_values.timestamp_message(failure.failed_at),
+        problem_count=len(failure.problems),
+        problems=[
+            guardrails_pb2.RulebookProblem(
+                file=problem.file,
+                line=problem.line,
+                where=problem.where,
+                reason=problem.reason[:MAX_PROBLEM_CHARACTERS],
+            )
+            for problem in failure.problems[:MAX_SHOWN_PROBLEMS]
+        ],
+    )

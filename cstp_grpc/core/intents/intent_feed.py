@@ -1,0 +1,119 @@
+"""Watching the intents that are announced, those of an agent and those that others share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cstp_grpc.core.decisions.read_policy import ReadPolicy
+from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, future_token_error
+from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter, IntentStore
+from cstp_grpc.platform.storage.background_work import RunBlocking
+from cstp_grpc.platform.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedAnnouncement:
+    """An announced intent, None for the beginning of a watch, and the position from which another watch goes on."""
+
+    intent: Intent | None
+    position: int
+
+
+@dataclass(slots=True)
+class IntentConditions:
+    """Whose intents a subscription follows, its filter, and the numbers of the intents that it returned lately."""
+
+    caller: str
+    reader: str
+    filters: IntentFilter
+    project: str | None
+    returned: set[int] = field(default_factory=set)
+
+
+IntentSubscription = Subscription[WatchedAnnouncement, IntentConditions]
+"""A subscription to announced intents; its position is a number up to which no more intents can appear."""
+
+
+class IntentFeed:
+    """Notifies a bounded number of subscriptions of announced intents, which they read from the store."""
+
+    def __init__(
+        self,
+        store: IntentStore,
+        read_policy: ReadPolicy,
+        tokens: RevisionTokens,
+        limits: WatchLimits,
+        refresh_seconds: float | None,
+        run_blocking: RunBlocking,
+    ) -> None:
+        self._store = store
+        self._read_policy = read_policy
+        self._tokens = tokens
+        self._hub = SubscriptionHub(self._read, limits, refresh_seconds, run_blocking)
+
+    def notify(self) -> None:
+        """Wake the subscriptions because something was committed."""
+        self._hub.notify()
+
+    def watch(
+        self, caller: str, reader: str, filters: IntentFilter, project: str | None, after: str | None
+    ) -> IntentSubscription:
+        """Subscribe an agent to the intents after the position of a token, or to those from now on.
+
+        `reader` is who reads what others share. Raises InvalidArgument for a token of another journal, RateLimited if
+        no more subscriptions are allowed, Unavailable if the server stops, and QueryFailed if the database fails.
+        """
+        conditions = IntentConditions(caller, reader, filters, project)
+        start = self._store.settled_number() if after is None else self._read_token(after)
+        subscription = self._hub.open(caller, caller, conditions, start)
+        if after is None:
+            # What was announced before the watch, behind one that is not committed yet, is not told.
+            newer = self._store.announced(caller, filters, start, None)
+            conditions.returned.update(item.number for item in newer)
+        subscription.ready.append(WatchedAnnouncement(None, start))
+        return subscription
+
+    def token_of(self, item: WatchedAnnouncement) -> str:
+        """Return the token of a position."""
+        return self._tokens.write(item.position)
+
+    @property
+    def open_count(self) -> int:
+        """How many subscriptions are open."""
+        return self._hub.open_count
+
+    def close(self) -> None:
+        """End all subscriptions and refuse new ones."""
+        self._hub.close()
+
+    def _read_token(self, token: str) -> int:
+        """Return the position of a token. Raises InvalidArgument."""
+        position = self._tokens.read(token, "after", "resumeToken")
+        if position > self._store.newest_number():
+            raise future_token_error("after")
+        return position
+
+    def _read(self, subscription: IntentSubscription) -> None:
+        """Read the next intents of a subscription."""
+        conditions = subscription.conditions
+        # Before the intents: those that are settled by then are among them.
+        settled = self._store.settled_number()
+        # Those that were returned lately are read again, since others may have appeared between them.
+        limit = READ_BATCH + len(conditions.returned)
+        found = self._store.announced(conditions.caller, conditions.filters, subscription.after, limit)
+        reached = settled if len(found) < limit else min(settled, found[-1].number)
+        subscription.after = max(subscription.after, reached)
+        told = [item for item in found if item.number not in conditions.returned and self._is_watched(item, conditions)]
+        # Before the next one: who goes on there after the watch broke off between the two is told it.
+        ends = [min(subscription.after, item.number - 1) for item in told[1:]] + [subscription.after]
+        subscription.ready.extend(WatchedAnnouncement(item.intent, end) for item, end in zip(told, ends, strict=False))
+        conditions.returned.update(item.number for item in found)
+        conditions.returned = {number for number in conditions.returned if number > subscription.after}
+
+    def _is_watched(self, item: AnnouncedIntent, conditions: IntentConditions) -> bool:
+        intent = item.intent
+        if conditions.project is not None and intent.project != conditions.project:
+            return False
+        return intent.agent == conditions.caller or self._read_policy.may_read_intent(
+            intent.category, conditions.reader
+        )

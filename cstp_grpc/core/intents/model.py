@@ -1,0 +1,487 @@
+"""Intents, the context of the code they are about, and the port of their store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cstp_grpc.contract.caller import Caller
+from cstp_grpc.contract.enums import Outcome, Stakes, Visibility
+from cstp_grpc.contract.errors import InvalidArgument, NotFound
+from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation
+from cstp_grpc.core.decisions.model import Decision
+from cstp_grpc.core.decisions.store import JournalWrite
+from cstp_grpc.core.guardrails.model import NO_CODE, CodeFacts, Verdict
+from cstp_grpc.platform.storage.pagination import Page, PageRequest
+from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+
+HASHED_JSON = json.JSONEncoder(sort_keys=True)
+"""Encodes the content that is hashed. It must not change: stored intents are compared by these hashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An agent's statement of what it is about to do; guardrails read `metadata` as their context.
+
+    `paths` are the files and folders of `project` that it is about.
+    """
+
+    intent: str
+    correlation_id: str
+    context: str | None = None
+    category: str | None = None
+    stakes: Stakes = Stakes.MEDIUM
+    confidence: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    claimed_id: str | None = None
+    claimed_url: str | None = None
+    project: str | None = None
+    paths: tuple[str, ...] = ()
+    min_journal_revision: str | None = None
+    """The token of a revision that the search for similar decisions must know; no part of the content."""
+    visibility: Visibility = Visibility.PRIVATE
+    invocation: Invocation = NO_INVOCATION
+    """The command that is about to run; it is part of what is judged and recorded, and not searched."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other agents are told of the intent."""
+        return self.visibility is Visibility.SHARED
+
+    @property
+    def searched_text(self) -> str:
+        """The text that is compared with decisions and with other intents."""
+        return f"{self.intent}\n{self.context}" if self.context else self.intent
+
+    def content_hash(self) -> str:
+        """Return a SHA-256 over the content of an announcement; claimed identities are not part of it."""
+        content = [self.intent, self.context, self.category, self.stakes, self.confidence, self.metadata]
+        # Announcements about no code have the hash that they had before they could be about any.
+        about = [self.project, self.paths] if self.project is not None or self.paths else []
+        # Likewise private ones.
+        audience = [self.visibility] if self.is_shared else []
+        # And those that run no command.
+        command = [self.invocation.to_json()] if self.invocation != NO_INVOCATION else []
+        return hashlib.sha256(HASHED_JSON.encode(content + about + audience + command).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CodeNote:
+    """A section of one file; `line` is that of its heading, or of the text of an introduction, from 1.
+
+    `section` is the heading of a note among `others`.
+    """
+
+    file: str
+    text: str
+    line: int
+    section: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLearning:
+    """A learning that is not reviewed yet; `type` is its kind in the Intent Layer."""
+
+    id: str
+    type: str
+    title: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeContext:
+    """The rules and notes for paths of a project, each once.
+
+    `nodes` are files, parents before children; `check_items` are the single checks, those nearest to the paths first;
+    `rules` is the part that guardrails read; `missing` lists what could not be read and why.
+    """
+
+    project: str
+    paths: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    contracts: tuple[CodeNote, ...] = ()
+    pitfalls: tuple[CodeNote, ...] = ()
+    checks: tuple[CodeNote, ...] = ()
+    boundaries: tuple[CodeNote, ...] = ()
+    introduction: tuple[CodeNote, ...] = ()
+    others: tuple[CodeNote, ...] = ()
+    pending: tuple[PendingLearning, ...] = ()
+    check_items: tuple[str, ...] = ()
+    rules: CodeFacts = NO_CODE
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether any node covers the paths."""
+        return bool(self.nodes)
+
+
+class CodeContextReader(Protocol):
+    """Reads the code context of paths in the configured projects."""
+
+    def read_context(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
+        """Return the code context of paths, or None if there are no paths.
+
+        `project` may be None if only one is configured. Raises NotFound for an unknown project; InvalidArgument for a
+        path that leaves it, and if no project is given and there is not exactly one. Unreadable files raise nothing:
+        the context lists them as missing.
+        """
+
+
+class NoProjects:
+    """Reads the code context where no projects are served, as without the Intent Layer."""
+
+    def read_context(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
+        """Return None if neither a project nor paths are named; see `CodeContextReader`."""
+        if project is not None:
+            raise NotFound(f"there is no project {project}")
+        if paths:
+            raise InvalidArgument.field("project", "must be given, because there is not just one")
+        return None
+
+
+class IntentKey(NamedTuple):
+    """What identifies a revision of an intent."""
+
+    agent: str
+    correlation_id: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class IntentClosing:
+    """How an intent ended; `closed_at` is aware, in UTC, and `decision_id` the decision that came of it."""
+
+    closed_at: datetime
+    outcome: Outcome
+    notes: str | None = None
+    decision_id: str | None = None
+
+    def repeats(self, other: IntentClosing) -> bool:
+        """Return True if another closing says the same, at whatever time."""
+        return (self.outcome, self.notes, self.decision_id) == (other.outcome, other.notes, other.decision_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A revision of an announced intent, identified by agent, correlation id and revision number.
+
+    `received_at` is aware, in UTC; `content_hash` distinguishes a repetition from a new revision. `intent`, `context`,
+    `metadata` and `project` are None, and `paths` empty, if contents are not stored. `revision` counts from 1 without
+    gaps; the store sets it. `closing` is None while the intent is open.
+    """
+
+    agent: str
+    correlation_id: str
+    content_hash: str
+    received_at: datetime
+    claimed_id: str | None = None
+    claimed_url: str | None = None
+    intent: str | None = None
+    context: str | None = None
+    category: str | None = None
+    stakes: Stakes = Stakes.MEDIUM
+    confidence: float | None = None
+    metadata: Mapping[str, Any] | None = None
+    project: str | None = None
+    paths: tuple[str, ...] = ()
+    revision: int = 1
+    visibility: Visibility = Visibility.PRIVATE
+    closing: IntentClosing | None = None
+
+    @property
+    def key(self) -> IntentKey:
+        """What identifies this revision."""
+        return IntentKey(self.agent, self.correlation_id, self.revision)
+
+    @property
+    def previous_revision(self) -> int | None:
+        """The revision that this one replaced; None for the first."""
+        return self.revision - 1 if self.revision > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class IntentFilter:
+    """Conditions that intents must all meet; None or empty does not restrict.
+
+    Instants are inclusive; `stakes` means any of; `closed` is whether they are closed.
+    """
+
+    agent: str | None = None
+    correlation_id: str | None = None
+    category: str | None = None
+    stakes: tuple[Stakes, ...] = ()
+    after: datetime | None = None
+    before: datetime | None = None
+    closed: bool | None = None
+
+
+class IntentContended(Exception):
+    """Another transaction is adding a revision of the same intent, or closing one.
+
+    It is not waited for, because it may wait for this one. A transaction that begins with `IntentStore.hold` waits.
+    """
+
+
+class AnnouncedIntent(NamedTuple):
+    """An intent with the number that the store gave to it."""
+
+    number: int
+    intent: Intent
+
+
+class IntentStore(Protocol):
+    """Stores the revisions of intents, each once per agent and correlation id."""
+
+    def insert_or_get(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent:
+        """Return the latest revision if it has the same content, else insert and return the next one.
+
+        It is inserted within the transaction. Raises IntentContended.
+        """
+
+    def hold(self, unit_of_work: UnitOfWork, agent: str, correlation_id: str) -> None:
+        """Lock the revisions of an intent until the transaction ends, waiting for other holders."""
+
+    def find_to_close(
+        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, revision: int | None
+    ) -> Intent | None:
+        """Return a revision of an intent, the latest if None, or None if it does not exist.
+
+        It stays as it is until the transaction ends. Raises IntentContended.
+        """
+
+    def close(self, unit_of_work: UnitOfWork, key: IntentKey, closing: IntentClosing) -> None:
+        """Store how a revision that `find_to_close` returned ended."""
+
+    def remove_before(self, unit_of_work: UnitOfWork, instant: datetime, limit: int) -> int:
+        """Remove up to `limit` revisions received before an instant, the oldest first, and return their number.
+
+        The newest one of all, and the one closed last, stay: their numbers are not given again.
+        """
+
+    def count_closings(self) -> int:
+        """Return a number that is a greater one after each transaction of this process that closed an intent."""
+
+    def announced(self, caller: str, conditions: IntentFilter, after: int, limit: int | None) -> list[AnnouncedIntent]:
+        """Return the matching intents of an agent, and shared ones of others, with a number after `after`, in order.
+
+        None is any number of them. Raises QueryFailed.
+        """
+
+    def newest_number(self) -> int:
+        """Return the greatest number of an intent; 0 if there is none. Raises QueryFailed."""
+
+    def settled_number(self) -> int:
+        """Return a number up to which `announced` has all intents, now and later. Raises QueryFailed."""
+
+    def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
+        """Return the matching intents, latest first; at the same instant, the later stored first.
+
+        Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
+        respond.
+        """
+
+
+IntentVector = NDArray[np.float32]
+"""The unit vector of an intent's text."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedIntent:
+    """A shared revision of an intent, without its context and metadata.
+
+    `vector` is that of its text, `allowed` the verdict on its last announcement, None if there was none.
+    """
+
+    intent: Intent
+    vector: IntentVector
+    allowed: bool | None
+
+
+IntentId = tuple[str, str]
+"""Agent and correlation id; the latest revision stands for the intent."""
+
+
+class SharedIntentChange(NamedTuple):
+    """An announcement, closing or withdrawal of a shared intent; later changes have greater numbers."""
+
+    number: int
+    intent_id: IntentId
+
+
+class SharedIntentStore(Protocol):
+    """Stores the vectors and verdicts of shared intents, and which of them changed."""
+
+    def put(self, unit_of_work: UnitOfWork, model: str, shared: SharedIntent, at: datetime) -> None:
+        """Store vector and verdict of a revision within the transaction that stores it, or replace them."""
+
+    def note_change(self, unit_of_work: UnitOfWork, intent_id: IntentId, at: datetime) -> None:
+        """Note within a transaction that it closes an intent or takes it back; nothing if that was not shared."""
+
+    def load_recent(self, model: str, since: datetime, limit: int) -> Sequence[SharedIntent]:
+        """Return the shared intents received since an instant that have a vector of a model, latest first.
+
+        Of each intent, this is the latest revision, if that is shared. Raises QueryFailed.
+        """
+
+    def load_latest(self, model: str, ids: Sequence[IntentId]) -> Sequence[SharedIntent]:
+        """Return the latest revisions of `ids` that are shared and have a vector of a model. Raises QueryFailed."""
+
+    def settled_change(self) -> int:
+        """Return a number up to which `changes_after` has all changes, now and later. Raises QueryFailed."""
+
+    def changes_after(self, number: int, limit: int) -> Sequence[SharedIntentChange]:
+        """Return the changes with a greater number, in their order. Raises QueryFailed."""
+
+    def remove_before(self, unit_of_work: UnitOfWork, instant: datetime, limit: int) -> bool:
+        """Remove shared intents received and changes made before an instant, at most `limit` of each.
+
+        Returns whether there may be more.
+        """
+
+
+EVERY_AGENT: Final = "*"
+"""Stands for all agents among those that share their intents."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntentSharing:
+    """The agents whose announcements are shared if they state no visibility."""
+
+    agents: frozenset[str] = frozenset()
+
+    def default_visibility(self, caller: Caller) -> Visibility:
+        """Return the visibility of an announcement that states none."""
+        # What a peer passes on for its own callers was not meant for our agents.
+        is_relayed = caller.reader != caller.agent
+        shares = not self.agents.isdisjoint((caller.agent, EVERY_AGENT)) and not is_relayed
+        return Visibility.SHARED if shares else Visibility.PRIVATE
+
+
+PRIVATE_INTENTS: Final = IntentSharing()
+"""Nobody shares without saying so."""
+
+
+class SuggestionKind(StrEnum):
+    """What a suggestion is drawn from."""
+
+    GUARDRAIL = "guardrail"
+    RELATED_INTENT = "related_intent"
+    CONFIDENCE = "confidence"
+    CHECK = "check"
+    SUPERSEDED = "superseded"
+    LESSON = "lesson"
+    CONDITION = "condition"
+    FAILURE = "failure"
+    PRECEDENT = "precedent"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A suggestion with what it rests on.
+
+    `relevance` is the score of the most similar decision or intent, None if it rests on neither; `outcome` is that of
+    the decisions or of the intent, None if they have none or different ones.
+    """
+
+    text: str
+    kind: SuggestionKind
+    decision_ids: tuple[str, ...] = ()
+    guardrail_id: str | None = None
+    intent: IntentKey | None = None
+    relevance: float | None = None
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestionBars:
+    """The least relevance of what is suggested, 0 to 1; listing it needs less.
+
+    `teaching` is for what has a lesson, `bare` for a failure about which nobody noted anything, `related` for intents
+    of others.
+    """
+
+    teaching: float
+    bare: float
+    related: float
+
+    @classmethod
+    def above(cls, min_score: float, min_related_score: float) -> SuggestionBars:
+        """Return the bars for decisions and intents that are listed from these scores on."""
+        return cls(
+            raise_bar(min_score, TEACHING_SHARE),
+            raise_bar(min_score, BARE_SHARE),
+            raise_bar(min_related_score, RELATED_SHARE),
+        )
+
+
+def raise_bar(score: float, share: float) -> float:
+    """Return the score that is a share of the way from another one to 1."""
+    return score + share * (1 - score)
+
+
+TEACHING_SHARE = 0.25
+"""How far the bar for lessons is from the least score that is listed to 1. Chosen: with the default of 0.35 it is 0.51,
+from which on a decision is more likely relevant than not, as scores are calibrated."""
+BARE_SHARE = 0.8
+"""Chosen: what only shares some words with the intent stays below."""
+RELATED_SHARE = 0.1
+"""Likewise for intents of others, whose scores are similarities."""
+
+RecordJob: TypeAlias = Callable[[UnitOfWork], JournalWrite[Decision]]
+"""Records a decision within a transaction."""
+
+SettleVerdict: TypeAlias = Callable[[UnitOfWork], Verdict | Exception | None]
+"""Returns within a transaction the verdict that is recorded in it, or the reason why there is none."""
+
+
+class StoredAnnouncement(NamedTuple):
+    """A stored intent, with its verdict if there is one, or the reason why there is none.
+
+    `written` is what the recorded decision changed in the journal, None without one.
+    """
+
+    intent: Intent
+    outcome: Verdict | Exception | None
+    written: JournalWrite[Decision] | None = None
+
+
+class DecisionRecording(Protocol):
+    """The decision that is recorded with an announcement if the verdict allows it."""
+
+    async def prepare(self) -> RecordJob:
+        """Return the job that records it. Raises QueryFailed."""
+
+
+class CitationRecorder(Protocol):
+    """Records which decisions an agent was given, so that it can be notified if one of them fails."""
+
+    def cite(
+        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
+    ) -> None:
+        """Record within a transaction the decisions in an answer; `url` is the callback URL of the agent."""
+
+
+class ConfidenceRecord(Protocol):
+    """What the stated confidences of an agent have meant."""
+
+    def find_warning(self, category: str | None, confidence: float) -> str | None:
+        """Return a warning with its figures if a confidence has meant something else; None if not."""
+
+
+class ConfidenceHistory(Protocol):
+    """Keeps the records of agents."""
+
+    def current_record(self, agent: str) -> ConfidenceRecord | None:
+        """Return the record of an agent without blocking; None if it has to be read."""
+
+    def read_record(self, agent: str) -> ConfidenceRecord:
+        """Read the record of an agent. Raises QueryFailed."""

@@ -1,1 +1,0 @@
-"""Ask several agents at once and merge their responses, for servers and for callers."""

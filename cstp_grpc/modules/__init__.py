@@ -1,0 +1,1 @@
+"""Optional domains, each of which can be left out of a server."""

@@ -1,0 +1,414 @@
+"""The store of approval requests in SQL, and its table as the newest migration leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Double,
+    Index,
+    Integer,
+    Select,
+    Table,
+    Text,
+    and_,
+    delete,
+    desc,
+    false,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
+
+from cstp_grpc.common.unicode_text import replace_unstorable
+from cstp_grpc.contract.enums import ApprovalStatus, Stakes
+from cstp_grpc.contract.errors import Conflict
+from cstp_grpc.core.commands.model import Invocation
+from cstp_grpc.modules.approvals.model import UNDECIDED, Approval, ApprovalFilter, ApprovalSubject, AskingGuardrail
+from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.pagination import (
+    Page,
+    PageRequest,
+    count_within_budget,
+    decode_page_token,
+    encode_page_token,
+    estimate_message_bytes,
+    from_microseconds,
+    to_microseconds,
+)
+from cstp_grpc.platform.storage.unit_of_work import (
+    IDENTIFIER,
+    OPTIONAL_JSON,
+    GlobalWriteLock,
+    UnitOfWork,
+    UtcDateTime,
+    metadata,
+    partial_index,
+)
+
+IS_CURRENT = "is_current"
+"""The condition of the partial indexes, as every query repeats it."""
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", IDENTIFIER, primary_key=True),
+    Column("digest", IDENTIFIER, nullable=False),
+    Column("agent", IDENTIFIER, nullable=False),
+    Column("on_behalf_of", Text),
+    Column("stakes", Text, nullable=False),
+    Column("category", Text),
+    Column("confidence", Double),
+    Column("description", Text),
+    Column("project", Text),
+    Column("paths", OPTIONAL_JSON),
+    Column("announced_context", Text, nullable=False),
+    Column("context", OPTIONAL_JSON),
+    Column("invocation", OPTIONAL_JSON),
+    Column("guardrails", OPTIONAL_JSON, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Column("check_id", Text, nullable=False),
+    Column("rule_set_version", Text, nullable=False),
+    Column("correlation_id", Text),
+    Column("callback_url", Text),
+    Column("status", Text, nullable=False),
+    Column("decided_by", Text),
+    Column("decided_at", UtcDateTime),
+    Column("comment", Text),
+    Column("reusable_until", UtcDateTime),
+    Column("uses", Integer, nullable=False),
+    Column("used_at", UtcDateTime),
+    Column("used_by", Text),
+    Column("is_current", Boolean, nullable=False),
+    Column("changed_at", UtcDateTime, nullable=False),
+    Column("change", BigInteger, nullable=False),
+    # At most one request counts for a digest, whatever else goes wrong.
+    partial_index("digest", where=IS_CURRENT, name="uq_approvals_digest", unique=True),
+    partial_index("agent", "status", where=IS_CURRENT),
+    partial_index("expires_at", where=IS_CURRENT),
+    Index(None, "change", unique=True),
+    Index(None, "created_at", "id"),
+    Index(None, "agent", "created_at", "id"),
+    Index(None, "changed_at"),
+    sqlite_with_rowid=False,
+)
+"""Approval requests; `guardrails` is JSON. `change` numbers the last change of each in the order of all changes."""
+
+columns = approvals.c
+LARGE = frozenset({"announced_context", "context"})
+"""The columns that listings leave out."""
+CHANGING = frozenset(
+    {
+        "guardrails",
+        "expires_at",
+        "correlation_id",
+        "callback_url",
+        "status",
+        "decided_by",
+        "decided_at",
+        "comment",
+        "reusable_until",
+        "uses",
+        "used_at",
+        "used_by",
+        "is_current",
+    }
+)
+"""The columns that change after a request was made."""
+CURRENT = text(IS_CURRENT)
+NEWEST = select(func.coalesce(func.max(columns.change), 0))
+LISTED = [column for column in columns if column.name not in LARGE]
+
+
+class SqlApprovalStore:
+    """Stores approval requests in the table `approvals`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._order = GlobalWriteLock(database.dialect)
+
+    def hold(self, unit_of_work: UnitOfWork) -> None:
+        """Make the changes of other servers wait until the transaction ends; every change needs it."""
+        self._order.hold(unit_of_work)
+
+    def find_current(self, unit_of_work: UnitOfWork, digest: str) -> Approval | None:
+        """Return the current request for a digest, or None."""
+        return self._first(unit_of_work, select(approvals).where(columns.digest == digest, CURRENT))
+
+    def load(self, unit_of_work: UnitOfWork, approval_id: str) -> Approval | None:
+        """Return a request, or None if it does not exist."""
+        return self._first(unit_of_work, select(approvals).where(columns.id == replace_unstorable(approval_id)))
+
+    def count_pending(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
+        """Return how many requests of an agent are pending and not over at an instant."""
+        pending = select(func.count()).where(
+            columns.agent == agent,
+            columns.status == ApprovalStatus.PENDING.value,
+            CURRENT,
+            columns.expires_at > at,
+        )
+        count: int = unit_of_work.execute(pending).scalar_one()
+        return count
+
+    def add(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
+        """Store a new request."""
+        self.hold(unit_of_work)
+        row = approval_to_row(approval) | {"changed_at": at, "change": NEWEST.scalar_subquery() + 1}
+        unit_of_work.execute(insert(approvals).values(row))
+
+    def update(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
+        """Store what became of a request since it was read. Raises Conflict if something else has by then."""
+        self.hold(unit_of_work)
+        row = {name: value for name, value in approval_to_row(approval).items() if name in CHANGING}
+        row |= {"changed_at": at, "change": NEWEST.scalar_subquery() + 1}
+        # The number that was read is the condition: of two that read the same request, one changes it, so that it is
+        # used once even if nothing else kept them apart.
+        unchanged = (columns.id == approval.id, columns.change == approval.change)
+        if unit_of_work.execute(update(approvals).where(*unchanged).values(row)).rowcount != 1:
+            raise Conflict(f"the approval {approval.id} has changed meanwhile; read it again")
+
+    def find_over(self, unit_of_work: UnitOfWork, at: datetime, limit: int) -> Sequence[Approval]:
+        """Return current requests whose time has run out at an instant, the longest first."""
+        over = select(approvals).where(CURRENT, columns.expires_at <= at)
+        rows = unit_of_work.execute(over.order_by(columns.expires_at, columns.id).limit(limit)).mappings()
+        return [approval_from_row(dict(row)) for row in rows]
+
+    def remove_ended(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
+        """Remove requests that are not current and changed last before an instant, and return how many."""
+        self.hold(unit_of_work)
+        ended = select(columns.id).where(
+            columns.changed_at < before,
+            columns.is_current == false(),
+            # The last number stays, or it would be given out again, and watches would miss what has it then.
+            columns.change < NEWEST.scalar_subquery(),
+        )
+        chosen = ended.order_by(columns.changed_at).limit(limit)
+        return unit_of_work.execute(delete(approvals).where(columns.id.in_(chosen))).rowcount
+
+    def is_any_over(self, at: datetime) -> bool:
+        """Return whether the time of any current request has run out at an instant. Raises QueryFailed."""
+        with self._database.read_snapshot() as unit_of_work:
+            over = select(columns.id).where(CURRENT, columns.expires_at <= at).limit(1)
+            return unit_of_work.execute(over).first() is not None
+
+    def get(self, approval_id: str) -> Approval | None:
+        """Return a request, or None if it does not exist. Raises QueryFailed."""
+        with self._database.read_snapshot() as unit_of_work:
+            return self.load(unit_of_work, approval_id)
+
+    def page(self, conditions: ApprovalFilter, at: datetime, request: PageRequest) -> Page[Approval]:
+        """Return the requests that meet conditions at an instant, latest first, without their contexts.
+
+        Raises InvalidArgument if the page token is not one of this listing, and QueryFailed.
+        """
+        query = matching_query(conditions, at)
+        if request.token:
+            microseconds, last_id = decode_page_token(request.token, conditions, (int, str))
+            last = tuple_(from_microseconds(int(microseconds)), str(last_id))
+            query = query.where(tuple_(columns.created_at, columns.id) < last)
+        query = query.order_by(desc(columns.created_at), desc(columns.id)).limit(request.limit + 1)
+        with self._database.read_snapshot() as unit_of_work:
+            found = [approval_from_row(dict(row)) for row in unit_of_work.execute(query).mappings()]
+        items = tuple(found[: request.limit])
+        items = items[: count_within_budget(items, estimate_approval_size)]
+        more = len(found) > len(items)
+        key = (to_microseconds(items[-1].created_at), items[-1].id) if more else ()
+        return Page(items, encode_page_token(conditions, key) if more else "")
+
+    def changed_after(self, change: int, agent: str | None, limit: int) -> Sequence[Approval]:
+        """Return the requests whose last change is greater, in that order, without their contexts; None is any agent.
+
+        Raises QueryFailed.
+        """
+        query = select(*LISTED).where(columns.change > change)
+        if agent is not None:
+            query = query.where(columns.agent == agent)
+        with self._database.read_snapshot() as unit_of_work:
+            rows = unit_of_work.execute(query.order_by(columns.change).limit(limit)).mappings().all()
+        return [approval_from_row(dict(row)) for row in rows]
+
+    def newest_change(self) -> int:
+        """Return the number of the last change; 0 if there is none. Raises QueryFailed."""
+        with self._database.read_snapshot() as unit_of_work:
+            number: int = unit_of_work.execute(NEWEST).scalar_one()
+        return number
+
+    def _first(self, unit_of_work: UnitOfWork, query: Select[Any]) -> Approval | None:
+        row = unit_of_work.execute(query).mappings().first()
+        return None if row is None else approval_from_row(dict(row))
+
+
+def matching_query(conditions: ApprovalFilter, at: datetime) -> Select[Any]:
+    """Return the query of the requests that meet conditions at an instant."""
+    query = select(*LISTED)
+    if conditions.agent is not None:
+        query = query.where(columns.agent == replace_unstorable(conditions.agent))
+    if conditions.digest is not None:
+        query = query.where(columns.digest == replace_unstorable(conditions.digest))
+    if conditions.statuses:
+        query = query.where(or_(*(has_status(status, at) for status in conditions.statuses)))
+        if UNDECIDED.issuperset(conditions.statuses):
+            # Implied, and what has a partial index be used: there are few of these among the requests of a year.
+            query = query.where(columns.id.in_(select(columns.id).where(CURRENT, columns.expires_at > at)))
+    return query
+
+
+def has_status(status: ApprovalStatus, at: datetime) -> ColumnElement[bool]:
+    """Return the condition that requests have a status at an instant, as `Approval.status_at` tells it."""
+    stored = columns.status == status.value
+    if status in UNDECIDED:
+        return and_(stored, columns.expires_at > at)
+    if status is not ApprovalStatus.EXPIRED:
+        return stored
+    undecided = columns.status.in_(sorted(each.value for each in UNDECIDED))
+    return or_(stored, and_(undecided, columns.expires_at <= at))
+
+
+def approval_to_row(approval: Approval) -> dict[str, Any]:
+    """Convert an approval request to a row of `approvals`, without its number."""
+    subject = approval.subject
+    return {
+        "id": approval.id,
+        "digest": approval.digest,
+        "agent": approval.agent,
+        "on_behalf_of": approval.on_behalf_of and replace_unstorable(approval.on_behalf_of),
+        "stakes": subject.stakes.value,
+        "category": subject.category and replace_unstorable(subject.category),
+        "confidence": subject.confidence,
+        "description": subject.description and replace_unstorable(subject.description),
+        "project": subject.project and replace_unstorable(subject.project),
+        "paths": [replace_unstorable(path) for path in subject.paths] or None,
+        "announced_context": replace_unstorable(subject.announced_context),
+        "context": None if subject.context is None else dict(subject.context),
+        "invocation": subject.invocation.to_json() or None,
+        "guardrails": [guardrail_to_json(each) for each in approval.guardrails],
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "check_id": approval.check_id,
+        "rule_set_version": approval.rule_set_version,
+        "correlation_id": approval.correlation_id and replace_unstorable(approval.correlation_id),
+        "callback_url": approval.callback_url and replace_unstorable(approval.callback_url),
+        "status": approval.status.value,
+        "decided_by": approval.decided_by,
+        "decided_at": approval.decided_at,
+        "comment": approval.comment,
+        "reusable_until": approval.reusable_until,
+        "uses": approval.uses,
+        "used_at": approval.used_at,
+        "used_by": approval.used_by,
+        "is_current": approval.is_current,
+    }
+
+
+def guardrail_to_json(guardrail: AskingGuardrail) -> dict[str, Any]:
+    """Convert a guardrail that asks to JSON."""
+    return {
+        "id": guardrail.id,
+        "name": guardrail.name,
+        "message": guardrail.message,
+        "approvers": list(guardrail.approvers),
+        "granted_by": guardrail.granted_by,
+        "granted_at": guardrail.granted_at and to_microseconds(guardrail.granted_at),
+        "reusable_until": guardrail.reusable_until and to_microseconds(guardrail.reusable_until),
+    }
+
+
+def guardrail_from_json(stored: Mapping[str, Any]) -> AskingGuardrail:
+    """Convert the JSON of a guardrail that asks."""
+    granted_at, reusable_until = (
+        None if (count := stored[name]) is None else from_microseconds(count)
+        for name in ("granted_at", "reusable_until")
+    )
+    return AskingGuardrail(
+        stored["id"],
+        stored["name"],
+        stored["message"],
+        tuple(stored["approvers"]),
+        stored["granted_by"],
+        granted_at,
+        reusable_until,
+    )
+
+
+def approval_from_row(row: Mapping[str, Any]) -> Approval:
+    """Convert a row of `approvals`, perhaps without its large columns."""
+    subject = ApprovalSubject(
+        stakes=Stakes(row["stakes"]),
+        category=row["category"],
+        confidence=row["confidence"],
+        description=row["description"],
+        project=row["project"],
+        paths=tuple(row["paths"] or ()),
+        announced_context=row.get("announced_context", ""),
+        context=row.get("context"),
+        invocation=Invocation.from_json(row["invocation"] or {}),
+    )
+    same = (
+        "id",
+        "digest",
+        "agent",
+        "on_behalf_of",
+        "created_at",
+        "expires_at",
+        "check_id",
+        "rule_set_version",
+        "correlation_id",
+        "callback_url",
+        "decided_by",
+        "decided_at",
+        "comment",
+        "reusable_until",
+        "uses",
+        "used_at",
+        "used_by",
+        "is_current",
+        "change",
+    )
+    return Approval(
+        subject=subject,
+        guardrails=tuple(map(guardrail_from_json, row["guardrails"])),
+        status=ApprovalStatus(row["status"]),
+        **{name: row[name] for name in same},
+    )
+
+
+def estimate_approval_size(approval: Approval) -> int:
+    """Return the estimated number of bytes that a request takes in a message of a listing."""
+    subject = approval.subject
+    texts = (
+        approval.id,
+        approval.digest,
+        approval.agent,
+        approval.on_behalf_of,
+        approval.check_id,
+        approval.rule_set_version,
+        approval.correlation_id,
+        approval.decided_by,
+        approval.comment,
+        approval.used_by,
+        subject.category,
+        subject.description,
+        subject.project,
+        *subject.paths,
+        subject.invocation.command,
+        subject.invocation.directory,
+        *subject.invocation.reads,
+        *subject.invocation.writes,
+    )
+    guardrails = (
+        text
+        for each in approval.guardrails
+        for text in (each.id, each.name, each.message, each.granted_by, *each.approvers)
+    )
+    return estimate_message_bytes((*texts, *guardrails))

@@ -1,0 +1,206 @@
+"""The store of citations and notifications in SQL, with its tables as the newest migration leaves them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Index,
+    Integer,
+    RowMapping,
+    Select,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cstp_grpc.modules.callbacks.outbox import Citation, Notification, NotificationKind
+from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.delivery import Backlog
+from cstp_grpc.platform.storage.unit_of_work import (
+    IDENTIFIER,
+    CompiledStatement,
+    GlobalWriteLock,
+    UnitOfWork,
+    UtcDateTime,
+    metadata,
+)
+
+citations = Table(
+    "citations",
+    metadata,
+    Column("decision_id", IDENTIFIER, primary_key=True),
+    Column("agent", IDENTIFIER, primary_key=True),
+    Column("correlation_id", IDENTIFIER, primary_key=True),
+    Column("expires_at", UtcDateTime, nullable=False),
+    Column("told_at", UtcDateTime),
+    Column("url", Text, nullable=False),
+    Index(None, "expires_at"),
+    sqlite_with_rowid=False,
+)
+"""Decisions that answers to announcements contained. Their failure is reported once to the announcing agent at `url`.
+
+It is reported until `expires_at`; `told_at` is when the report was queued, NULL before.
+"""
+
+callbacks = Table(
+    "callbacks",
+    metadata,
+    Column("id", IDENTIFIER, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("correlation_id", Text, nullable=False),
+    Column("decision_id", IDENTIFIER),
+    Column("caused_at", UtcDateTime, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("response", Text),
+    Column("intent_revision", Integer),
+    Index(None, "next_attempt_at"),
+    sqlite_with_rowid=False,
+)
+"""Queued notifications, until they are delivered or abandoned; `response` is JSON.
+
+A server leases one before it sends it by setting `next_attempt_at` ahead, so that no other server sends it too.
+"""
+
+
+citation_columns = citations.c
+callback_columns = callbacks.c
+KEY = (citation_columns.decision_id, citation_columns.agent, citation_columns.correlation_id)
+BACKLOG: Select[*tuple[Any, ...]] = select(func.count(), func.min(callback_columns.caused_at))
+NEXT_DUE = select(callback_columns.next_attempt_at).order_by(callback_columns.next_attempt_at).limit(1)
+
+
+class SqlCallbackStore:
+    """Stores citations and notifications in the tables `citations` and `callbacks`."""
+
+    def __init__(self, database: Database) -> None:
+        insertion = postgresql.insert if database.dialect.name == "postgresql" else sqlite.insert
+        added = insertion(citations)
+        # `told_at` is not among the changed columns: a repeated announcement is not told of the same failure twice.
+        self._cite = added.on_conflict_do_update(
+            index_elements=KEY, set_={"url": added.excluded.url, "expires_at": added.excluded.expires_at}
+        )
+        self._next_due = CompiledStatement(NEXT_DUE, database.dialect)
+        self._backlog = CompiledStatement(BACKLOG, database.dialect)
+        self._order = GlobalWriteLock(database.dialect)
+
+    def hold(self, unit_of_work: UnitOfWork) -> None:
+        """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
+        self._order.hold(unit_of_work)
+
+    def cite(self, unit_of_work: UnitOfWork, citations: Sequence[Citation]) -> None:
+        """Insert citations; an existing one gets the new URL and expiry, and stays claimed if it was."""
+        self.hold(unit_of_work)
+        if citations:
+            unit_of_work.execute(self._cite, [asdict(citation) for citation in citations])
+
+    def claim_citations(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> Sequence[Citation]:
+        """Mark the unclaimed, unexpired citations of a decision as claimed, and return them."""
+        self.hold(unit_of_work)
+        # One statement selects and marks, so that no citation is claimed twice.
+        claim = (
+            update(citations)
+            .where(
+                citation_columns.decision_id == decision_id,
+                citation_columns.told_at.is_(None),
+                citation_columns.expires_at > at,
+            )
+            .values(told_at=at)
+            .returning(*KEY, citation_columns.url, citation_columns.expires_at)
+        )
+        claimed = [Citation(**row) for row in unit_of_work.execute(claim).mappings()]
+        # RETURNING has no order of its own.
+        return sorted(claimed, key=lambda citation: (citation.agent, citation.correlation_id))
+
+    def release_citation(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
+        """Mark the citation of a notification as unclaimed again."""
+        self.hold(unit_of_work)
+        key = (notification.decision_id, notification.agent, notification.correlation_id)
+        unit_of_work.execute(update(citations).where(tuple_(*KEY) == key).values(told_at=None))
+
+    def remove_expired(self, unit_of_work: UnitOfWork, at: datetime, limit: int) -> int:
+        """Remove up to `limit` expired citations, and return how many."""
+        self.hold(unit_of_work)
+        expired = (
+            select(*KEY).where(citation_columns.expires_at <= at).order_by(citation_columns.expires_at).limit(limit)
+        )
+        return unit_of_work.execute(delete(citations).where(tuple_(*KEY).in_(expired))).rowcount
+
+    def add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
+        """Store notifications."""
+        self.hold(unit_of_work)
+        if notifications:
+            unit_of_work.execute(
+                insert(callbacks), [notification_to_row(notification) for notification in notifications]
+            )
+
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
+        """Return when the next notification is due; None if there is none."""
+        row = self._next_due.first(unit_of_work, {})
+        return None if row is None else row[0]
+
+    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:  # noqa: ARG002 - all are of the past
+        """Return how many notifications wait, and since when the oldest does."""
+        ((count, oldest),) = self._backlog.all(unit_of_work, {})
+        return Backlog(count, oldest)
+
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
+        """Return due notifications, the longest due first, leased until `until`."""
+        # Held before the rows are read, so that no other server takes the same ones. The lease is the new time of the
+        # next attempt: if this process is killed while it sends, any server takes them again from then on.
+        self.hold(unit_of_work)
+        due = (
+            select(callbacks)
+            .where(callback_columns.next_attempt_at <= now)
+            .order_by(callback_columns.next_attempt_at, callback_columns.id)
+            .limit(limit)
+        )
+        taken = [
+            replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(due).mappings()
+        ]
+        for notification in taken:
+            self.postpone(unit_of_work, notification, until, notification.attempts)
+        return taken
+
+    def postpone(self, unit_of_work: UnitOfWork, notification: Notification, until: datetime, attempts: int) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
+        self.hold(unit_of_work)
+        unit_of_work.execute(
+            update(callbacks)
+            .where(callback_columns.id == notification.id)
+            .values(attempts=attempts, next_attempt_at=until)
+        )
+
+    def remove(self, unit_of_work: UnitOfWork, notification: Notification) -> bool:
+        """Remove a notification and return True if it existed."""
+        self.hold(unit_of_work)
+        return unit_of_work.execute(delete(callbacks).where(callback_columns.id == notification.id)).rowcount == 1
+
+
+def notification_to_row(notification: Notification) -> dict[str, object]:
+    """Convert a notification to a row of `callbacks`."""
+    row = {name: getattr(notification, name) for name in callback_columns.keys()}  # noqa: SIM118 - iterating over a column collection yields columns, not names
+    response = notification.response
+    return row | {"kind": notification.kind.value, "response": None if response is None else json.dumps(dict(response))}
+
+
+def notification_from_row(row: RowMapping) -> Notification:
+    """Convert a row of `callbacks` to a notification."""
+    values = dict(row)
+    values["kind"] = NotificationKind(values["kind"])
+    values["response"] = None if values["response"] is None else json.loads(values["response"])
+    return Notification(**values)

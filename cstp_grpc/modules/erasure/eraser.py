@@ -1,0 +1,170 @@
+"""Erases what an agent has left, batch by batch, and lets the audit trail say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+from cstp_grpc.common.counted_nouns import count_audit_contents, count_nouns
+from cstp_grpc.common.unicode_text import replace_unstorable
+from cstp_grpc.contract.caller import Caller
+from cstp_grpc.contract.enums import DEFAULT_TENANT, SERVER_AGENTS
+from cstp_grpc.contract.errors import InvalidArgument, PermissionDenied
+from cstp_grpc.core.audit.entry_hashing import EntryRow
+from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
+from cstp_grpc.core.decisions.journal import Journal
+from cstp_grpc.core.decisions.model import RemovalFilter
+from cstp_grpc.modules.erasure.audit_contents import AuditContentEraser
+from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+from cstp_grpc.platform.storage.writer import GroupCommitWriter
+
+DECISIONS_AT_ONCE: Final = 50
+"""Decisions erased in one transaction, each with its reviews, vectors and links. Chosen: other writes wait for it."""
+ROWS_AT_ONCE: Final = 200
+"""Rows of other kinds erased in one transaction."""
+ERASED_AGENT: Final = "(erased)"
+"""What takes the place of the agent's name in rows that cannot go, because their numbers must not be given again."""
+
+
+class AgentRecordStore(Protocol):
+    """Erases records of an agent within transactions.
+
+    The methods of kinds of records take at most `limit` and return how many they took; fewer means that none is left.
+    """
+
+    def find_audit_contents(self, agent: str, after: int, limit: int) -> Sequence[EntryRow]:
+        """Return audit entries with contents, in the order of their ids from the one after `after`.
+
+        They are those of an agent, and those about its decisions and approval requests. Raises QueryFailed.
+        """
+
+    def erase_reviews(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
+        """Remove the name and the lessons of a reviewer from the histories of others' decisions."""
+
+    def erase_intents(self, unit_of_work: UnitOfWork, agent: str, at: datetime, limit: int) -> int:
+        """Remove revisions of intents, and let all servers forget those that are shared."""
+
+    def erase_approvals(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
+        """Remove approval requests, also those that another agent made on behalf of this one."""
+
+    def erase_tasks(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
+        """Remove tasks with their push configurations and notifications."""
+
+    def erase_callbacks(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
+        """Remove citations and notifications of callbacks."""
+
+    def forget_owner(self, unit_of_work: UnitOfWork, agent: str, limit: int) -> int:
+        """Remove the name of an agent from what is left of decisions that it deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReport:
+    """How much was erased, of each kind."""
+
+    decisions: int
+    reviews: int
+    intents: int
+    approvals: int
+    tasks: int
+    callbacks: int
+    audit_entries: int
+
+
+class AgentEraser:
+    """Erases what agents have left; `on_erased` are called when it is gone from the database.
+
+    `find_tenants` returns the tenants that an agent is known to belong to.
+    """
+
+    def __init__(
+        self,
+        store: AgentRecordStore,
+        journal: Journal,
+        sink: AuditSink,
+        writer: GroupCommitWriter,
+        clock: Callable[[], datetime],
+        audit_contents: AuditContentEraser,
+        on_erased: Sequence[Callable[[], object]],
+        find_tenants: Callable[[str], Set[str]],
+    ) -> None:
+        self._store = store
+        self._journal = journal
+        self._sink = sink
+        self._writer = writer
+        self._clock = clock
+        self._audit_contents = audit_contents
+        self._on_erased = on_erased
+        self._find_tenants = find_tenants
+
+    def erase(self, caller: Caller, agent: str) -> ErasureReport:
+        """Erase what an agent has left. If it is interrupted, a repetition goes on.
+
+        Raises InvalidArgument for a name of the server's own, PermissionDenied for an agent of another tenant,
+        QueryFailed and Unavailable.
+        """
+        if agent == ERASED_AGENT or agent in SERVER_AGENTS:
+            raise InvalidArgument.field("agent", "is a name that the server itself uses")
+        # Nothing that an agent has left names its tenant. One that is not known any more is for the default tenant.
+        if (self._find_tenants(agent) or {DEFAULT_TENANT}) != {caller.tenant}:
+            raise PermissionDenied(
+                f"agent: {agent} is not known as an agent of your tenant; ask an admin of its tenant"
+            )
+        agent, store = replace_unstorable(agent), self._store
+        # The audit trail first: its entries about decisions and requests are found by these, which go next.
+        contents = self._audit_contents.erase(caller, lambda last: store.find_audit_contents(agent, last, ROWS_AT_ONCE))
+        report = ErasureReport(
+            decisions=self._erase_decisions(caller, agent),
+            reviews=self._repeat(lambda unit_of_work: store.erase_reviews(unit_of_work, agent, ROWS_AT_ONCE)),
+            intents=self._repeat(
+                lambda unit_of_work: store.erase_intents(unit_of_work, agent, self._clock(), ROWS_AT_ONCE)
+            ),
+            approvals=self._repeat(lambda unit_of_work: store.erase_approvals(unit_of_work, agent, ROWS_AT_ONCE)),
+            tasks=self._repeat(lambda unit_of_work: store.erase_tasks(unit_of_work, agent, ROWS_AT_ONCE)),
+            callbacks=self._repeat(lambda unit_of_work: store.erase_callbacks(unit_of_work, agent, ROWS_AT_ONCE)),
+            audit_entries=contents,
+        )
+        self._repeat(lambda unit_of_work: store.forget_owner(unit_of_work, agent, ROWS_AT_ONCE))
+        for notify in self._on_erased:
+            notify()
+        # Last, so that it says what was done. Killed before, the repetition records what was left to do.
+        self._sink.record(erasure_entry(caller, agent, report, self._clock()))
+        return report
+
+    def _erase_decisions(self, caller: Caller, agent: str) -> int:
+        erased = 0
+        while count := self._journal.remove(
+            RemovalFilter(agent=agent), DECISIONS_AT_ONCE, "erased", caller.agent, caller.request_id, ERASED_AGENT
+        ):
+            erased += count
+        return erased
+
+    def _repeat(self, job: Callable[[UnitOfWork], int]) -> int:
+        """Run a job until it leaves nothing, in a transaction each time, and return how much it took."""
+        taken = 0
+        while True:
+            count = self._writer.run(job)
+            taken += count
+            if count < ROWS_AT_ONCE:
+                return taken
+
+
+def erasure_entry(caller: Caller, agent: str, report: ErasureReport, at: datetime) -> AuditEntry:
+    """Return the audit entry of an erasure: who, whose, and how much."""
+    erased = count_nouns(
+        (report.decisions, "decision"),
+        (report.reviews, "review"),
+        (report.intents, "intent"),
+        (report.approvals, "approval request"),
+        (report.tasks, "task"),
+        (report.callbacks, "callback"),
+    )
+    text = f"erase what {agent} left: {erased}; {count_audit_contents(report.audit_entries)}"
+    return AuditEntry(
+        timestamp=at,
+        event=AuditEvent.AGENT_ERASED,
+        requesting_agent=caller.agent,
+        request_id=caller.request_id,
+        action=truncate_action(text),
+    )

@@ -1,0 +1,131 @@
+"""Erases what is kept about a user of chat sessions, and lets the audit trail say so without saying who it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cstp_grpc.common.counted_nouns import count_audit_contents, count_nouns
+from cstp_grpc.contract.caller import Caller
+from cstp_grpc.core.audit.entry_hashing import EntryRow
+from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink
+from cstp_grpc.modules.erasure.audit_contents import AuditContentEraser
+
+if TYPE_CHECKING:
+    # Only for its types: chat sessions may be left out while their tables have rows.
+    from cstp_grpc.modules.liaison.erasure import UserRecords
+
+ENTRIES_AT_ONCE: Final = 200
+"""Audit entries whose contents are removed in one transaction."""
+
+
+class SubjectRecordStore(Protocol):
+    """Finds what the audit trail has about the chat sessions of a user of a tenant that were opened by an instant."""
+
+    def find_subject_contents(
+        self, tenant: str, subject: str, opened_by: datetime, after: int, limit: int
+    ) -> Sequence[EntryRow]:
+        """Return entries with contents, in the order of their ids from the one after `after`. Raises QueryFailed."""
+
+    def count_subject_contents(self, tenant: str, subject: str, opened_by: datetime) -> int:
+        """Return how many entries with contents there are. Raises QueryFailed."""
+
+
+class UserSessions(Protocol):
+    """Counts and deletes the chat sessions of users."""
+
+    def count(self, caller: Caller, user_id: str, opened_by: datetime) -> UserRecords:
+        """Return how much is stored of the sessions that a user opened by an instant. Raises QueryFailed."""
+
+    def delete(self, caller: Caller, user_id: str) -> int:
+        """Delete all sessions of a user, and return their number. Raises Unavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectReport:
+    """How much is kept about a subject, or was until it was erased, of each kind."""
+
+    erased: bool
+    sessions: int
+    messages: int
+    shared_contexts: int
+    routings: int
+    events: int
+    audit_entries: int
+
+
+class SubjectEraser:
+    """Counts and erases what is kept about subjects of the caller's tenant."""
+
+    def __init__(
+        self,
+        store: SubjectRecordStore,
+        sessions: UserSessions,
+        contents: AuditContentEraser,
+        sink: AuditSink,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._contents = contents
+        self._sink = sink
+        self._clock = clock
+
+    def count(self, caller: Caller, subject: str) -> SubjectReport:
+        """Return how much is kept about a subject. Raises QueryFailed."""
+        asked_at = self._clock()
+        entries = self._store.count_subject_contents(caller.tenant, subject, asked_at)
+        records = self._sessions.count(caller, subject, asked_at)
+        return report_records(records, records.sessions, entries, erased=False)
+
+    def erase(self, caller: Caller, subject: str) -> SubjectReport:
+        """Erase what is kept about a subject until now. If it is interrupted, a repetition goes on.
+
+        Raises QueryFailed and Unavailable.
+        """
+        asked_at, store = self._clock(), self._store
+        records = self._sessions.count(caller, subject, asked_at)
+        # The audit trail first: its entries are found by the sessions, which go next.
+        entries = self._contents.erase(
+            caller,
+            lambda last: store.find_subject_contents(caller.tenant, subject, asked_at, last, ENTRIES_AT_ONCE),
+        )
+        report = report_records(records, self._sessions.delete(caller, subject), entries, erased=True)
+        # Last, so that it says what was done. Killed before, the repetition records what was left to do.
+        self._sink.record(subject_entry(caller, report, self._clock()))
+        return report
+
+
+def report_records(records: UserRecords, sessions: int, audit_entries: int, *, erased: bool) -> SubjectReport:
+    """Return the report of what is stored about a user."""
+    return SubjectReport(
+        erased=erased,
+        sessions=sessions,
+        messages=records.messages,
+        shared_contexts=records.shares,
+        routings=records.activations,
+        events=records.events,
+        audit_entries=audit_entries,
+    )
+
+
+def subject_entry(caller: Caller, report: SubjectReport, at: datetime) -> AuditEntry:
+    """Return the audit entry of an erasure: by whom and how much."""
+    # Privacy: not whose it was, which the trail would keep. The request id leads to whoever asked for it.
+    erased = count_nouns(
+        (report.sessions, "session"),
+        (report.messages, "message"),
+        (report.shared_contexts, "shared context"),
+        (report.routings, "routing"),
+        (report.events, "event"),
+    )
+    text = f"erase what was kept about a subject: {erased}; {count_audit_contents(report.audit_entries)}"
+    return AuditEntry(
+        timestamp=at,
+        event=AuditEvent.SUBJECT_ERASED,
+        requesting_agent=caller.agent,
+        request_id=caller.request_id,
+        action=text,
+    )

@@ -1,0 +1,113 @@
+"""The results of reading records, and the texts that a record can hold."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from cstp_grpc.core.decisions.model import ImportRecord
+
+MAX_LENGTHS: Mapping[str, int] = {
+    "title": 500,
+    "context": 200_000,
+    "category": 100,
+    "notes": 5_000,
+    "reasons.type": 100,
+    "reasons.text": 20_000,
+    "tags": 100,
+    "project": 200,
+    "id": 200,
+    "source": 1_000,
+}
+"""Maximum characters of the fields in the contract; `id` leaves room for the name of the file in a source."""
+MAX_REASONS = 100
+MAX_TAGS = 50
+MAX_LINKS = 100
+"""Maximum numbers of reasons, tags, and links of one kind in the contract."""
+UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+"""PostgreSQL stores no NUL in texts, and UTF-8 encodes no surrogates."""
+
+
+class DateOrigin(StrEnum):
+    """Where the date of a record was found."""
+
+    FRONT_MATTER = "front matter"
+    DATE_LINE = "date line"
+    STATUS = "status section"
+    FILE_NAME = "file name"
+    FIELD = "field"
+    FIRST_COMMIT = "first commit"
+    MODIFIED = "modification time"
+    IMPORT = "time of import"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRecord:
+    """A record that can be imported.
+
+    `line` counts from 1 and is None if the record is the whole file; `notes` says what was guessed or left out.
+    """
+
+    record: ImportRecord
+    path: Path
+    line: int | None
+    date_from: DateOrigin
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRecord:
+    """A file or an entry that is not imported; `error` is False if it is no record at all, such as a README."""
+
+    path: Path
+    line: int | None
+    reason: str
+    error: bool
+
+
+ReadResult = ParsedRecord | SkippedRecord
+
+
+class RecordError(Exception):
+    """A file or an entry of a file cannot be imported; `line` counts from 1."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+class NotADecisionRecord(RecordError):
+    """A file is not a decision record and is not meant as one."""
+
+
+def storage_problem(text: str) -> str | None:
+    """Return why the journal cannot store a text, or None."""
+    match = UNSTORABLE.search(text)
+    if match is None:
+        return None
+    return "it holds a NUL character" if match[0] == "\0" else "it holds half of a surrogate pair"
+
+
+def truncate_text(text: str, limit: int) -> str:
+    """Return a text of at most `limit` characters, with an ellipsis at the end if something was cut off."""
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def quote_start(text: str) -> str:
+    """Return the start of a text in quotes, for messages."""
+    return repr(truncate_text(text, 60))
+
+
+def collapse_spaces(text: str) -> str:
+    """Return a text with every run of white space replaced by one space."""
+    return " ".join(text.split())
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text has no visible character."""
+    return all(unicodedata.category(character)[0] in "ZC" for character in text)

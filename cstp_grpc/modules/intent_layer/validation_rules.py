@@ -1,0 +1,249 @@
+"""The validation rules for nodes (stable names, default severities, remedies) and a project's own severities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import yaml
+
+from cstp_grpc.common.unicode_text import to_printable_line
+from cstp_grpc.contract.enums import NodeRule, RuleSeverity
+from cstp_grpc.contract.errors import InvalidArgument, Unavailable
+from cstp_grpc.modules.intent_layer.model import FindingSeverity, ValidationFinding
+from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
+
+TARGET_TOKENS = 3_000
+"""The size that nodes should keep to, as the protocol recommends."""
+MAX_TOKENS = 4_000
+"""The limit of a node's size, as the protocol sets it."""
+RULES_FILE = ".intent-layer/config.yaml"
+"""The file with the rule severities of a project."""
+SHOWN_CHARACTERS = 200
+"""Characters of a node's text that a message quotes at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRule:
+    """A validation rule; `meaning` describes a breach, `remedy` its repair."""
+
+    name: str
+    severity: FindingSeverity
+    meaning: str
+    remedy: str
+
+    def finding(self, file: str, line: int, message: str) -> ValidationFinding:
+        """Return a finding of this rule; unprintable characters in the message are replaced."""
+        return ValidationFinding(self.severity, self.name, file, line, to_printable_line(f"{message}; {self.remedy}"))
+
+
+def quote_text(text: str) -> str:
+    """Return a text in quotation marks, shortened."""
+    return f"“{text if len(text) <= SHOWN_CHARACTERS else f'{text[:SHOWN_CHARACTERS]}…'}”"
+
+
+def _error_rule(name: str, meaning: str, remedy: str) -> ValidationRule:
+    return ValidationRule(name, FindingSeverity.ERROR, meaning, remedy)
+
+
+def _warning_rule(name: str, meaning: str, remedy: str) -> ValidationRule:
+    return ValidationRule(name, FindingSeverity.WARNING, meaning, remedy)
+
+
+MISSING_SECTION = _error_rule(
+    "missing-section",
+    "A node has no Purpose, Entry Points or Contracts.",
+    "add the section",
+)
+EMPTY_SECTION = _warning_rule(
+    "empty-section",
+    "A required section holds nothing, or comments only.",
+    "fill it in",
+)
+DUPLICATE_SECTION = _warning_rule(
+    "duplicate-section",
+    "A file has two sections of one name; they are read as one.",
+    "put them together",
+)
+OVER_BUDGET = _error_rule(
+    "over-budget",
+    f"A node has more than {MAX_TOKENS} tokens, its files together.",
+    "shorten it, or move what concerns a folder only to a node there",
+)
+OVER_TARGET = _warning_rule(
+    "over-target",
+    f"A node has more than {TARGET_TOKENS} tokens, its files together.",
+    "shorten it, or move what concerns a folder only to a node there",
+)
+DEAD_DOWNLINK = _error_rule(
+    "dead-downlink",
+    "Downlinks names something that is not there.",
+    "correct or remove it",
+)
+DOWNLINK_WITHOUT_NODE = _warning_rule(
+    "downlink-without-node",
+    "Downlinks names a folder that has no node.",
+    "create the node, or remove the downlink",
+)
+MISSING_DOWNLINK = _warning_rule(
+    "missing-downlink",
+    "The nearest node above a node does not name it, or its folder, in Downlinks.",
+    "add it there",
+)
+MISSING_ENTRY_POINT = _warning_rule(
+    "missing-entry-point",
+    "Entry Points links to, or names in inline code, a file or folder that is neither below the node's folder nor "
+    "below the project's root.",
+    "correct or remove it",
+)
+ABSOLUTE_PATH = _warning_rule(
+    "absolute-path",
+    "A link or inline code is a path as one machine has it, such as `/home/…`, `~/…` or `C:\\…`.",
+    "write it relative to the project",
+)
+MISPLACED_CLAUDE_MD = _error_rule(
+    "misplaced-claude-md",
+    "CLAUDE.md lies below the root of the project.",
+    "rename it to AGENTS.md",
+)
+DIFFERENT_FILES = _warning_rule(
+    "different-files",
+    "CLAUDE.md and AGENTS.md of one folder differ; both are read.",
+    "keep one and make the other a link to it",
+)
+DEAD_IMPORT = _warning_rule(
+    "dead-import",
+    "A line such as `@docs/rules.md` names a file that is not there, not in the project, no text, or too much.",
+    "correct or remove it",
+)
+NOT_UTF8 = _error_rule(
+    "not-utf-8",
+    "A file of a node has bytes that are no UTF-8.",
+    "save it as UTF-8",
+)
+UNREADABLE_FILE = _error_rule(
+    "unreadable-file",
+    "A file of a node is too large, no regular file, a link out of the project, or may not be read.",
+    "make it a file that can be read",
+)
+UNREADABLE_FOLDER = _warning_rule(
+    "unreadable-folder",
+    "A folder may not be listed, so that nodes in it are not seen.",
+    "allow it to be read, or keep it out of the project",
+)
+STALE = _warning_rule(
+    "stale",
+    "Files that a node covers were changed, by commits, after the node was.",
+    "see whether the node still says what holds",
+)
+
+INVALID_SETTINGS = _error_rule(
+    "invalid-settings",
+    f"`{RULES_FILE}` names no rule or no severity, or cannot be read; what it says of other rules holds.",
+    "correct it",
+)
+
+RULES = (
+    MISSING_SECTION,
+    EMPTY_SECTION,
+    DUPLICATE_SECTION,
+    OVER_BUDGET,
+    OVER_TARGET,
+    DEAD_DOWNLINK,
+    DOWNLINK_WITHOUT_NODE,
+    MISSING_DOWNLINK,
+    MISSING_ENTRY_POINT,
+    ABSOLUTE_PATH,
+    MISPLACED_CLAUDE_MD,
+    DIFFERENT_FILES,
+    DEAD_IMPORT,
+    NOT_UTF8,
+    UNREADABLE_FILE,
+    UNREADABLE_FOLDER,
+    STALE,
+    INVALID_SETTINGS,
+)
+"""All rules."""
+
+
+MAX_RULES_FILE_BYTES = 65_536
+RULES_KEY = "rules"
+
+RuleSeverities = Mapping[NodeRule, RuleSeverity]
+
+
+def read_severities(tree: ProjectTree) -> tuple[dict[NodeRule, RuleSeverity], tuple[ValidationFinding, ...]]:
+    """Return the severities that a project's file sets, and the findings about the file."""
+    severities: dict[NodeRule, RuleSeverity] = {}
+    findings: list[ValidationFinding] = []
+    try:
+        content = tree.read(tree.locate(RULES_FILE), MAX_RULES_FILE_BYTES)
+        for key, value in _iter_rule_entries(
+            # Composed to nodes, not constructed: nodes have lines for the findings, and `off` stays a word.
+            yaml.compose(content.decode(), Loader=yaml.SafeLoader) if content else None
+        ):
+            severities[_parse_rule(key)] = _parse_severity(value)
+    except _RulesFileError as problem:
+        findings.append(INVALID_SETTINGS.finding(RULES_FILE, problem.line, str(problem)))
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        findings.append(INVALID_SETTINGS.finding(RULES_FILE, line, "it is no YAML"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        findings.append(INVALID_SETTINGS.finding(RULES_FILE, 1, "it is no YAML"))
+    except (InvalidArgument, Unavailable) as error:
+        findings.append(INVALID_SETTINGS.finding(RULES_FILE, 1, error.message))
+    return severities, tuple(findings)
+
+
+def apply_severities(findings: Iterable[ValidationFinding], severities: RuleSeverities) -> Iterator[ValidationFinding]:
+    """Yield findings with the configured severities, without those of rules that are off."""
+    by_name = {rule.value: severity for rule, severity in severities.items()}
+    for finding in findings:
+        severity = by_name.get(finding.rule)
+        if severity is None:
+            yield finding
+        elif severity is not RuleSeverity.OFF:
+            yield replace(finding, severity=FindingSeverity(severity.value))
+
+
+class _RulesFileError(Exception):
+    """An error in the rules file; `line` counts from 1."""
+
+    def __init__(self, node: yaml.Node, message: str) -> None:
+        super().__init__(message)
+        self.line = node.start_mark.line + 1
+
+
+def _iter_rule_entries(root: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Yield the rules and severities as written; words such as `off` are plain strings."""
+    for key, value in _mapping_entries(root):
+        if _scalar_text(key) != RULES_KEY:
+            raise _RulesFileError(key, f"there is no setting {quote_text(_scalar_text(key))}")
+        yield from _mapping_entries(value)
+
+
+def _mapping_entries(node: yaml.Node | None) -> list[tuple[yaml.Node, yaml.Node]]:
+    if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
+        return []
+    if not isinstance(node, yaml.MappingNode):
+        raise _RulesFileError(node, "it must say `rules:` and, below, the rules with their severities")
+    return list(node.value)
+
+
+def _scalar_text(node: yaml.Node) -> str:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
+
+
+def _parse_rule(node: yaml.Node) -> NodeRule:
+    try:
+        return NodeRule(_scalar_text(node))
+    except ValueError:
+        raise _RulesFileError(node, f"there is no rule {quote_text(_scalar_text(node))}") from None
+
+
+def _parse_severity(node: yaml.Node) -> RuleSeverity:
+    try:
+        return RuleSeverity(_scalar_text(node))
+    except ValueError:
+        words = ", ".join(RuleSeverity)
+        raise _RulesFileError(node, f"{quote_text(_scalar_text(node))} is no severity: {words}") from None

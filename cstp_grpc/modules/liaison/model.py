@@ -1,0 +1,448 @@
+"""Chat sessions, messages, shares, activations, events and presence, and the ports of their stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from cstp_grpc.contract.enums import Permission
+
+if TYPE_CHECKING:
+    # Only the ports name them: commands and agents that know a session load no database.
+    from cstp_grpc.platform.storage.pagination import Page, PageRequest
+    from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+
+GUIDE = "guide"
+"""The agent that has a session at first, and decides who gets it."""
+
+AGENT_PREFIX = "liaison_"
+"""What the name of a liaison agent begins with; its pillar follows."""
+
+HISTORY_MEMBER = "conversation_history"
+"""The member of a shared context that holds the messages; nothing else of a context may be called so."""
+
+
+def liaison_agent(pillar: str) -> str:
+    """Return the name of the liaison agent of a pillar."""
+    return AGENT_PREFIX + pillar
+
+
+class SessionStatus(StrEnum):
+    """Whether a session is active or closed."""
+
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+class MessageRole(StrEnum):
+    """The role of a message's sender."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    SYSTEM = "system"
+
+
+class DeliveryState(StrEnum):
+    """The state of a delivery."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+class EventType(StrEnum):
+    """The types of events."""
+
+    SESSION_OPENED = "session_opened"
+    MESSAGE_APPENDED = "message_appended"
+    CONTEXT_UPDATED = "context_updated"
+    CONTEXT_SHARED = "context_shared"
+    LIAISON_AGENT_ACTIVATED = "liaison_agent_activated"
+    SESSION_CLAIMED = "session_claimed"
+    RETURNED_TO_GUIDE = "returned_to_guide"
+    SESSION_CLOSED = "session_closed"
+    SESSION_DELETED = "session_deleted"
+    CONTEXT_DELIVERED = "context_delivered"
+    DELIVERY_FAILED = "delivery_failed"
+    AGENT_PRESENT = "agent_present"
+    AGENT_ABSENT = "agent_absent"
+    SESSION_UNCLAIMED = "session_unclaimed"
+    SESSION_SILENT = "session_silent"
+    SESSION_AGENT_ABSENT = "session_agent_absent"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantCaller:
+    """The authenticated agent and its tenant; `request_id` identifies the call.
+
+    `may_route` is true if it has the permission of guides.
+    """
+
+    agent: str
+    tenant: str
+    request_id: str
+    may_route: bool = False
+    permissions: frozenset[Permission] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A user's conversation, identified by tenant and id.
+
+    `context` is a JSON object with what the agents know besides the messages. `version` counts changes from 1, not
+    counting messages and claims. `opened_hash` is the hash of the opening context; `activation_key` is the key of the
+    activation of the liaison agent that has the session, None while the guide has it. `claim_number` is that of the
+    last claim, 0 before the first. Instants are aware, in UTC.
+    """
+
+    tenant: str
+    id: str
+    user_id: str
+    context: Mapping[str, Any]
+    opened_hash: str
+    created_at: datetime
+    updated_at: datetime
+    active_agent: str = GUIDE
+    status: SessionStatus = SessionStatus.ACTIVE
+    version: int = 1
+    routing_epoch: int = 0
+    message_count: int = 0
+    activation_key: str | None = None
+    claimed_by: str | None = None
+    claimed_until: datetime | None = None
+    claim_number: int = 0
+    closed_at: datetime | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the session is active."""
+        return self.status is SessionStatus.ACTIVE
+
+    def is_claimed(self, now: datetime) -> bool:
+        """Return whether a claim on the session is live."""
+        return self.claimed_until is not None and self.claimed_until > now
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContent:
+    """The content of a message; `message_id` makes a repetition safe."""
+
+    role: MessageRole
+    content: str
+    metadata: Mapping[str, Any] | None = None
+    message_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """A stored message: `sequence` counts from 1, `active_agent` had the session, `author` appended it."""
+
+    sequence: int
+    body: MessageContent
+    active_agent: str
+    author: str
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingDecision:
+    """A decision to hand over a session; `reason` is empty if none was given."""
+
+    from_agent: str
+    to_agent: str
+    reason: str
+    decided_at: datetime
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A context shared with an agent, after redaction, identified by tenant and id.
+
+    `context_hash` is the SHA-256, in hex, of its canonical JSON. `next_attempt_at` is when its delivery is due, None if
+    nothing is to be delivered. `execution_id` is the request that shared it, `task_id` the task that an A2A agent
+    created for it.
+    """
+
+    tenant: str
+    id: str
+    source_agent: str
+    target_agent: str
+    conversation_id: str | None
+    shared_context: Mapping[str, Any]
+    context_hash: str
+    shared_by: str
+    shared_at: datetime
+    execution_id: str = ""
+    delivery: DeliveryState = DeliveryState.PENDING
+    attempts: int = 0
+    next_attempt_at: datetime | None = None
+    task_id: str | None = None
+    delivered_at: datetime | None = None
+    traceparent: str | None = None
+    """The trace of the call that shared it (W3C Trace Context), which its delivery continues; None without one."""
+    context_json: str | None = field(default=None, compare=False, repr=False)
+    """The canonical JSON of `shared_context`; None if nobody has written it yet."""
+
+    @property
+    def is_to_be_delivered(self) -> bool:
+        """Whether a delivery attempt is due now or later."""
+        return self.next_attempt_at is not None
+
+
+LEFT_REASON: Final = "it left"
+NO_HEARTBEAT_REASON: Final = "no heartbeat"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPresence:
+    """Whether the local liaison agent of a pillar is present for a tenant.
+
+    `agent` is the token name of its last heartbeat, at `beaten_at`. `is_present` is the state in the last event; it
+    stays true after `available_until` until a check notices. `since` is when that state began.
+    """
+
+    tenant: str
+    pillar: str
+    available_until: datetime
+    agent: str | None = None
+    is_present: bool = False
+    since: datetime | None = None
+    beaten_at: datetime | None = None
+
+    @property
+    def absence_reason(self) -> str:
+        """The reason why an agent that is absent is so: its last heartbeat said that it leaves, or ran out."""
+        left = not self.is_present and self.beaten_at == self.available_until
+        return LEFT_REASON if left else NO_HEARTBEAT_REASON
+
+
+class AlarmKind(StrEnum):
+    """The kinds of alarms about a session of a liaison agent, named by their events."""
+
+    UNCLAIMED = EventType.SESSION_UNCLAIMED.value
+    SILENT = EventType.SESSION_SILENT.value
+    ABSENT = EventType.SESSION_AGENT_ABSENT.value
+
+    @property
+    def event(self) -> EventType:
+        """The type of the alarm's event."""
+        return EventType(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHold:
+    """An open session that a liaison agent has since `handed_over_at`; `claimed_at` is the last claim, or None.
+
+    `reported` are the active alarms for which an event was written.
+    """
+
+    tenant: str
+    session_id: str
+    agent: str
+    activation_key: str
+    handed_over_at: datetime
+    claimed_at: datetime | None = None
+    reported: frozenset[AlarmKind] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event; `sequence` is its number within the tenant, None until it is stored.
+
+    `agent` is the agent concerned; `data` is a JSON object.
+    """
+
+    tenant: str
+    type: EventType
+    agent: str
+    occurred_at: datetime
+    session_id: str | None = None
+    user_id: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """The result of a routing; `session` is its state after the routing, `execution_id` the request that routed."""
+
+    pillar: str
+    decision: RoutingDecision
+    shared_context: Mapping[str, Any]
+    session: Session
+    event: Event
+    execution_id: str
+
+    @property
+    def key(self) -> str:
+        """The idempotency key."""
+        return self.decision.idempotency_key
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """Conditions that sessions must all meet; None does not restrict."""
+
+    tenant: str
+    user_id: str | None = None
+    active_agent: str | None = None
+    status: SessionStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Conditions that events must all meet; None or empty does not restrict. `types` means any of them."""
+
+    tenant: str
+    session_id: str | None = None
+    agent: str | None = None
+    types: tuple[str, ...] = ()
+
+
+class SessionStore(Protocol):
+    """Store sessions and their messages, within the transactions of units of work."""
+
+    def read_snapshot(self) -> AbstractContextManager[UnitOfWork]:
+        """Open a unit of work that reads one state of the database. Raises QueryFailed."""
+
+    def add(self, unit_of_work: UnitOfWork, session: Session) -> bool:
+        """Add a session and return True; False if the id is taken or the user has an active one."""
+
+    def get(self, unit_of_work: UnitOfWork, tenant: str, session_id: str, *, lock: bool = False) -> Session | None:
+        """Return a session, or None; with `lock` no other transaction can change it until this one ends."""
+
+    def get_small(
+        self, unit_of_work: UnitOfWork, tenant: str, session_id: str | None, user_id: str, max_characters: int
+    ) -> Session | None:
+        """Return a session by its id, or else the active one of a user.
+
+        Returns None if it is missing, or if the JSON of its context has more than `max_characters`.
+        """
+
+    def active(self, unit_of_work: UnitOfWork, tenant: str, user_id: str) -> Session | None:
+        """Return the active session of a user, or None."""
+
+    def replace(self, unit_of_work: UnitOfWork, session: Session) -> bool:
+        """Replace an active session by its next version; return False if it has another version or is closed.
+
+        Neither message_count nor claim is written, since messages and claims do not change the version. A session whose
+        active_agent, routing_epoch or status changes loses its claim.
+        """
+
+    def hand_over(self, unit_of_work: UnitOfWork, session: Session, *, with_messages: bool) -> Session | None:
+        """Assign an active session to the agent of its next version and return it as stored.
+
+        Returns None if the session has changed: it is closed, has another version, was opened at another instant or for
+        another user, or, `with_messages`, has another number of messages. Agent, epoch, activation key and time of
+        change are written; the claim, which `session` must not have, ends; its number and the messages stay.
+        """
+
+    def claim(self, unit_of_work: UnitOfWork, session: Session, now: datetime) -> bool:
+        """Write the claim of a session with the given version, agent and epoch, and return whether it was free.
+
+        A session is free at `now` if nobody has claimed it, the same claimant has, or the claim has ended.
+        """
+
+    def append(
+        self, unit_of_work: UnitOfWork, tenant: str, session_id: str, said: MessageContent, author: str, at: datetime
+    ) -> ChatMessage | None:
+        """Append a message to an active session and return it, or None if the session is not active."""
+
+    def message(self, unit_of_work: UnitOfWork, tenant: str, session_id: str, message_id: str) -> ChatMessage | None:
+        """Return the message with an id that its sender chose, or None."""
+
+    def history(self, unit_of_work: UnitOfWork, tenant: str, session_id: str, max_characters: int) -> list[ChatMessage]:
+        """Return messages in order, up to the first that makes their total exceed `max_characters`."""
+
+    def messages(
+        self, unit_of_work: UnitOfWork, tenant: str, session_id: str, request: PageRequest
+    ) -> Page[ChatMessage]:
+        """Return a page of messages in order. Raises InvalidArgument if the page token is not from this listing."""
+
+    def page(self, unit_of_work: UnitOfWork, conditions: SessionFilter, request: PageRequest) -> Page[Session]:
+        """Return a page of sessions, last opened first and by falling id at the same instant.
+
+        Raises InvalidArgument if the page token is not from this listing.
+        """
+
+
+class RoutingStore(Protocol):
+    """Store shares, activations and events, within the transactions of units of work."""
+
+    def activation(self, unit_of_work: UnitOfWork, tenant: str, key: str) -> Activation | None:
+        """Return the activation of a key, or None."""
+
+    def add_activation(self, unit_of_work: UnitOfWork, tenant: str, activation: Activation) -> None:
+        """Add an activation; its key must be new, and the share of that id holds its context."""
+
+    def share(self, unit_of_work: UnitOfWork, tenant: str, share_id: str) -> Share | None:
+        """Return a share, or None."""
+
+    def add_share(self, unit_of_work: UnitOfWork, share: Share) -> bool:
+        """Add a share and return True; False if the id is taken."""
+
+    def update_delivery(self, unit_of_work: UnitOfWork, share: Share) -> bool:
+        """Write the delivery state of a share and return True; False if it was no longer pending.
+
+        The columns are delivery, attempts, next_attempt_at, task_id and delivered_at.
+        """
+
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> list[Share]:
+        """Return due pending shares, the longest due first, and postpone their next attempt to `until`.
+
+        So no other server takes them before.
+        """
+
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
+        """Return when the next delivery is due, or None if none is pending."""
+
+    def add_event(self, unit_of_work: UnitOfWork, event: Event) -> Event:
+        """Add an event and return it with its sequence number, the tenant's next one."""
+
+    def events(self, unit_of_work: UnitOfWork, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
+        """Return up to `limit` events after a sequence number, in order."""
+
+    def count_events(self, unit_of_work: UnitOfWork) -> int:
+        """Return the number of events that all tenants ever had."""
+
+    def last_sequence(self, unit_of_work: UnitOfWork, tenant: str) -> int:
+        """Return the sequence number of the tenant's last event, even if removed; 0 if it never had one."""
+
+
+class PresenceStore(Protocol):
+    """Store presence and supervise held sessions, within the transactions of units of work."""
+
+    def lock_order(self, unit_of_work: UnitOfWork) -> None:
+        """Take the order lock, so that other servers' writes wait until the transaction ends."""
+
+    def presence(self, unit_of_work: UnitOfWork, tenant: str, pillar: str) -> AgentPresence | None:
+        """Return the presence of a pillar's local agent, or None if it never sent a heartbeat."""
+
+    def presences(self, unit_of_work: UnitOfWork, tenant: str) -> list[AgentPresence]:
+        """Return the presence of all local agents of a tenant."""
+
+    def write_presence(self, unit_of_work: UnitOfWork, presence: AgentPresence) -> None:
+        """Write the presence of an agent. The sessions of an absent one become due at once."""
+
+    def lapsed_agents(self, unit_of_work: UnitOfWork, now: datetime, limit: int) -> list[AgentPresence]:
+        """Return agents that are marked as present though their time is over, the longest first."""
+
+    def due_holds(self, unit_of_work: UnitOfWork, now: datetime, limit: int) -> list[SessionHold]:
+        """Return the sessions that are due for a check, the longest due first."""
+
+    def update_hold(self, unit_of_work: UnitOfWork, hold: SessionHold, due_at: datetime | None) -> None:
+        """Write the reported alarms of a session and when it is due again; None until something happens."""
+
+    def delete_hold(self, unit_of_work: UnitOfWork, hold: SessionHold) -> None:
+        """Delete the record of a session that no liaison agent has."""
+
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
+        """Return when the next session or agent is due for a check, or None if there is none."""
+
+    def held_sessions(self, unit_of_work: UnitOfWork, tenant: str) -> dict[str, int]:
+        """Return the number of open sessions of each liaison agent of a tenant."""

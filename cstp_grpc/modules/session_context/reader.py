@@ -1,0 +1,283 @@
+"""Reads what an agent should know when it starts, from the rooms that have it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice, zip_longest
+from typing import Any, Final, Protocol
+
+from cstp_grpc.contract.caller import Caller
+from cstp_grpc.contract.enums import DecisionStatus, Enforcement, Outcome, Severity
+from cstp_grpc.contract.errors import error_reason
+from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
+from cstp_grpc.core.decisions.model import Decision, DecisionFilter
+from cstp_grpc.core.guardrails.rules_in_force import ListedGuardrail, ListedInput, RulesInForce
+from cstp_grpc.core.intents.model import CodeContext, CodeContextReader
+from cstp_grpc.core.intents.related_intents import IntentSubject, RelatedIntent, RelatedIntents
+from cstp_grpc.modules.calibration.confidence_records import AgentRecord
+from cstp_grpc.modules.calibration.scores import bucket_bounds
+from cstp_grpc.modules.session_context.model import (
+    ConfidenceMeaning,
+    FittedContext,
+    GoverningNote,
+    SessionContext,
+    SessionContextPart,
+    SessionContextRequest,
+)
+from cstp_grpc.modules.session_context.token_budget import fit_to_budget
+from cstp_grpc.platform.embedding.embedder import Embedder
+from cstp_grpc.platform.storage.pagination import Page, PageRequest
+
+MAX_DECISIONS: Final = 20
+"""Maximum number of decisions that are due, failed or recent, each."""
+MAX_DUE_READ: Final = 200
+"""Due decisions among which the longest due are looked for."""
+MAX_REVIEWED_READ: Final = 200
+"""Reviewed decisions among which lessons are looked for, the latest."""
+MAX_LESSONS: Final = 30
+MAX_LESSONS_OF_CATEGORY: Final = 5
+MAX_ITEMS: Final[Mapping[SessionContextPart, int]] = {
+    SessionContextPart.GUARDRAILS: 50,
+    SessionContextPart.INPUTS: 50,
+    SessionContextPart.CALIBRATION: 20,
+    SessionContextPart.RELATED_INTENTS: 10,
+    SessionContextPart.CODE: 40,
+}
+"""Maximum number of items of the other parts. Chosen: more than a model reads before it starts."""
+
+CURRENT: Final = (DecisionStatus.PROPOSED, DecisionStatus.DECIDED, DecisionStatus.REVIEWED)
+"""The states of decisions that are not superseded."""
+NO_SUCCESS: Final = frozenset({Outcome.FAILURE, Outcome.PARTIAL, Outcome.ABANDONED})
+SEVERITY_ORDER: Final = (Severity.BLOCK, Severity.APPROVE, Severity.WARN)
+NO_PROJECTS: Final = "code: the Intent Layer is left out of this server"
+ROOT: Final = "."
+
+
+class DecisionListing(Protocol):
+    """Lists decisions, as the journal does."""
+
+    def list(
+        self, caller: str, filters: DecisionFilter, page: PageRequest, *, review_due: bool = False
+    ) -> Page[Decision]:
+        """Return a page of the readable decisions, latest first; with `review_due`, those of the caller that are due.
+
+        Raises QueryFailed.
+        """
+
+
+class RecordReader(Protocol):
+    """Reads what the confidences of agents have meant, as calibration keeps it."""
+
+    def current_record(self, agent: str) -> AgentRecord | None:
+        """Return the record of an agent without asking the database; None if it has to be read."""
+
+    def read_record(self, agent: str) -> AgentRecord:
+        """Read the record of an agent. Raises QueryFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSources:
+    """The rooms that know something; `code` is None if the Intent Layer is left out."""
+
+    decisions: DecisionListing
+    rules: RulesInForce
+    records: RecordReader
+    intents: RelatedIntents
+    embedder: Embedder
+    code: CodeContextReader | None
+
+
+class SessionContextReader:
+    """Reads session contexts, of which each agent gets only what it may read."""
+
+    def __init__(self, sources: SessionSources, sink: AuditSink, clock: Callable[[], datetime]) -> None:
+        """Read from `sources`; reading nodes is recorded in `sink` before it is answered, as by the Intent Layer."""
+        self._sources = sources
+        self._sink = sink
+        self._clock = clock
+
+    def read(self, request: SessionContextRequest, caller: Caller) -> FittedContext:
+        """Return the context of a caller, cut to its budget.
+
+        Raises QueryFailed, Unavailable if the reading cannot be recorded, NotFound for an unknown project and
+        InvalidArgument for a path that leaves it.
+        """
+        now = self._clock()
+        # First, since it refuses what names no project.
+        code = self._read_code(request, caller, now)
+        found = FoundDecisions.read(self._sources.decisions, caller.reader, request.project)
+        rules = self._sources.rules.current.listing.guardrails_for(caller.agent, request.project, now)
+        others: dict[SessionContextPart, Sequence[Any]] = {
+            SessionContextPart.GUARDRAILS: sorted(rules, key=rule_rank),
+            SessionContextPart.INPUTS: self._find_inputs(rules),
+            SessionContextPart.CALIBRATION: self._read_meanings(caller.reader),
+            SessionContextPart.RELATED_INTENTS: self._find_intents(request, caller),
+            SessionContextPart.CODE: order_notes(code) if code else [],
+        }
+        kept = {part.value: tuple(items[: MAX_ITEMS[part]]) for part, items in others.items()}
+        context = SessionContext(
+            agent=caller.agent,
+            read_at=now,
+            reviews_due=found.due,
+            failures=found.failures,
+            recent=found.recent,
+            lessons=found.lessons,
+            unread=found.unread | {part for part, items in others.items() if len(items) > MAX_ITEMS[part]},
+            missing=self._describe_missing(request, code),
+            **kept,
+        )
+        return fit_to_budget(context, request.max_tokens)
+
+    def _describe_missing(self, request: SessionContextRequest, code: CodeContext | None) -> tuple[str, ...]:
+        """Return the parts that could not be read, and those of a room that is left out, if they were asked for."""
+        if self._sources.code is None and (request.paths or request.project is not None):
+            return (NO_PROJECTS,)
+        return code.missing if code else ()
+
+    def _read_code(self, request: SessionContextRequest, caller: Caller, now: datetime) -> CodeContext | None:
+        """Return the code context of the paths, or of the root of a project named alone; None if neither is named."""
+        reader = self._sources.code
+        paths = request.paths or ((ROOT,) if request.project is not None else ())
+        if reader is None or not paths:
+            return None
+        try:
+            code = reader.read_context(request.project, paths)
+        except Exception as failure:
+            self._record_reading(request.project, paths, caller, now, error_reason(failure))
+            raise
+        # Before it is answered: a reading whose record cannot be stored fails.
+        self._record_reading(code.project if code else None, paths, caller, now)
+        return code
+
+    def _record_reading(
+        self, project: str | None, paths: Sequence[str], caller: Caller, now: datetime, error: str | None = None
+    ) -> None:
+        """Record that nodes were read, as the Intent Layer records its own readings."""
+        entry = AuditEntry(
+            timestamp=now,
+            event=AuditEvent.CONTEXT_READ,
+            requesting_agent=caller.agent,
+            request_id=caller.request_id,
+            action=truncate_action(f"start session in {project or 'the only project'}: {', '.join(paths)}"),
+            error=error,
+        )
+        self._sink.record(entry)
+
+    def _find_inputs(self, rules: Sequence[ListedGuardrail]) -> list[ListedInput]:
+        """Return the inputs that rules read: required ones first, then those that most rules read."""
+        names = {name for rule in rules for name in rule.inputs}
+        found = (each for each in self._sources.rules.current.listing.inputs if each.declared.name in names)
+        return sorted(found, key=lambda each: (not each.declared.is_required, -len(each.guardrail_ids)))
+
+    def _read_meanings(self, agent: str) -> list[ConfidenceMeaning]:
+        """Return the meaning of an agent's confidences: misleading ones first, then by number of decisions."""
+        records = self._sources.records
+        record = records.current_record(agent) or records.read_record(agent)
+        meanings = [
+            ConfidenceMeaning(category, bucket_bounds(number)[0], item.count, item.success_rate, item.is_misleading)
+            for (category, number), item in record.buckets.items()
+        ]
+        return sorted(meanings, key=lambda item: (not item.is_misleading, -item.count, item.category or "", item.lower))
+
+    def _find_intents(self, request: SessionContextRequest, caller: Caller) -> list[RelatedIntent]:
+        """Return the intents of others that resemble the task, or recent ones if there is none."""
+        sources = self._sources
+        if request.task is None:
+            return sources.intents.list_recent(caller.agent, caller.reader, request.project, request.paths)
+        (vector,) = sources.embedder.embed([request.task])
+        return sources.intents.find(IntentSubject(vector, caller.agent, caller.reader, request.project, request.paths))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDecisions:
+    """The decisions of a session context, each in one part only; `unread` are the parts that have further ones."""
+
+    due: tuple[Decision, ...]
+    failures: tuple[Decision, ...]
+    lessons: tuple[Decision, ...]
+    recent: tuple[Decision, ...]
+    unread: frozenset[SessionContextPart]
+
+    @classmethod
+    def read(cls, decisions: DecisionListing, reader: str, project: str | None) -> FoundDecisions:
+        """Read the decisions for a reader, those of a project first. Raises QueryFailed."""
+        own, failed = DecisionFilter(agent=reader, status=CURRENT), (Outcome.FAILURE,)
+        due = decisions.list(reader, DecisionFilter(), PageRequest(MAX_DUE_READ), review_due=True)
+        failures = decisions.list(reader, DecisionFilter(agent=reader, outcome=failed), PageRequest(2 * MAX_DECISIONS))
+        latest = decisions.list(reader, own, PageRequest(4 * MAX_DECISIONS))
+        reviewed = decisions.list(reader, DecisionFilter(outcome=tuple(Outcome)), PageRequest(MAX_REVIEWED_READ))
+        shown: set[str] = set()
+
+        def take(found: Iterable[Decision], most: int) -> tuple[tuple[Decision, ...], bool]:
+            """Return the first ones that no part has yet, and whether there are more."""
+            new = [item for item in found if item.id not in shown]
+            shown.update(item.id for item in new[:most])
+            return tuple(new[:most]), len(new) > most
+
+        taken_due, more_due = take(sorted(due.items, key=review_date), MAX_DECISIONS)
+        taken_failures, more_failures = take(order_by_project(failures.items, project), MAX_DECISIONS)
+        taught = [item for item in reviewed.items if item.notes and item.id not in shown]
+        categories = dict.fromkeys(item.category for item in latest.items if item.category)
+        lessons, more_lessons = take(spread_over_categories(taught, list(categories)), MAX_LESSONS)
+        recent, more_recent = take(order_by_project(latest.items, project), MAX_DECISIONS)
+        unread = {
+            SessionContextPart.REVIEWS_DUE: more_due or bool(due.next_token),
+            SessionContextPart.FAILURES: more_failures or bool(failures.next_token),
+            SessionContextPart.LESSONS: more_lessons or bool(reviewed.next_token),
+            SessionContextPart.RECENT: more_recent or bool(latest.next_token),
+        }
+        parts = frozenset(part for part, has_more in unread.items() if has_more)
+        return cls(taken_due, taken_failures, lessons, recent, parts)
+
+
+def review_date(item: Decision) -> datetime:
+    """Return when a decision is to be reviewed; the end of time if that is not known."""
+    return item.review_by or datetime.max.replace(tzinfo=UTC)
+
+
+def order_by_project(items: Sequence[Decision], project: str | None) -> list[Decision]:
+    """Return decisions with those of a project first, otherwise in their order."""
+    return sorted(items, key=lambda item: project is not None and item.project != project)
+
+
+def spread_over_categories(items: Iterable[Decision], first: Sequence[str]) -> list[Decision]:
+    """Return decisions with one of each category, then a second one of each, and so on, at most five.
+
+    The categories in `first` come first, then those with most lessons; of a category those without success, then the
+    latest.
+    """
+    of_category: defaultdict[str | None, list[Decision]] = defaultdict(list)
+    for item in items:
+        of_category[item.category].append(item)
+    ranks = {category: rank for rank, category in enumerate(first)}
+    ordered = sorted(
+        of_category, key=lambda name: (ranks.get(name or "", len(ranks)), -len(of_category[name]), name or "")
+    )
+    columns = [
+        islice(sorted(of_category[name], key=lambda item: item.outcome not in NO_SUCCESS), MAX_LESSONS_OF_CATEGORY)
+        for name in ordered
+    ]
+    return [item for row in zip_longest(*columns) for item in row if item is not None]
+
+
+def rule_rank(item: ListedGuardrail) -> tuple[bool, int]:
+    """Return the key by which rules are ordered: enforced ones first, then those that block."""
+    rule = item.guardrail
+    return rule.enforcement is not Enforcement.ENFORCE, SEVERITY_ORDER.index(rule.severity)
+
+
+def order_notes(code: CodeContext) -> list[GoverningNote]:
+    """Return the notes of the sections that bind, those of the nearest node first."""
+    depth = {file: number for number, file in enumerate(code.nodes)}
+    sections = (
+        ("Contracts", code.contracts),
+        ("Boundaries", code.boundaries),
+        ("Pitfalls", code.pitfalls),
+        ("Checks", code.checks),
+        ("Introduction", code.introduction),
+    )
+    notes = [GoverningNote(name, note) for name, found in sections for note in found]
+    return sorted(notes, key=lambda item: depth.get(item.note.file, 0), reverse=True)

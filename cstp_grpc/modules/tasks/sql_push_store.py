@@ -1,0 +1,262 @@
+"""The store of push configurations and queued notifications in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, exists, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cstp_grpc.common.unicode_text import replace_unstorable
+from cstp_grpc.contract.enums import PushFormat, TaskState
+from cstp_grpc.modules.tasks.model import PushConfig, Task, TaskNotification
+from cstp_grpc.modules.tasks.sql_store import push_configs, task_notifications
+from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.delivery import Backlog
+from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
+
+config_columns = push_configs.c
+notification_columns = task_notifications.c
+CONFIG_KEY = (config_columns.agent, config_columns.task_id, config_columns.id)
+KEY = (
+    notification_columns.agent,
+    notification_columns.task_id,
+    notification_columns.config_id,
+    notification_columns.version,
+)
+KEY_NAMES = {column.name for column in KEY}
+CONFIGS = (
+    select(push_configs)
+    .where(
+        config_columns.agent == bindparam("of_agent"),
+        config_columns.task_id == bindparam("of_task"),
+        config_columns.id > bindparam("after"),
+    )
+    .order_by(config_columns.id)
+)
+COUNT_DUE = select(func.count()).where(
+    notification_columns.agent == bindparam("of_agent"), notification_columns.caused_at <= bindparam("at")
+)
+BACKLOG: Select[*tuple[Any, ...]] = select(func.count(), func.min(notification_columns.caused_at)).where(
+    # One on the version that follows when a task's time runs out is not caused yet.
+    notification_columns.caused_at <= bindparam("at")
+)
+SNAPSHOT = (
+    update(task_notifications)
+    .where(
+        notification_columns.agent == bindparam("of_agent"),
+        notification_columns.task_id == bindparam("of_task"),
+        notification_columns.version == bindparam("of_version"),
+    )
+    .values(bind_parameters(("context_id", "state", "changed_at", "content")))
+)
+
+
+class SqlPushStore:
+    """Stores configurations in the table `push_configs`, notifications in `task_notifications`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        dialect = database.dialect
+        self._upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
+        self._order = GlobalWriteLock(database.dialect)
+        notification = self._upsert(task_notifications).values(bind_parameters(notification_columns.keys()))
+        # A replacement gets a new id, too: an attempt in progress then neither removes nor postpones it.
+        replaced = {name: notification.excluded[name] for name in notification_columns.keys() if name not in KEY_NAMES}  # noqa: SIM118
+        self._put = CompiledStatement(notification.on_conflict_do_update(index_elements=KEY, set_=replaced), dialect)
+        self._configs = CompiledStatement(CONFIGS, dialect)
+        next_due = (
+            select(notification_columns.next_attempt_at)
+            .where(first_in_line_condition())
+            .order_by(notification_columns.next_attempt_at)
+            .limit(1)
+        )
+        self._next_due = CompiledStatement(next_due, dialect)
+        self._count_due = CompiledStatement(COUNT_DUE, dialect)
+        self._backlog = CompiledStatement(BACKLOG, dialect)
+        self._keep_snapshot = CompiledStatement(SNAPSHOT, dialect)
+
+    def read_snapshot(self) -> AbstractContextManager[UnitOfWork]:
+        """Open a unit of work for reading. Raises QueryFailed if the database does not respond."""
+        return self._database.read_snapshot()
+
+    def hold(self, unit_of_work: UnitOfWork) -> None:
+        """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
+        self._order.hold(unit_of_work)
+
+    def put_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config: PushConfig, at: datetime) -> None:
+        """Store a configuration of a task, replacing one of the same id."""
+        row = {**asdict(config), "agent": agent, "task_id": task_id, "set_at": at, "format": config.format.value}
+        statement = self._upsert(push_configs).values(row)
+        unit_of_work.execute(statement.on_conflict_do_update(index_elements=CONFIG_KEY, set_=row))
+
+    def remove_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str) -> None:
+        """Remove a configuration, if it exists, with its notifications."""
+        # The foreign key removes its notifications.
+        unit_of_work.execute(delete(push_configs).where(config_condition(agent, task_id, config_id)))
+
+    def configs(self, unit_of_work: UnitOfWork, agent: str, task_id: str, after: str = "") -> Sequence[PushConfig]:
+        """Return the configurations of a task by rising id, starting after the id `after`."""
+        values = {"of_agent": agent, "of_task": replace_unstorable(task_id), "after": replace_unstorable(after)}
+        return [config_from_row(row) for row in self._configs.all(unit_of_work, values)]
+
+    def config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str | None) -> PushConfig | None:
+        """Return a configuration of a task, without an id the one that was set last; None if there is none."""
+        query = select(push_configs).where(
+            config_columns.agent == agent, config_columns.task_id == replace_unstorable(task_id)
+        )
+        if config_id is not None:
+            query = query.where(config_columns.id == replace_unstorable(config_id))
+        row = unit_of_work.execute(query.order_by(config_columns.set_at.desc(), config_columns.id).limit(1)).first()
+        return None if row is None else config_from_row(row)
+
+    def put(self, unit_of_work: UnitOfWork, notifications: Sequence[TaskNotification]) -> None:
+        """Store notifications, each replacing one about the same version and configuration."""
+        for notification in notifications:
+            self._put.run(unit_of_work, notification_to_row(notification))
+
+    def count_due(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
+        """Return how many queued notifications of an agent were caused at or before an instant."""
+        row = self._count_due.first(unit_of_work, {"of_agent": agent, "at": at})
+        assert row is not None, "a count has a row"
+        count: int = row[0]
+        return count
+
+    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:
+        """Return how many notifications of changes until an instant wait, and since when the oldest does."""
+        ((count, oldest),) = self._backlog.all(unit_of_work, {"at": now})
+        return Backlog(count, oldest)
+
+    def keep_snapshot(self, unit_of_work: UnitOfWork, agent: str, task: Task) -> None:
+        """Store a version of a task with the notifications about it, because it is about to be replaced."""
+        self._keep_snapshot.run(
+            unit_of_work,
+            {
+                "of_agent": agent,
+                "of_task": task.id,
+                "of_version": task.version,
+                "context_id": task.context_id,
+                "state": task.state.value,
+                "changed_at": task.updated_at,
+                "content": task.content,
+            },
+        )
+
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
+        """Return when the next notification is due that is the first of its configuration's queue."""
+        row = self._next_due.first(unit_of_work, {})
+        return None if row is None else row[0]
+
+    def take_due(
+        self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int
+    ) -> Sequence[TaskNotification]:
+        """Return due notifications, the longest due first, leased until `until`.
+
+        A notification is left out while one about an earlier version waits for the same configuration.
+        """
+        # Held before the rows are read, so that no other server takes the same ones. If this process is killed while it
+        # sends, the lease expires and any server takes them again.
+        self.hold(unit_of_work)
+        query = (
+            select(task_notifications)
+            .where(notification_columns.next_attempt_at <= now, first_in_line_condition())
+            .order_by(notification_columns.next_attempt_at, notification_columns.id)
+            .limit(limit)
+        )
+        taken = [replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(query)]
+        for notification in taken:
+            self.postpone(unit_of_work, notification, until, notification.attempts)
+        return taken
+
+    def postpone(
+        self, unit_of_work: UnitOfWork, notification: TaskNotification, until: datetime, attempts: int
+    ) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
+        self.hold(unit_of_work)
+        unit_of_work.execute(
+            update(task_notifications)
+            .where(notification_condition(notification))
+            .values(attempts=attempts, next_attempt_at=until)
+        )
+
+    def remove(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> bool:
+        """Remove a notification and return True if it existed."""
+        self.hold(unit_of_work)
+        return (
+            unit_of_work.execute(delete(task_notifications).where(notification_condition(notification))).rowcount == 1
+        )
+
+
+def config_condition(agent: str, task_id: str, config_id: str) -> ColumnElement[bool]:
+    """Return the condition that selects one configuration."""
+    return and_(
+        config_columns.agent == agent,
+        config_columns.task_id == replace_unstorable(task_id),
+        config_columns.id == replace_unstorable(config_id),
+    )
+
+
+def notification_condition(notification: TaskNotification) -> ColumnElement[bool]:
+    """Return the condition that selects one notification."""
+    # The id besides the key: a notification of the same key that replaced it meanwhile must stay.
+    values = (notification.agent, notification.task_id, notification.config_id, notification.version)
+    return and_(
+        notification_columns.id == notification.id,
+        *(column == value for column, value in zip(KEY, values, strict=True)),
+    )
+
+
+def first_in_line_condition() -> ColumnElement[bool]:
+    """Return the condition that a notification is the first of its configuration's queue."""
+    earlier = task_notifications.alias("earlier")
+    # All parts of the key but the version: agent, task and configuration.
+    same = (earlier.c[column.name] == column for column in KEY[:-1])
+    return ~exists(select(1).where(*same, earlier.c.version < notification_columns.version))
+
+
+def config_from_row(row: Sequence[Any]) -> PushConfig:
+    """Convert a row of `push_configs` to a configuration."""
+    # By position, in the order of the columns of the table: rows of compiled statements are plain tuples.
+    _agent, _task_id, config_id, _set_at, push_format, url, token, scheme, credentials = row
+    return PushConfig(config_id, PushFormat(push_format), url, token, scheme, credentials)
+
+
+def notification_to_row(notification: TaskNotification) -> dict[str, object]:
+    """Convert a notification to a row of `task_notifications`."""
+    snapshot = notification.snapshot
+    return {
+        "agent": notification.agent,
+        "task_id": notification.task_id,
+        "config_id": notification.config_id,
+        "version": notification.version,
+        "id": notification.id,
+        "caused_at": notification.caused_at,
+        "attempts": notification.attempts,
+        "next_attempt_at": notification.next_attempt_at,
+        "context_id": None if snapshot is None else snapshot.context_id,
+        "state": None if snapshot is None else snapshot.state.value,
+        "changed_at": None if snapshot is None else snapshot.updated_at,
+        "content": None if snapshot is None else snapshot.content,
+    }
+
+
+def notification_from_row(row: Row[Any]) -> TaskNotification:
+    """Convert a row of `task_notifications` to a notification."""
+    snapshot = None
+    if row.content is not None:
+        snapshot = Task(row.task_id, row.context_id, TaskState(row.state), row.content, row.version, row.changed_at)
+    return TaskNotification(
+        row.id,
+        row.agent,
+        row.task_id,
+        row.config_id,
+        row.version,
+        row.caused_at,
+        row.next_attempt_at,
+        row.attempts,
+        snapshot,
+    )

@@ -1,0 +1,362 @@
+"""The delivery of queued notifications to webhooks, with retries, and the allow list of their URLs.
+
+URLs are parsed and compared part by part, never as text.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Generic, Protocol, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from cstp_grpc.contract.errors import Unavailable
+from cstp_grpc.core.audit.model import AuditEntry, AuditSink
+from cstp_grpc.platform.storage.delivery import AttemptResult, DeliveryAttempt, DeliveryRetryPolicy
+from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+
+logger = logging.getLogger(__name__)
+
+MAX_LENGTH: Final = 2048
+"""Maximum characters of a URL. Chosen: what common servers and proxies accept."""
+URL_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?\[\]!$&'()*+,;=%-]+")
+"""The characters of RFC 3986, section 2, without `#` and `@`: fragments are not sent, user names disguise the host."""
+HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+NUMERIC_LABEL: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+"""The last label of hosts that inet_aton(3) takes for IPv4 addresses, such as 127.1, 0x7f.1 and 2130706433."""
+PORT: Final = re.compile(r"[0-9]{1,5}")
+ENCODED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+AMBIGUOUS_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f/\\%]")
+"""Characters that no decoded segment may contain, because a proxy or receiver may decode or split the path again."""
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookUrl:
+    """A URL of a webhook; `host` is in lower case, without brackets.
+
+    `segments` are those of the path, decoded; the last is empty if the path ends with a slash. `target` is the path as
+    written, with the query.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    segments: tuple[str, ...]
+    target: str
+
+    @property
+    def origin(self) -> str:
+        """The URL without path and query, which may be secret: `https://host:443`."""
+        return f"{self.scheme}://{self.netloc}"
+
+    @property
+    def netloc(self) -> str:
+        """The host and the port, as in a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def begins_with(self, prefix: WebhookUrl) -> bool:
+        """Return True if it equals another URL or is below it."""
+        if (self.scheme, self.host, self.port) != (prefix.scheme, prefix.host, prefix.port):
+            return False
+        folder = prefix.segments[:-1] if prefix.segments[-1] == "" else prefix.segments
+        # `/a/` allows `/a/` and what is below it, but not `/a`.
+        return self.segments[: len(folder)] == folder and len(self.segments) >= len(prefix.segments)
+
+
+class UrlAllowList:
+    """The URLs that notifications may be sent to: those below one of the given prefixes."""
+
+    def __init__(self, prefixes: Iterable[WebhookUrl]) -> None:
+        self._prefixes = tuple(prefixes)
+
+    def address(self, url: str) -> WebhookUrl | None:
+        """Parse a URL; return None if it is invalid or not allowed."""
+        address = parse_webhook_url(url)
+        return address if address is not None and self.includes(address) else None
+
+    def includes(self, address: WebhookUrl) -> bool:
+        """Return True if a URL begins with one of the prefixes."""
+        return any(address.begins_with(prefix) for prefix in self._prefixes)
+
+
+def parse_webhook_url(url: str) -> WebhookUrl | None:
+    """Parse a URL; return None if it is invalid or parsers could disagree on it."""
+    if len(url) > MAX_LENGTH or not URL_CHARACTERS.fullmatch(url):
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    host, port, segments = parse_host(parts.netloc), parse_port(parts), parse_path_segments(parts.path)
+    if parts.scheme not in DEFAULT_PORTS or host is None or port is None or segments is None:
+        return None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return WebhookUrl(parts.scheme, host, port, segments, target)
+
+
+def parse_host(netloc: str) -> str | None:
+    """Return the host in `host:port`; None if it is invalid."""
+    if netloc.startswith("["):
+        inside, closed, rest = netloc[1:].partition("]")
+        # A percent sign begins a zone (RFC 4007), which names an interface of one machine.
+        if not closed or (rest and not rest.startswith(":")) or "%" in inside:
+            return None
+        try:
+            # In its canonical form (RFC 5952), so that two notations of one address compare equal.
+            return str(ipaddress.IPv6Address(inside))
+        except ValueError:
+            return None
+    host = netloc.partition(":")[0].lower()
+    if not HOST.fullmatch(host) or (NUMERIC_LABEL.fullmatch(host.rpartition(".")[2]) and not is_ip_address(host)):
+        return None
+    return host
+
+
+def is_ip_address(host: str) -> bool:
+    """Return True if a host is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_port(parts: SplitResult) -> int | None:
+    """Return the port of a URL, by default that of its scheme; None if it is invalid."""
+    # After the bracket, since an IPv6 address has colons of its own.
+    _, colon, text = parts.netloc.rpartition("]")[2].partition(":")
+    if not colon:
+        return DEFAULT_PORTS.get(parts.scheme)
+    if not PORT.fullmatch(text) or not 0 < int(text) < 65536:
+        return None
+    return int(text)
+
+
+def parse_path_segments(path: str) -> tuple[str, ...] | None:
+    """Return the decoded segments of a path; None if one is ambiguous or leads upwards."""
+    segments = []
+    encoded = (path or "/").split("/")[1:]
+    for number, text in enumerate(encoded, 1):
+        segment = decode_segment(text)
+        # An empty segment, as in `a//b`, is kept by some servers and dropped by others.
+        if segment is None or (segment == "" and number < len(encoded)):
+            return None
+        segments.append(segment)
+    return tuple(segments)
+
+
+def decode_segment(text: str) -> str | None:
+    """Return a percent-decoded segment; None if it is ambiguous."""
+    # A percent sign without two hex digits: decoders disagree on it.
+    if "%" in ENCODED.sub("", text):
+        return None
+    try:
+        segment = unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    # Some servers drop path parameters, after a semicolon, before they resolve dot segments.
+    is_dot_segment = segment.partition(";")[0] in {".", ".."}
+    return None if is_dot_segment or AMBIGUOUS_CHARACTERS.search(segment) else segment
+
+
+class WebhookFailed(Exception):
+    """A notification was not delivered, and may be retried; the message says why."""
+
+
+class WebhookRejected(WebhookFailed):
+    """A notification was rejected, and is not retried."""
+
+
+class WebhookAbandoned(Exception):
+    """A notification is not sent at all; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRequest:
+    """One POST; its URL, headers and body may contain secrets.
+
+    `body` renders the document outside any transaction, since a large one takes time. It raises WebhookAbandoned.
+    """
+
+    address: WebhookUrl = field(repr=False)
+    body: Callable[[], bytes] = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Headers besides the usual ones; names in lower case."""
+
+
+class WebhookClient(Protocol):
+    """Posts notifications."""
+
+    def post(self, request: WebhookRequest) -> None:
+        """Post a JSON document and return once it was accepted, within bounded time.
+
+        Raises WebhookFailed, WebhookRejected, and WebhookAbandoned as the body does.
+        """
+
+
+class PendingNotification(Protocol):
+    """A queued notification."""
+
+    @property
+    def id(self) -> str:
+        """The id, which is the same in every attempt."""
+
+    @property
+    def agent(self) -> str:
+        """The agent that it is for."""
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts have failed."""
+
+    @property
+    def caused_at(self) -> datetime:
+        """When the event happened that it reports."""
+
+
+ItemT = TypeVar("ItemT", bound=PendingNotification)
+BuiltT = TypeVar("BuiltT", bound=PendingNotification, contravariant=True)
+
+
+class NotificationStore(Protocol[ItemT]):
+    """Stores the queued notifications of one kind, within the transactions of units of work."""
+
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
+        """Return when the next notification is due; None if there is none."""
+
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
+        """Return due notifications, the longest due first, leased until `until`."""
+
+    def postpone(self, unit_of_work: UnitOfWork, item: ItemT, until: datetime, attempts: int) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
+
+    def remove(self, unit_of_work: UnitOfWork, item: ItemT) -> bool:
+        """Remove a notification and return True if it existed."""
+
+
+class NotificationBuilder(Protocol[BuiltT]):
+    """Builds the requests and audit entries of notifications of one kind."""
+
+    def build_request(self, unit_of_work: UnitOfWork, item: BuiltT) -> WebhookRequest | None:
+        """Return the request for a notification with its current content.
+
+        None if nothing is sent now, which was stored: the notification was withdrawn or postponed. Raises
+        WebhookAbandoned.
+        """
+
+    def audit_entry(self, item: BuiltT, at: datetime, error: str | None) -> AuditEntry:
+        """Return the audit entry for a notification that was delivered, or abandoned with an error."""
+
+    def recipient_of(self, item: BuiltT) -> str:
+        """Return the recipient whose threads send a notification; the number of recipients must be bounded."""
+
+
+class WebhookOutbox(Generic[ItemT]):
+    """The outbox of a `DeliveryDispatcher` for queued notifications of any kind.
+
+    Nothing is sent for an agent that `is_known_agent` rejects. `settled` is called when a notification was delivered or
+    abandoned.
+    """
+
+    def __init__(
+        self,
+        store: NotificationStore[ItemT],
+        builder: NotificationBuilder[ItemT],
+        client: WebhookClient,
+        audit: AuditSink,
+        clock: Callable[[], datetime],
+        retry_policy: DeliveryRetryPolicy,
+        is_known_agent: Callable[[str], bool],
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._builder = builder
+        self._client = client
+        self._audit = audit
+        self._clock = clock
+        self._retry_policy = retry_policy
+        self._is_known_agent = is_known_agent
+        self._settled = settled
+
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
+        """Return when the next notification is due; None if there is none."""
+        return self._store.next_due(unit_of_work)
+
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
+        """Return due notifications, the longest due first, leased until `until`."""
+        return self._store.take_due(unit_of_work, now, until, limit)
+
+    def postpone(self, unit_of_work: UnitOfWork, item: ItemT, until: datetime) -> None:
+        """Make a notification due at a later instant."""
+        self._store.postpone(unit_of_work, item, until, item.attempts)
+
+    def prepare(self, unit_of_work: UnitOfWork, item: ItemT) -> DeliveryAttempt | None:
+        """Return the delivery attempt of a notification; None if nothing is sent now, which is then recorded."""
+        if not self._is_known_agent(item.agent):
+            self._abandon(unit_of_work, item, "the agent is not known any more")
+            return None
+        try:
+            request = self._builder.build_request(unit_of_work, item)
+        except WebhookAbandoned as reason:
+            self._abandon(unit_of_work, item, str(reason))
+            return None
+        # The transaction ends before the attempt runs: sending may take seconds, and the writer has one transaction.
+        return None if request is None else lambda: self._send(item, request)
+
+    def key_of(self, item: ItemT) -> str:
+        """Return the id of a notification."""
+        return item.id
+
+    def recipient_of(self, item: ItemT) -> str:
+        """Return the recipient whose threads send a notification."""
+        return self._builder.recipient_of(item)
+
+    def name_of(self, item: ItemT) -> str:
+        """Return the name of a notification for the log."""
+        return f"the notification {item.id}"
+
+    def _send(self, item: ItemT, request: WebhookRequest) -> AttemptResult:
+        try:
+            self._client.post(request)
+        except (WebhookRejected, WebhookAbandoned) as error:
+            return self._abandonment(item, str(error))
+        except WebhookFailed as error:
+            return self._schedule_retry(item, str(error))
+        except Exception:
+            # An attempt must raise nothing, or its item would stay under way in the dispatcher.
+            logger.exception("the notification %s could not be sent", item.id)
+            return self._schedule_retry(item, "an unforeseen failure")
+        return AttemptResult(
+            lambda unit_of_work: self._settle(unit_of_work, item, None), again=False, settled=self._settled
+        )
+
+    def _schedule_retry(self, item: ItemT, reason: str) -> AttemptResult:
+        """Return the result that schedules a retry, or abandons the notification if its time is over."""
+        attempts = item.attempts + 1
+        due = self._retry_policy.next_attempt(item.caused_at, attempts, self._clock())
+        if due is None:
+            return self._abandonment(item, reason)
+        logger.info("the notification %s did not arrive and is sent again: %s", item.id, reason)
+        return AttemptResult(lambda unit_of_work: self._store.postpone(unit_of_work, item, due, attempts), again=True)
+
+    def _abandonment(self, item: ItemT, reason: str) -> AttemptResult:
+        return AttemptResult(
+            lambda unit_of_work: self._abandon(unit_of_work, item, reason), again=False, settled=self._settled
+        )
+
+    def _abandon(self, unit_of_work: UnitOfWork, item: ItemT, reason: str) -> None:
+        # str(item) contains no URL, which may be a secret.
+        logger.warning("%s is given up: %s", item, reason)
+        self._settle(unit_of_work, item, Unavailable.reason)
+
+    def _settle(self, unit_of_work: UnitOfWork, item: ItemT, error: str | None) -> None:
+        """Remove a notification and audit its delivery or failure, unless that was done already."""
+        # It is gone if its lease expired during the attempt and another server delivered it too: one audit entry.
+        if self._store.remove(unit_of_work, item):
+            self._audit.append(unit_of_work, self._builder.audit_entry(item, self._clock(), error))

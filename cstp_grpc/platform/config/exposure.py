@@ -1,0 +1,62 @@
+"""Which listeners could be reached from other machines without TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from cstp_grpc.contract.errors import ConfigError
+from cstp_grpc.platform.config.environment import is_loopback
+
+if TYPE_CHECKING:
+    from cstp_grpc.platform.config.settings import Settings
+
+Listener = Literal["grpc", "server", "a2a", "metrics", "bridge_metrics"]
+ALL_LISTENERS: Final[Sequence[Listener]] = get_args(Listener)
+SERVER_LISTENERS: Final[Sequence[Listener]] = ("grpc", "metrics")
+BRIDGE_LISTENERS: Final[Sequence[Listener]] = ("server", "a2a", "bridge_metrics")
+
+
+def check_listeners(settings: Settings, listeners: Sequence[Listener]) -> None:
+    """Raise ConfigError for listeners beyond loopback without TLS, unless the settings say that this is meant."""
+    if problems := "\n".join(describe_plain_listeners(settings, listeners)):
+        raise ConfigError(problems)
+
+
+def allow_plain_listeners(settings: Settings) -> Settings:
+    """Return the settings as `--insecure` changes them."""
+    return settings.model_copy(update={"serve": settings.serve.model_copy(update={"insecure": True})})
+
+
+def describe_plain_listeners(settings: Settings, listeners: Sequence[Listener]) -> Iterator[str]:
+    """Yield a sentence for each listener beyond loopback without TLS, unless the settings say that this is meant."""
+    if settings.serve.insecure:
+        return
+    bridge = settings.server
+    described = {
+        "grpc": ("grpc.host", settings.grpc.host, "grpc.tls", settings.grpc.tls, settings.grpc.trusted_proxies),
+        "server": ("server.host", bridge.host, "server.tls", bridge.tls, bridge.trusted_proxies),
+        "a2a": ("a2a.grpc_host", settings.a2a.grpc_host, "server.tls", bridge.tls, bridge.trusted_proxies),
+    }
+    metrics = settings.metrics
+    ports = {"metrics": metrics.port, "bridge_metrics": metrics.bridge_port}
+    serves_metrics = any(ports.get(listener) is not None for listener in listeners)
+    # Whoever fetches them sends a token, too; a proxy in front of them need not be known.
+    if serves_metrics and metrics.tls is None and not is_loopback(metrics.host) and not settings.serve.behind_proxy:
+        yield describe_exposure("metrics.host", metrics.host, "metrics.tls", "serve.behind_proxy")
+    for listener in [each for each in listeners if each in described]:
+        key, host, tls_key, tls, proxies = described[listener]
+        if tls is not None or is_loopback(host) or (listener == "a2a" and not settings.a2a.enabled):
+            continue
+        if settings.serve.behind_proxy and proxies:
+            continue
+        proxies_key = f"{'grpc' if listener == 'grpc' else 'server'}.trusted_proxies"
+        yield describe_exposure(key, host, tls_key, f"serve.behind_proxy with {proxies_key}")
+
+
+def describe_exposure(key: str, host: str, tls_key: str, proxy_keys: str) -> str:
+    """Return the sentence for a listener without TLS, with the settings that would help."""
+    return (
+        f"{key}: others than this machine reach {host}, and their tokens would travel unencrypted; set {tls_key}, "
+        f"or {proxy_keys} where a proxy terminates TLS, or start with --insecure"
+    )

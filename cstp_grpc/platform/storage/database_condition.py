@@ -1,0 +1,101 @@
+"""Observes the condition of a journal's database without changing anything: for operators."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.migration import read_revision
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseCondition:
+    """What a look at a database tells."""
+
+    name: str
+    """SQLite with its file, or PostgreSQL with its version."""
+    migration: str | None
+    """None for an empty database."""
+    damage: str | None = None
+    """What a check of all pages and indexes found; None also where none was asked for."""
+    log_bytes: int = 0
+    """The size of SQLite's write-ahead log."""
+    clock_ahead: float = 0.0
+    """By how many seconds the clock of a PostgreSQL server is ahead of that of this machine."""
+    connections_left: int | None = None
+    """How many more connections a PostgreSQL server takes."""
+    newest_entry: datetime | None = None
+    """The latest instant in the audit trail."""
+    unindexed: int = 0
+    """How many changes of decisions the vector index has not taken over."""
+
+
+def observe_database(database: Database, *, thorough: bool) -> DatabaseCondition:
+    """Return the condition of a database; `thorough` reads all pages of a SQLite file.
+
+    Raises SQLAlchemyError if the database does not respond. The file of a SQLite database must exist.
+    """
+    with database.engine.connect() as connection:
+        migration = read_revision(connection)
+        if database.path is not None:
+            name, damage = f"SQLite, {database.path}", find_damage(connection) if thorough else None
+            log = Path(f"{database.path}-wal")
+            newest, unindexed = read_newest_entry(connection), count_unindexed(connection)
+            log_bytes = log.stat().st_size if log.exists() else 0
+            return DatabaseCondition(name, migration, damage, log_bytes, newest_entry=newest, unindexed=unindexed)
+        version: str = connection.execute(text("SHOW server_version")).scalar_one()
+        return DatabaseCondition(
+            f"PostgreSQL {version}",
+            migration,
+            clock_ahead=measure_clock(connection),
+            connections_left=count_connections_left(connection),
+            newest_entry=read_newest_entry(connection),
+            unindexed=count_unindexed(connection),
+        )
+
+
+def find_damage(connection: Connection) -> str | None:
+    """Return the first problem that SQLite finds in its pages and indexes, or None."""
+    found = connection.execute(text("PRAGMA integrity_check(1)")).scalar()
+    return None if found == "ok" else str(found)
+
+
+def measure_clock(connection: Connection) -> float:
+    """Return by how many seconds the clock of PostgreSQL is ahead of ours, to the accuracy of a round trip."""
+    before = time.time()
+    theirs: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return theirs.timestamp() - (before + time.time()) / 2
+
+
+def count_connections_left(connection: Connection) -> int:
+    """Return how many more connections PostgreSQL takes from users without privileges."""
+    query = text(
+        "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int "
+        "- (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
+    )
+    left: int = connection.execute(query).scalar_one()
+    return left
+
+
+def read_newest_entry(connection: Connection) -> datetime | None:
+    """Return the latest instant in the audit trail; None if it is empty or missing."""
+    if not inspect(connection).has_table("audit_entries"):
+        return None
+    found: datetime | str | None = connection.execute(text("SELECT max(timestamp) FROM audit_entries")).scalar()
+    if found is None:
+        return None
+    instant = datetime.fromisoformat(found) if isinstance(found, str) else found
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def count_unindexed(connection: Connection) -> int:
+    """Return how many changes of decisions the index has not taken over; 0 without tables."""
+    if not inspect(connection).has_table("outbox"):
+        return 0
+    count: int = connection.execute(text("SELECT count(*) FROM outbox")).scalar_one()
+    return count

@@ -1,0 +1,142 @@
+"""Metrics over OTLP: what Prometheus would fetch, sent to a collector from time to time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics import Exemplar
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from cstp_grpc.common.version import VERSION
+from cstp_grpc.platform.storage.background_work import PeriodicTask
+from cstp_grpc.platform.telemetry.otlp_tracing import SCOPE, build_resource, export_options
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+    from prometheus_client.registry import Collector
+    from prometheus_client.samples import Sample
+
+    from cstp_grpc.platform.config import OtlpSettings
+
+logger = logging.getLogger(__name__)
+
+NANOS: Final = 1_000_000_000
+STOP_SECONDS: Final = 3.0
+"""How long the last metrics may take when a server stops. Chosen: a collector that is gone must not keep it."""
+CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
+BOUND: Final = "le"
+
+
+class OtlpMetrics:
+    """Sends the families of a collector to a collector of OpenTelemetry; a `BackgroundPart`.
+
+    All values are since the start of the process, so that what is not taken once is part of what is sent next.
+    """
+
+    def __init__(self, families: Collector, settings: OtlpSettings, clock: Callable[[], float] = time.time) -> None:
+        """Prepare to send. Raises ConfigError."""
+        self._families = families
+        self._settings = settings
+        self._clock = clock
+        self._started = int(clock() * NANOS)
+        self._resource = build_resource(settings, "server")
+        self._exporter = OTLPMetricExporter(**export_options(settings))
+        self._stopping, self._sent_last = threading.Event(), threading.Event()
+        self._task = PeriodicTask(
+            "otlp-metrics", self._send, settings.metrics_seconds, logger, "metrics are not sent", delay=1.0
+        )
+
+    def start(self) -> None:
+        """Start to send, for the first time after a second."""
+        self._task.start()
+
+    def stop(self) -> None:
+        """Send once more, for a short time, and stop."""
+        self._stopping.set()
+        self._task.wake()
+        self._sent_last.wait(STOP_SECONDS)
+        # Ends what is still being sent.
+        self._exporter.shutdown()
+        self._task.stop()
+
+    def _send(self) -> float:
+        is_last = self._stopping.is_set()
+        try:
+            # What the collector does not take, the exporter logs, and the next metrics contain.
+            self._export()
+        finally:
+            if is_last:
+                self._sent_last.set()
+        return self._settings.metrics_seconds
+
+    def _export(self) -> None:
+        """Send all metrics once."""
+        now = int(self._clock() * NANOS)
+        metrics = list(to_otlp_metrics(self._families.collect(), self._started, now))
+        scope = ScopeMetrics(InstrumentationScope(SCOPE, VERSION), metrics, "")
+        data = MetricsData([ResourceMetrics(self._resource, [scope], "")])
+        self._exporter.export(data)
+
+
+def to_otlp_metrics(families: Iterable[Family], started: int, now: int) -> Iterator[Metric]:
+    """Yield families of Prometheus as metrics of OpenTelemetry; the instants are nanoseconds since the epoch."""
+    for family in families:
+        data: Sum | Gauge | Histogram
+        if family.type == "histogram":
+            data = Histogram(list(to_histogram_points(family.samples, started, now)), CUMULATIVE)
+        else:
+            points = [NumberDataPoint(dict(each.labels), started, now, float(each.value)) for each in family.samples]
+            data = Sum(points, CUMULATIVE, is_monotonic=True) if family.type == "counter" else Gauge(points)
+        unit = "s" if family.name.endswith("_seconds") else "By" if family.name.endswith("_bytes") else "1"
+        yield Metric(family.name, family.documentation, unit, data)
+
+
+def to_histogram_points(samples: Iterable[Sample], started: int, now: int) -> Iterator[HistogramDataPoint]:
+    """Yield a point for each set of labels of a histogram."""
+    groups: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
+    for sample in samples:
+        labels = tuple(sorted((name, value) for name, value in sample.labels.items() if name != BOUND))
+        groups.setdefault(labels, []).append(sample)
+    for labels, group in groups.items():
+        buckets = [sample for sample in group if sample.name.endswith("_bucket")]
+        totals = {sample.name.rpartition("_")[2]: sample.value for sample in group if BOUND not in sample.labels}
+        # Those of Prometheus contain the ones below; the last one has no bound.
+        counts = [int(sample.value) for sample in buckets]
+        yield HistogramDataPoint(
+            attributes=dict(labels),
+            start_time_unix_nano=started,
+            time_unix_nano=now,
+            count=int(totals["count"]),
+            sum=totals["sum"],
+            bucket_counts=[count - below for count, below in zip(counts, [0, *counts], strict=False)],
+            explicit_bounds=[float(sample.labels[BOUND]) for sample in buckets[:-1]],
+            # Not known: Prometheus has neither.
+            min=None,  # type: ignore[arg-type] # optional in the protocol
+            max=None,  # type: ignore[arg-type] # likewise
+            exemplars=[to_otlp_exemplar(sample, now) for sample in buckets if sample.exemplar is not None],
+        )
+
+
+def to_otlp_exemplar(sample: Sample, now: int) -> Exemplar:
+    """Return the exemplar of a bucket."""
+    exemplar: Any = sample.exemplar
+    labels: Mapping[str, str] = exemplar.labels
+    at = now if exemplar.timestamp is None else int(float(exemplar.timestamp) * NANOS)
+    return Exemplar({}, exemplar.value, at, int(labels["span_id"], 16), int(labels["trace_id"], 16))

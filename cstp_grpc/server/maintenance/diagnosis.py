@@ -1,0 +1,339 @@
+"""Checks of what a server needs, each of which says what is wrong and what to do; nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from cstp_grpc.client.http_client import HttpProtocolError
+from cstp_grpc.common.counted_nouns import count_noun
+from cstp_grpc.contract.errors import QueryFailed, Unavailable
+from cstp_grpc.core.decisions.search.ann_index import IndexCorrupted, IndexUnavailable
+from cstp_grpc.core.decisions.search.chroma_index import ChromaHttpClient
+from cstp_grpc.platform.config import ConfigError, Settings
+from cstp_grpc.platform.embedding.model_files import MODEL, WeightsMissing, find_model_files
+from cstp_grpc.platform.storage.database import open_database, parse_database_url
+from cstp_grpc.platform.storage.database_condition import DatabaseCondition, observe_database
+from cstp_grpc.platform.storage.locks import AlreadyRunning, DataDirLock
+from cstp_grpc.platform.storage.migration import known_revisions, newest_revision
+from cstp_grpc.server.identity.signing_keys import parse_key_set
+from cstp_grpc.server.startup_failures import describe_startup_failure
+from cstp_grpc.server.wiring.embedding import build_configured_embedder
+from cstp_grpc.server.wiring.identity import build_key_source
+
+
+class DiagnosisStatus(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The result of one check."""
+
+    check: str
+    """What was looked at: `disk`, `database`."""
+    status: DiagnosisStatus
+    message: str
+    advice: str | None = None
+    """What to do; None if nothing."""
+
+
+OK, WARNING, ERROR = DiagnosisStatus
+
+FREE_BYTES: Final = 1 << 30
+"""Free space below which a warning is given. Chosen: hours of a busy server."""
+LEAST_FREE_BYTES: Final = 100 << 20
+"""Free space below which writes may fail any moment; SQLite's log alone grows to 64 MB."""
+SYNC_TRIES: Final = 5
+SLOW_SYNC_SECONDS: Final = 0.05
+"""A slower disk makes every answer wait that long. Chosen: ten times what a disk of today takes."""
+LARGE_LOG_BYTES: Final = 512 << 20
+"""A log that is not taken over into the database, since something reads an old state all the time."""
+CLOCK_SECONDS: Final = 1.0
+"""Chosen: leases and claims last for seconds, of which this is noticed."""
+FEW_CONNECTIONS: Final = 10
+MANY_UNINDEXED: Final = 10_000
+"""Changes that an index lacks. Chosen: it takes them over in seconds where it works."""
+EXPIRY_DAYS: Final = 21.0
+"""Chosen: authorities that renew by themselves do so 30 days before the end."""
+CHROMA_SECONDS: Final = 5.0
+
+SECONDS_OF_DAY: Final = 86_400
+
+
+def run_check(name: str, check: Callable[[], Iterator[Diagnosis]]) -> list[Diagnosis]:
+    """Return the findings of a check; one that cannot be done is an error of its own."""
+    findings: list[Diagnosis] = []
+    try:
+        findings.extend(check())
+    except Exception as error:
+        reason = describe_startup_failure(error)
+        if reason is None:
+            raise
+        findings.append(Diagnosis(name, ERROR, reason, "Correct this, then run the command again."))
+    return findings
+
+
+def measure_free_space(folder: Path) -> int:
+    """Return the bytes that are free at a folder."""
+    return shutil.disk_usage(folder).free
+
+
+def check_disk(data_dir: Path, free_space: Callable[[Path], int] = measure_free_space) -> Iterator[Diagnosis]:
+    """Check that the data folder can be written, durably and in reasonable time, and has space left."""
+    folder = data_dir
+    if not folder.exists():
+        # What a server would create it in.
+        folder = next(parent for parent in folder.absolute().parents if parent.exists())
+        yield Diagnosis("disk", OK, f"{data_dir} does not exist yet; a server creates it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield Diagnosis("disk", ERROR, f"{folder} cannot be written", "Give it to the user that runs the server.")
+        return
+    mode = folder.stat().st_mode & 0o077
+    if folder == data_dir and mode:
+        advice = f"Run `chmod go-rwx {folder}`: it holds what agents wrote, and tokens."
+        yield Diagnosis("disk", WARNING, f"{folder} is open to other users of this machine", advice)
+    free = free_space(folder)
+    amount = f"{free / (1 << 30):.1f} GB are free at {folder}"
+    if free < LEAST_FREE_BYTES:
+        yield Diagnosis("disk", ERROR, amount, "Free some space: what cannot be written is not answered.")
+    elif free < FREE_BYTES:
+        yield Diagnosis("disk", WARNING, amount, "Free some space, or set retention, before writes fail.")
+    else:
+        yield Diagnosis("disk", OK, amount)
+    seconds = measure_sync(folder)
+    if seconds > SLOW_SYNC_SECONDS:
+        advice = "Each answer waits for that: put the data folder on a faster disk."
+        yield Diagnosis("disk", WARNING, f"putting a write on disk takes {seconds * 1000:.0f} ms", advice)
+
+
+def measure_sync(folder: Path) -> float:
+    """Return the median of the seconds that a small write takes to be on disk."""
+    taken = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(SYNC_TRIES):
+            begun = time.perf_counter()
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - begun)
+    return statistics.median(taken)
+
+
+def check_database(settings: Settings, now: datetime, *, thorough: bool) -> Iterator[Diagnosis]:
+    """Check the database, and by what it tells the clock and the index."""
+    url = parse_database_url(settings.storage_url)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        yield Diagnosis("database", OK, f"{url.database} does not exist yet; a server creates it")
+        return
+    with closing(open_database(settings.storage_url, 1)) as database:
+        seen = observe_database(database, thorough=thorough)
+    if seen.damage is not None:
+        advice = "Stop the server, and restore the last backup with `cstp restore`."
+        yield Diagnosis("database", ERROR, f"{seen.name}: is damaged: {seen.damage}", advice)
+    yield judge_migration(seen)
+    yield from judge_capacity(seen)
+    if seen.name.startswith("PostgreSQL") and shutil.which("pg_dump") is None:
+        advice = "Install PostgreSQL's client programs on a machine that runs `cstp backup`."
+        yield Diagnosis("database", WARNING, "pg_dump is not installed here", advice)
+    yield from judge_clock(seen, now)
+    yield from judge_index(settings, seen)
+
+
+def judge_migration(seen: DatabaseCondition) -> Diagnosis:
+    """Judge whether this version can use a database."""
+    if seen.migration is None:
+        return Diagnosis("database", OK, f"{seen.name}: is empty; a server creates the tables")
+    if seen.migration not in known_revisions():
+        message = f"{seen.name}: is at migration {seen.migration}, which this version does not know"
+        return Diagnosis("database", ERROR, message, "Install the version that used it last, or a newer one.")
+    if seen.migration != newest_revision():
+        message = f"{seen.name}: is at migration {seen.migration} of {newest_revision()}"
+        return Diagnosis("database", WARNING, message, "Run `cstp migrate`, or start a server of this version.")
+    return Diagnosis("database", OK, f"{seen.name}: is at migration {seen.migration}, the newest")
+
+
+def judge_capacity(seen: DatabaseCondition) -> Iterator[Diagnosis]:
+    """Judge whether a database is about to run out of something."""
+    if seen.log_bytes > LARGE_LOG_BYTES:
+        advice = "Look for a program that keeps the database open in a transaction, and restart the server."
+        yield Diagnosis("database", WARNING, f"the write-ahead log has {seen.log_bytes / (1 << 20):.0f} MB", advice)
+    if seen.connections_left is not None and seen.connections_left < FEW_CONNECTIONS:
+        advice = "Raise max_connections of PostgreSQL, or lower storage.pool_size."
+        message = f"PostgreSQL takes only {seen.connections_left} more connections"
+        yield Diagnosis("database", WARNING, message, advice)
+
+
+def judge_clock(seen: DatabaseCondition, now: datetime) -> Iterator[Diagnosis]:
+    """Judge the clock of this machine by that of the database and by what is on record."""
+    advice = "Let this machine and that of the database keep their clocks by NTP."
+    if abs(seen.clock_ahead) > CLOCK_SECONDS:
+        message = f"the clock of the database is {seen.clock_ahead:+.1f} s from that of this machine"
+        yield Diagnosis("clock", WARNING, message, advice)
+    elif seen.newest_entry is not None and (ahead := (seen.newest_entry - now).total_seconds()) > CLOCK_SECONDS:
+        message = f"the newest audit entry is {ahead:.0f} s ahead of the clock, which was set back or is wrong"
+        yield Diagnosis("clock", WARNING, message, advice)
+    else:
+        yield Diagnosis("clock", OK, f"it is {now:%Y-%m-%d %H:%M:%S} UTC, and nothing on record is later")
+
+
+def judge_index(settings: Settings, seen: DatabaseCondition) -> Iterator[Diagnosis]:
+    """Judge whether the vector index can be used, and follows the journal."""
+    if settings.index.mode == "off":
+        yield Diagnosis("index", OK, "is off: searches are exact")
+        return
+    if settings.index.mode == "http" and settings.index.url is not None:
+        with closing(ChromaHttpClient(settings.index.url)) as client:
+            try:
+                client.heartbeat(CHROMA_SECONDS)
+            except (IndexUnavailable, IndexCorrupted) as error:
+                advice = "Start it, or correct index.url; until then searches are exact, and slow in large journals."
+                yield Diagnosis("index", WARNING, f"{settings.index.url}: {error}", advice)
+                return
+    if seen.unindexed > MANY_UNINDEXED and is_served(settings.data_dir):
+        advice = "Look into the log for `index`; until it has them, searches score these decisions exactly."
+        yield Diagnosis("index", WARNING, f"the index lacks {seen.unindexed} changes of decisions", advice)
+        return
+    yield Diagnosis("index", OK, f"{settings.index.mode}; {seen.unindexed} changes wait to be indexed")
+
+
+def check_redis_access(settings: Settings) -> Iterator[Diagnosis]:
+    """Check that Redis, if rate limits are shared in one, answers and accepts the password."""
+    shared = settings.rate_limits.redis
+    if shared is None or not settings.rate_limits.enabled:
+        return
+    # Not loaded before it is needed, as by the server.
+    from cstp_grpc.server.interceptors.shared_rate_limits import check_redis
+
+    try:
+        check_redis(shared)
+    except ConfigError as error:
+        yield Diagnosis("redis", ERROR, str(error), "Correct it; a server would not start.")
+    except Unavailable as error:
+        yield Diagnosis("redis", WARNING, error.message, "Start it, or correct rate_limits.redis.url.")
+    else:
+        yield Diagnosis("redis", OK, "it answers and accepts the password")
+
+
+def check_issuers(settings: Settings) -> Iterator[Diagnosis]:
+    """Check that the keys of each issuer of JWTs can be read, and one of them be used."""
+    for number, issuer in enumerate(settings.auth.jwt):
+        where = f"{issuer.issuer} at {issuer.jwks_url}"
+        advice = "Correct jwks_url, or start the issuer; until then its tokens are not accepted."
+        try:
+            keys = parse_key_set(build_key_source(issuer, f"auth.jwt.{number}")(), issuer.algorithms)
+        except (ConfigError, HttpProtocolError, OSError, ValueError) as error:
+            yield Diagnosis("issuers", ERROR, f"{where}: {error}", advice)
+            continue
+        if keys:
+            yield Diagnosis("issuers", OK, f"{where} has {count_noun(len(keys), 'key')}")
+        else:
+            yield Diagnosis("issuers", ERROR, f"{where} has no key that can be used", "Correct jwks_url or algorithms.")
+
+
+def check_embedding(settings: Settings) -> Iterator[Diagnosis]:
+    """Check that there is the model of the embedder; one of another provider than `minilm` embeds a text."""
+    wanted = settings.embedding
+    if wanted.provider != "minilm":
+        try:
+            build_configured_embedder(wanted, settings.data_dir).embed(["cstp doctor"])
+        except QueryFailed as error:
+            yield Diagnosis("embedding", ERROR, error.message, "Correct embedding.url, model, dimensions or api_key.")
+            return
+    else:
+        try:
+            # The files are only looked for: to load them may convert them into the data folder.
+            find_model_files(wanted.model_path, download=False)
+        except WeightsMissing:
+            if wanted.model_path is not None or not wanted.download:
+                raise
+            advice = "Let the first start reach the network, or install them as docs/installing.md says."
+            yield Diagnosis("embedding", WARNING, f"the weights of {MODEL} must be downloaded at the start", advice)
+            return
+    yield Diagnosis("embedding", OK, f"{wanted.provider} is ready")
+
+
+def is_served(data_dir: Path) -> bool:
+    """Return whether a server has the data folder."""
+    if not data_dir.exists():
+        return False
+    try:
+        with DataDirLock(data_dir, shared=True):
+            return False
+    except AlreadyRunning:
+        return True
+
+
+def check_certificates(settings: Settings, now: datetime) -> Iterator[Diagnosis]:
+    """Check when the certificates end that the settings name, and those of the authorities."""
+    found = False
+    for setting, path, taken_over in certificate_files(settings):
+        found = True
+        try:
+            certificates = x509.load_pem_x509_certificates(path.read_bytes())
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "holds no certificate in PEM"
+            yield Diagnosis("certificates", ERROR, f"{setting}: {path}: {reason}", f"Correct {setting}.")
+            continue
+        yield judge_expiry(setting, path, certificates, now, taken_over=taken_over)
+    if not found:
+        yield Diagnosis("certificates", OK, "none is configured")
+
+
+def certificate_files(settings: Settings) -> Iterator[tuple[str, Path, bool]]:
+    """Yield the files with certificates that the settings name, each with its setting and whether it is read again."""
+    served = (
+        ("grpc.tls", settings.grpc.tls),
+        ("server.tls", settings.server.tls),
+        ("metrics.tls", settings.metrics.tls),
+    )
+    for setting, files in served:
+        if files is not None:
+            yield f"{setting}.certificate", files.certificate, True
+            if files.client_ca is not None:
+                yield f"{setting}.client_ca", files.client_ca, True
+    read_once = [
+        ("server.grpc_ca_file", settings.server.grpc_ca_file),
+        ("server.grpc_client_certificate", settings.server.grpc_client_certificate),
+        ("otlp.ca_file", settings.otlp.ca_file),
+        *((f"auth.jwt[{each.issuer}].ca_file", each.ca_file) for each in settings.auth.jwt),
+        *((f"federation.peers[{each.name}].ca_file", each.ca_file) for each in settings.federation.peers),
+        *((f"liaison.pillars.{name}.ca_file", each.ca_file) for name, each in settings.liaison.pillars.items()),
+    ]
+    for setting, path in read_once:
+        if path is not None:
+            yield setting, path, False
+
+
+def judge_expiry(
+    setting: str, path: Path, certificates: Sequence[x509.Certificate], now: datetime, *, taken_over: bool
+) -> Diagnosis:
+    """Judge when the first of the certificates in a file ends; servers may take a new file over by themselves."""
+    ends = min(each.not_valid_after_utc for each in certificates)
+    days = (ends - now).total_seconds() / SECONDS_OF_DAY
+    message = f"{setting}: {path} ends on {ends:%Y-%m-%d}"
+    then = "a server takes it over without a restart" if taken_over else "then restart the server"
+    advice = f"Put a new certificate into {path}; {then}."
+    if any(each.not_valid_before_utc > now for each in certificates):
+        return Diagnosis("certificates", ERROR, f"{setting}: {path} is not valid yet", "Check the clock, or wait.")
+    if days < 0:
+        return Diagnosis("certificates", ERROR, f"{message}, which is over", advice)
+    if days < EXPIRY_DAYS:
+        return Diagnosis("certificates", WARNING, f"{message}, in {days:.0f} days", advice)
+    return Diagnosis("certificates", OK, message)

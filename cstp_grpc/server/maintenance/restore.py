@@ -1,0 +1,178 @@
+"""Restores of backups: checked before anything is replaced, and only where no server is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.storage.database import Database, open_database
+from cstp_grpc.platform.storage.locks import DataDirLock
+from cstp_grpc.platform.storage.migration import VERSION_TABLE
+from cstp_grpc.platform.storage.postgresql_dump import check_postgresql_dump, restore_postgresql_dump
+from cstp_grpc.platform.storage.sqlite_snapshot import (
+    SnapshotFailed,
+    check_sqlite_snapshot,
+    remove_sqlite_logs,
+    rename_journal,
+    replace_sqlite_database,
+    sync_file,
+)
+from cstp_grpc.server.deployment import INDEX_FOLDER
+from cstp_grpc.server.maintenance.backup import (
+    DATABASE_FILES,
+    FILES_FOLDER,
+    STAGED,
+    BackupManifest,
+    ProgressStart,
+    SavedFile,
+    postgresql_tools,
+    read_backup,
+)
+from cstp_grpc.server.maintenance.journal_tables import journal_tables
+
+
+def check_backup(settings: Settings, folder: Path, start_progress: ProgressStart) -> BackupManifest:
+    """Check that a backup is whole and could be restored by this version, and write nothing. Raises SnapshotFailed."""
+    manifest = read_backup(folder, start_progress)
+    saved = folder / DATABASE_FILES[manifest.database]
+    if manifest.database == "sqlite":
+        check_rows(saved, manifest)
+    else:
+        with closing(open_database(settings.storage_url, 1)) as database:
+            check_postgresql_dump(postgresql_tools(database), saved, manifest.migration)
+    return manifest
+
+
+def restore_backup(settings: Settings, folder: Path, start_progress: ProgressStart, *, force: bool) -> BackupManifest:
+    """Check a backup, and put it in the place of what the settings name, while no server uses that.
+
+    Without `force` nothing is replaced. If it is killed, it can be repeated. Raises SnapshotFailed, AlreadyRunning,
+    UnsuitableDatabase and OSError, and SQLAlchemyError if the database does not respond.
+    """
+    manifest = read_backup(folder, start_progress)
+    # Held until the end: no server starts on this folder meanwhile.
+    with DataDirLock(settings.data_dir), closing(open_database(settings.storage_url, 1)) as database:
+        if (manifest.database == "sqlite") != database.is_sqlite:
+            raise SnapshotFailed(
+                f"{folder}: is a backup of {manifest.database}, and storage.url names another kind of database; "
+                "restore it into one of its kind, then use `cstp copy`"
+            )
+        if not force and (present := next(find_replaced(settings, database, manifest), None)) is not None:
+            raise SnapshotFailed(f"{present}: exists already; --force replaces it")
+        try:
+            # A disk that is full is noticed before the database is replaced.
+            stage_files(settings.data_dir, folder, manifest)
+            if database.path is not None:
+                restore_sqlite(settings, database.path, folder, manifest)
+            else:
+                restore_postgresql(settings, database, folder, manifest, start_progress, force=force)
+            replace_files(settings.data_dir, manifest)
+        finally:
+            discard_files(settings.data_dir, manifest)
+    return manifest
+
+
+def find_replaced(settings: Settings, database: Database, manifest: BackupManifest) -> Iterator[Path]:
+    """Yield the files that a restore would replace."""
+    targets = [settings.data_dir / relative for relative, _ in data_files(manifest)]
+    for path in ([] if database.path is None else [database.path]) + targets:
+        if path.exists():
+            yield path
+
+
+def restore_sqlite(settings: Settings, path: Path, folder: Path, manifest: BackupManifest) -> None:
+    """Put the snapshot of a backup in the place of a database."""
+    staged = staged_path(path)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # That of a restore which was killed would be rolled back into the copy, whose pages are others.
+    remove_sqlite_logs(staged)
+    try:
+        staged.unlink(missing_ok=True)
+        staged.touch(mode=0o600)
+        shutil.copyfile(folder / DATABASE_FILES["sqlite"], staged)
+        # The copy and not the backup: it is what servers will read.
+        check_rows(staged, manifest)
+        rename_journal(staged)
+        remove_index(settings)
+        replace_sqlite_database(path, staged)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def restore_postgresql(
+    settings: Settings,
+    database: Database,
+    folder: Path,
+    manifest: BackupManifest,
+    start_progress: ProgressStart,
+    *,
+    force: bool,
+) -> None:
+    """Put the dump of a backup in the place of what a database contains."""
+    dump, tools = folder / DATABASE_FILES["postgresql"], postgresql_tools(database)
+    check_postgresql_dump(tools, dump, manifest.migration)
+    remove_index(settings)
+    ours = {VERSION_TABLE.name, *(table.name for table in journal_tables())}
+    advance = start_progress("Restoring", 0)
+    restore_postgresql_dump(tools, dump, manifest.rows, ours, force=force, on_progress=advance)
+
+
+def remove_index(settings: Settings) -> None:
+    """Remove the index of the journal that is about to be replaced; a server makes it again from the new one."""
+    # Before the journal: killed in between, a server builds it again. An index that stays would be taken for that of
+    # the new journal.
+    folder = settings.data_dir / INDEX_FOLDER
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def stage_files(data_dir: Path, folder: Path, manifest: BackupManifest) -> None:
+    """Write the files of a backup into the data folder, each beside the one whose place it is to take."""
+    for relative, saved in data_files(manifest):
+        target = data_dir / relative
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        staged = staged_path(target)
+        # Not that of an earlier attempt, whose permissions may be wider while the content is written.
+        staged.unlink(missing_ok=True)
+        staged.touch(mode=0o600)
+        shutil.copyfile(folder / saved.path, staged)
+        staged.chmod(saved.mode)
+        sync_file(staged)
+
+
+def replace_files(data_dir: Path, manifest: BackupManifest) -> None:
+    """Let the files of a backup take their places in the data folder, each in one step."""
+    for relative, _ in data_files(manifest):
+        target = data_dir / relative
+        staged_path(target).replace(target)
+        sync_file(target.parent)
+
+
+def discard_files(data_dir: Path, manifest: BackupManifest) -> None:
+    """Remove files of a backup that did not take their places."""
+    for relative, _ in data_files(manifest):
+        if (staged := staged_path(data_dir / relative)).is_file():
+            staged.unlink()
+
+
+def staged_path(path: Path) -> Path:
+    """Return the path at which a file is written that is about to take the place of another."""
+    return path.with_name(path.name + STAGED)
+
+
+def data_files(manifest: BackupManifest) -> Iterator[tuple[Path, SavedFile]]:
+    """Yield the files of the data folder in a backup, each with its path in the data folder."""
+    for saved in manifest.files:
+        path = Path(saved.path)
+        if path.parts[0] == FILES_FOLDER:
+            yield path.relative_to(FILES_FOLDER), saved
+
+
+def check_rows(snapshot: Path, manifest: BackupManifest) -> None:
+    """Check that a snapshot is sound and has the rows that the manifest counts. Raises SnapshotFailed."""
+    migration, rows = check_sqlite_snapshot(snapshot)
+    if migration != manifest.migration or rows != manifest.rows:
+        raise SnapshotFailed(f"{snapshot}: has not what the manifest of the backup says")

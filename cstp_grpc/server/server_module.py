@@ -1,0 +1,93 @@
+"""The parts that all rooms of the server share, and the module that each room contributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from cstp_grpc.common.spans import NO_SPANS, Spans
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cstp_grpc.common.measures import Measure
+    from cstp_grpc.core.decisions.search.decision_search import SearchObserver
+    from cstp_grpc.core.guardrails.checker import VerdictObserver
+    from cstp_grpc.core.tokens.live_tokens import LiveTokens
+    from cstp_grpc.modules.federation.peer import PeerObserver
+    from cstp_grpc.platform.config import Settings
+    from cstp_grpc.platform.embedding.embedder import Embedder
+    from cstp_grpc.platform.storage.database import Database
+    from cstp_grpc.platform.storage.writer import CommitObserver, GroupCommitWriter
+    from cstp_grpc.server.call_handlers import ServicerRegistration
+    from cstp_grpc.server.deployment import Deployment
+    from cstp_grpc.server.execution import CallPools
+
+
+class BackgroundPart(Protocol):
+    """Works in threads of its own between `start` and `stop`."""
+
+    def start(self) -> None:
+        """Start the threads."""
+
+    def stop(self) -> None:
+        """Stop the threads and wait for work in progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """The contribution of a room to the server, which starts and stops it; building a module starts nothing."""
+
+    servicers: Sequence[ServicerRegistration] = ()
+    background: Sequence[BackgroundPart] = ()
+    """Started in this order before the server listens, and stopped in reverse after its last call."""
+    late_background: Sequence[BackgroundPart] = ()
+    """The same, but started after the server listens, because no call waits for it."""
+    begin_stop: Sequence[Callable[[], None]] = ()
+    """Called when the server begins to stop, before it waits for calls in progress. They end work that such calls do
+    not need, and waits that would not end by themselves, such as streams.
+    """
+    on_foreign_commit: Sequence[Callable[[], object]] = ()
+    """Called in a thread after another process has written to the database."""
+    on_reload: Sequence[Callable[[], object]] = ()
+    """Called when the operator asks to read files again that may change while the server runs; they return at once."""
+    health: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
+    """Additional names in the health service; each returns whether its component is healthy now."""
+    measures: Sequence[Measure] = ()
+    """Figures of its state, for metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkObservers:
+    """What observes the work of the rooms; None where nobody does."""
+
+    commits: CommitObserver | None = None
+    verdicts: VerdictObserver | None = None
+    searches: SearchObserver | None = None
+    peers: PeerObserver | None = None
+    spans: Spans = NO_SPANS
+
+
+UNOBSERVED = WorkObservers()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """The parts that all rooms are built from."""
+
+    settings: Settings
+    deployment: Deployment
+    clock: Callable[[], datetime]
+    embedder: Embedder
+    database: Database
+    writer: GroupCommitWriter
+    pools: CallPools
+    live_tokens: LiveTokens
+    """The tokens of agents that are made while servers run."""
+    observers: WorkObservers = UNOBSERVED
+
+    @property
+    def database_is_shared(self) -> bool:
+        """Whether other processes may write to the database."""
+        return self.deployment.shares_database(self.database)

@@ -1,0 +1,286 @@
+"""Metrics of the work behind calls: verdicts, searches, transactions, audit entries, embeddings, calls of peers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.registry import CollectorRegistry
+
+from cstp_grpc.common.spans import NO_SPANS, CallSpan, Spans
+from cstp_grpc.core.audit.model import AuditEntry, AuditSink
+from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Verdict, Violation
+from cstp_grpc.platform.embedding.embedder import Embedder, Vectors
+from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+
+SHORT_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+"""Seconds. Chosen: a commit on an SSD takes 0.1 to 1 ms, and callers give up after ten seconds."""
+NETWORK_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Seconds; the longest timeout of a peer is a minute."""
+JOB_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Jobs in a transaction, of which the writer takes 128 at the most."""
+ROW_BUCKETS: Final = (10, 100, 1000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+MAX_RULE_SETS: Final = 3
+"""Versions of the rule set whose figures are kept. Chosen: rules that are edited all day must not fill the memory, and
+two follow each other while workers load new ones."""
+
+
+class VerdictInstruments:
+    """Counts verdicts and what fired, by the version of the rules; fulfils `VerdictObserver`."""
+
+    def __init__(self, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
+        self._spans = spans
+        self._verdicts = Counter(
+            "cstp_guardrail_verdicts",
+            "Verdicts on actions, before approvals: allowed, blocked, or approval if only that was missing.",
+            ("verdict", "rule_set"),
+            registry=registry,
+        )
+        self._firings = Counter(
+            "cstp_guardrail_firings",
+            "Guardrails that matched an action, by what came of it: block, approve, warn or dryrun.",
+            ("rule", "effect", "rule_set"),
+            registry=registry,
+        )
+        self._errors = Counter(
+            "cstp_guardrail_errors",
+            "Guardrails that could not be evaluated, which counts as a match.",
+            ("rule", "rule_set"),
+            registry=registry,
+        )
+        self._failures = Counter(
+            "cstp_guardrail_judgement_failures", "Actions on which there was no verdict at all.", registry=registry
+        )
+        # Guards what is below. Actions are judged on the event loop and, in batches, on threads.
+        self._lock = threading.Lock()
+        self._children: dict[tuple[str, str], Counter] = {}
+        self._rule_sets: list[str] = []
+        """The versions that have figures, the latest one last."""
+
+    def measure_judgement(self) -> AbstractContextManager[object]:
+        """Measure the block, in which an action is judged."""
+        return self._spans.measure("judge")
+
+    def observe_verdict(self, verdict: Verdict) -> None:
+        """Count a verdict."""
+        outcome = "allowed" if verdict.allowed else "approval" if verdict.approval_required else "blocked"
+        version = verdict.rule_set_version
+        child = self._children.get((outcome, version))
+        if child is None:
+            child = self._add_child(outcome, version)
+        child.inc()
+        if verdict.violations or verdict.warnings or verdict.dryrun:
+            for fired in (*verdict.violations, *verdict.warnings):
+                self._count_firing(fired, fired.severity.value, version)
+            for fired in verdict.dryrun:
+                self._count_firing(fired, "dryrun", version)
+
+    def observe_failure(self) -> None:
+        """Count an action that could not be judged."""
+        self._failures.inc()
+
+    def _count_firing(self, fired: Violation, effect: str, version: str) -> None:
+        if fired.code == EVALUATION_ERROR:
+            self._errors.labels(fired.guardrail_id, version).inc()
+        self._firings.labels(fired.guardrail_id, effect, version).inc()
+
+    def _add_child(self, outcome: str, version: str) -> Counter:
+        with self._lock:
+            if version not in self._rule_sets:
+                self._rule_sets.append(version)
+                while len(self._rule_sets) > MAX_RULE_SETS:
+                    self._forget_rule_set(self._rule_sets.pop(0))
+            child = self._children[outcome, version] = self._verdicts.labels(outcome, version)
+        return child
+
+    def _forget_rule_set(self, version: str) -> None:
+        for counter in (self._verdicts, self._firings, self._errors):
+            counter.remove_by_labels({"rule_set": version})
+        self._children = {key: child for key, child in self._children.items() if key[1] != version}
+
+
+class SearchInstruments:
+    """Counts how searches were answered, and how many rows they scored; fulfils `SearchObserver`."""
+
+    def __init__(self, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
+        self._spans = spans
+        self._plans = Counter(
+            "cstp_search_plans",
+            "Searches by how they were answered: kept (found before, nothing changed), exact (all rows scored), index "
+            "(rows that the index proposed) and fallback (exact, because the index failed or might have missed rows).",
+            ("plan",),
+            registry=registry,
+        )
+        self._rows = Histogram(
+            "cstp_search_scored_rows", "Rows that a search scored.", buckets=ROW_BUCKETS, registry=registry
+        )
+
+    def measure_search(self) -> AbstractContextManager[object]:
+        """Measure the block, which is a search."""
+        return self._spans.measure("recall")
+
+    def measure_proposals(self) -> AbstractContextManager[object]:
+        """Measure the block, in which Chroma is asked."""
+        return self._spans.measure("chroma")
+
+    def observe_plan(self, plan: str, rows: int) -> None:
+        """Count a search with the rows that it scored; none were if it was kept."""
+        self._plans.labels(plan).inc()
+        if rows:
+            self._rows.observe(rows, self._spans.exemplar())
+
+
+class CommitInstruments:
+    """Counts transactions of the writer; fulfils `CommitObserver`."""
+
+    def __init__(self, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
+        self._spans = spans
+        self._jobs = Histogram(
+            "cstp_transaction_jobs", "Writes that one transaction held.", buckets=JOB_BUCKETS, registry=registry
+        )
+        self._seconds = Histogram(
+            "cstp_transaction_seconds", "Duration of transactions.", buckets=SHORT_BUCKETS, registry=registry
+        )
+        self._commit_seconds = Histogram(
+            "cstp_commit_seconds",
+            "Duration of commits alone, most of which is waiting until the disk has the data (fsync).",
+            buckets=SHORT_BUCKETS,
+            registry=registry,
+        )
+        self._failures = Counter(
+            "cstp_transaction_failures", "Transactions that failed, with all writes in them.", registry=registry
+        )
+
+    def measure_write(self) -> AbstractContextManager[object]:
+        """Measure the block, in which a caller waits until its write is on disk."""
+        return self._spans.measure("write")
+
+    def observe_commit(self, jobs: int, seconds: float, commit_seconds: float) -> None:
+        """Count a transaction that was committed."""
+        self._jobs.observe(jobs)
+        self._seconds.observe(seconds)
+        self._commit_seconds.observe(commit_seconds)
+
+    def observe_failure(self) -> None:
+        """Count a transaction that failed."""
+        self._failures.inc()
+
+
+class PeerInstruments:
+    """Counts calls of peers, which are as many as are configured; fulfils `PeerObserver`."""
+
+    def __init__(self, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
+        self._spans = spans
+        self._seconds = Histogram(
+            "cstp_peer_call_seconds",
+            "Duration of calls of peers, by how they ended; skipped ones were not made.",
+            ("peer", "status"),
+            buckets=NETWORK_BUCKETS,
+            registry=registry,
+        )
+
+    def begin_call(self, peer: str, method: str) -> CallSpan:
+        """Begin the span of a call of a peer."""
+        return self._spans.begin_call(f"peer {method}", {"cstp.peer": peer, "cstp.method": method})
+
+    def observe_call(self, peer: str, status: str, seconds: float) -> None:
+        """Count a call of a peer."""
+        self._seconds.labels(peer, status).observe(seconds)
+
+
+class MeasuredAuditSink:
+    """An audit sink that measures how long writing entries takes; those within other transactions are part of these."""
+
+    def __init__(self, inner: AuditSink, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
+        self._inner = inner
+        self._spans = spans
+        self._seconds = Histogram(
+            "cstp_audit_write_seconds",
+            "How long audit entries take to be on disk, with the wait for other writes.",
+            buckets=SHORT_BUCKETS,
+            registry=registry,
+        )
+
+    def append(self, unit_of_work: UnitOfWork, entry: AuditEntry) -> None:
+        """Add an entry within a transaction."""
+        self._inner.append(unit_of_work, entry)
+
+    async def write(self, entry: AuditEntry) -> None:
+        """Add an entry and return when it is on disk. Raises Unavailable."""
+        started = time.perf_counter()
+        await self._inner.write(entry)
+        self._seconds.observe(time.perf_counter() - started, self._spans.exemplar())
+
+    async def write_all(self, entries: Sequence[AuditEntry]) -> None:
+        """Add entries in one transaction. Raises Unavailable."""
+        started = time.perf_counter()
+        await self._inner.write_all(entries)
+        self._seconds.observe(time.perf_counter() - started, self._spans.exemplar())
+
+    def record(self, entry: AuditEntry) -> None:
+        """Add an entry and return when it is on disk; for threads. Raises Unavailable."""
+        started = time.perf_counter()
+        self._inner.record(entry)
+        self._seconds.observe(time.perf_counter() - started, self._spans.exemplar())
+
+
+class MeasuredEmbedder:
+    """An embedder that counts texts and measures computations; those that the cache answers take no time."""
+
+    def __init__(self, inner: Embedder, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
+        self._inner = inner
+        self._spans = spans
+        self._texts = Counter(
+            "cstp_embedded_texts",
+            "Texts whose vector was needed, by whether it was kept (cached) or computed.",
+            ("source",),
+            registry=registry,
+        )
+        self._cached, self._computed = (self._texts.labels(source) for source in ("cached", "computed"))
+        self._waiting = Gauge(
+            "cstp_embedding_texts_in_progress", "Texts that are being embedded or wait for it.", registry=registry
+        )
+        self._seconds = Histogram(
+            "cstp_embedding_seconds",
+            "How long it takes to embed a text or a batch of them.",
+            buckets=SHORT_BUCKETS,
+            registry=registry,
+        )
+
+    @property
+    def model(self) -> str:
+        """The name of the inner embedder's model."""
+        return self._inner.model
+
+    @property
+    def dimensions(self) -> int:
+        """The length of the vectors."""
+        return self._inner.dimensions
+
+    def is_cached(self, text: str) -> bool:
+        """Return True if the inner embedder computes nothing for a text."""
+        return self._inner.is_cached(text)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return the vectors of the texts. Raises QueryFailed."""
+        if len(texts) == 1 and self._inner.is_cached(texts[0]):
+            self._cached.inc()
+            return self._inner.embed(texts)
+        self._computed.inc(len(texts))
+        with self._measure(len(texts)):
+            return self._inner.embed(texts)
+
+    @contextmanager
+    def _measure(self, texts: int) -> Iterator[None]:
+        started = time.perf_counter()
+        self._waiting.inc(texts)
+        try:
+            with self._spans.measure("embed"):
+                yield
+        finally:
+            self._waiting.dec(texts)
+            self._seconds.observe(time.perf_counter() - started, self._spans.exemplar())

@@ -1,0 +1,1 @@
+"""One builder for each module: plain constructor calls that connect a domain to the server."""

@@ -1,0 +1,115 @@
+"""Wiring of approvals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cstp_grpc.contract.enums import Enforcement, Permission, Severity
+from cstp_grpc.core.audit.model import AuditSink
+from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
+from cstp_grpc.core.guardrails.model import RuleSet
+from cstp_grpc.core.guardrails.rules_in_force import LoadedRules, RulesInForce
+from cstp_grpc.gen.cstp.v1 import approvals_pb2_grpc
+from cstp_grpc.modules.approvals.model import ApprovalNotifier
+from cstp_grpc.modules.approvals.requests import ApprovalRecorder, ApprovalRequester
+from cstp_grpc.modules.approvals.review import ApprovalFeed, ApprovalReviewer
+from cstp_grpc.modules.approvals.servicer import ApprovalService
+from cstp_grpc.modules.approvals.sql_store import SqlApprovalStore
+from cstp_grpc.platform.config import AuthSettings
+from cstp_grpc.platform.storage.background_work import ExpiryTask
+from cstp_grpc.server.execution import PoolName
+from cstp_grpc.server.server_module import Module, SharedParts
+from cstp_grpc.server.wiring.decisions import build_watch_limits, build_watcher_measure
+
+logger = logging.getLogger(__name__)
+
+EXPIRY_SECONDS = 5.0
+"""How often expired requests are looked for. Chosen: checks notice an expiry by themselves; this tells watchers."""
+REMOVAL_SECONDS = 600.0
+"""How often old requests are looked for. Chosen: they are kept for days, so minutes do not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalParts:
+    """The module of approvals, and the gate through which verdicts request and use them."""
+
+    module: Module
+    gate: ApprovalRequester
+
+
+def build_approvals_module(
+    shared: SharedParts,
+    rules: RulesInForce,
+    sink: AuditSink,
+    notifier: ApprovalNotifier | None,
+    tokens: RevisionTokens,
+) -> ApprovalParts:
+    """Build approvals; `notifier` tells announcing agents what was decided, if there are callbacks."""
+    settings, clock, writer = shared.settings.approvals, shared.clock, shared.writer
+    auth = shared.settings.auth
+    if shared.deployment.resident:
+        # Without a server nobody has a token, and whoever acts may grant approvals.
+        warn_of_missing_approvers(rules.current, auth)
+        rules.follow(lambda loaded: warn_of_missing_approvers(loaded, auth))
+    store = SqlApprovalStore(shared.database)
+    storage, run_blocking = shared.settings.storage, shared.pools[PoolName.OTHERS].run
+    feed = ApprovalFeed(store, tokens, clock, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
+    lifetime = timedelta(minutes=settings.expiry_minutes)
+    recorder = ApprovalRecorder(store, sink, notifier, feed.notify)
+    gate = ApprovalRequester(
+        store, recorder, writer, clock, lifetime, settings.max_pending_per_agent, settings.instructions
+    )
+    max_reuse = timedelta(minutes=settings.max_reuse_minutes)
+    reviewer = ApprovalReviewer(store, recorder, writer, clock, lifetime=lifetime, max_reuse=max_reuse)
+    kept = timedelta(days=settings.keep_days)
+    service = ApprovalService(reviewer, feed, run_blocking)
+    module = Module(
+        late_background=[
+            ExpiryTask(
+                "approval-expiry", reviewer.end_expired, EXPIRY_SECONDS, logger, "expired approvals are not ended"
+            ),
+            ExpiryTask(
+                "approval-retention",
+                lambda: reviewer.remove_ended(kept),
+                REMOVAL_SECONDS,
+                logger,
+                "old approvals are not removed",
+            ),
+        ],
+        servicers=[(approvals_pb2_grpc.add_ApprovalServiceServicer_to_server, service)],
+        begin_stop=[feed.close],
+        on_foreign_commit=[feed.notify],
+        measures=[build_watcher_measure("approvals", feed)],
+    )
+    return ApprovalParts(module, gate)
+
+
+def warn_of_missing_approvers(rules: LoadedRules, auth: AuthSettings) -> None:
+    """Log which guardrails of rules that are loaded ask for approvals that nobody can grant."""
+    for problem in find_missing_approvers(rules.rule_set, auth):
+        logger.warning("%s", problem)
+
+
+def find_missing_approvers(rule_set: RuleSet, auth: AuthSettings) -> Iterator[str]:
+    """Yield a sentence for each guardrail that asks for an approval that no token can grant."""
+    asking = [
+        each
+        for each in rule_set.guardrails
+        if each.severity is Severity.APPROVE and each.enforcement is Enforcement.ENFORCE
+    ]
+    if auth.jwt:
+        # Whom an issuer permits to approve, it alone knows.
+        return
+    able = {token.name for token in auth.tokens if Permission.APPROVE in token.permissions}
+    able |= {each.name for each in auth.certificates if Permission.APPROVE in each.permissions}
+    if asking and not auth.enabled:
+        # All callers are the same agent, and nobody decides on a request of their own.
+        yield f"the guardrail {asking[0].id} asks for approvals, which nobody can grant while auth.enabled is false"
+        return
+    for rule in asking:
+        if not able.intersection(rule.approvers or able):
+            named = f" of {', '.join(rule.approvers)}" if rule.approvers else ""
+            yield f"the guardrail {rule.id} asks for approvals, and no token{named} has the permission approve"

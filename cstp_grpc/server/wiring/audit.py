@@ -1,0 +1,100 @@
+"""Wiring of the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from cstp_grpc.core.audit.checkpointer import Checkpointer
+from cstp_grpc.core.audit.checkpoints import KEY_FILE
+from cstp_grpc.core.audit.model import AuditSink, NullAuditSink
+from cstp_grpc.core.audit.refused_calls import RefusalCounter, RefusalRecorder
+from cstp_grpc.core.audit.retention import AuditRetention
+from cstp_grpc.core.audit.servicer import AuditService, IntentLister
+from cstp_grpc.core.audit.sql_chain import AuditChain
+from cstp_grpc.core.audit.sql_checkpoints import SqlCheckpointStore
+from cstp_grpc.core.audit.sql_retention import SqlAuditRetention
+from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
+from cstp_grpc.gen.cstp.v1 import audit_pb2_grpc
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.server.server_module import BackgroundPart, Module, SharedParts
+
+if TYPE_CHECKING:
+    from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile
+
+
+@dataclass(frozen=True, slots=True)
+class AuditParts:
+    """The audit module, and where the other rooms write their entries."""
+
+    module: Module
+    sink: AuditSink
+
+
+def build_audit_module(shared: SharedParts, refusals: RefusalCounter, list_intents: IntentLister) -> AuditParts:
+    """Build the audit trail; `refusals` counts refused calls, `list_intents` lists announced intents.
+
+    Raises ConfigError if the configured signing key cannot be used.
+    """
+    settings = shared.settings.audit
+    checkpointer = build_checkpointer(shared) if settings.enabled and shared.deployment.resident else None
+    chain = AuditChain(
+        shared.database.dialect,
+        is_shared=shared.database_is_shared,
+        due_after=settings.checkpoint_entries,
+        on_due=None if checkpointer is None else checkpointer.wake,
+    )
+    trail = SqlAuditTrail(shared.database, shared.writer, settings.judged_content, chain)
+    servicers = [(audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(trail, list_intents))]
+    if not settings.enabled:
+        # The servicer stays: what was recorded before can still be listed. Only refused calls are not recorded any
+        # more.
+        return AuditParts(Module(servicers=servicers), NullAuditSink())
+    # Stopped in reverse, so that the last checkpoint signs the last counts.
+    background: list[BackgroundPart] = [] if checkpointer is None else [checkpointer]
+    background.append(RefusalRecorder(refusals, trail, shared.clock))
+    if shared.deployment.resident and (settings.keep_days is not None or settings.keep_content_days is not None):
+        background.append(build_retention(shared, trail))
+    return AuditParts(Module(servicers=servicers, background=background), trail)
+
+
+def build_checkpointer(shared: SharedParts) -> Checkpointer:
+    """Build what signs checkpoints. Raises ConfigError if the configured key cannot be used."""
+    settings = shared.settings.audit
+    load_key = signing_key_loader(shared.settings)
+    if settings.signing_key_file is not None:
+        load_key()
+    return Checkpointer(
+        SqlCheckpointStore(shared.database), shared.writer, load_key, shared.clock, settings.checkpoint_seconds
+    )
+
+
+def build_retention(shared: SharedParts, trail: SqlAuditTrail) -> AuditRetention:
+    """Build what removes what is as old as the settings say."""
+    settings = shared.settings.audit
+    return AuditRetention(
+        SqlAuditRetention(shared.database),
+        trail,
+        shared.writer,
+        signing_key_loader(shared.settings),
+        shared.clock,
+        content_kept=None if settings.keep_content_days is None else timedelta(days=settings.keep_content_days),
+        entries_kept=None if settings.keep_days is None else timedelta(days=settings.keep_days),
+    )
+
+
+def signing_key_loader(settings: Settings) -> Callable[[], SigningKeyFile]:
+    """Return what loads the configured signing key, or the one in the data folder, which it makes if there is none."""
+
+    def load_key() -> SigningKeyFile:
+        # Imported here: a server without entries, and every command, does without.
+        from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile
+
+        configured = settings.audit.signing_key_file
+        if configured is not None:
+            return SigningKeyFile.load(configured)
+        return SigningKeyFile.load_or_create(settings.data_dir / KEY_FILE)
+
+    return load_key

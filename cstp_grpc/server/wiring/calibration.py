@@ -1,0 +1,49 @@
+"""Wiring of calibration and patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cstp_grpc.core.decisions.read_policy import ReadPolicy
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.store import DecisionStore, Vector
+from cstp_grpc.gen.cstp.v1 import calibration_pb2_grpc
+from cstp_grpc.modules.calibration.analyst import ReviewAnalyst
+from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
+from cstp_grpc.modules.calibration.servicer import CalibrationService
+from cstp_grpc.modules.calibration.sql_store import SqlReviewStore
+from cstp_grpc.server.server_module import Module, SharedParts
+
+
+class JournalVectors:
+    """Reads the vectors of one model; fulfils `FailureVectors`."""
+
+    def __init__(self, store: DecisionStore, model: str) -> None:
+        self._store = store
+        self._model = model
+
+    def read_vectors(self, ids: Sequence[str]) -> Mapping[str, Vector]:
+        """Return the unit vector of each decision that has one, by id. Raises QueryFailed."""
+        return {row.decision_id: row.vector for row in self._store.index_rows_of(self._model, ids)}
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationParts:
+    """The module of calibration, and what other rooms use of it."""
+
+    module: Module
+    records: ConfidenceRecords
+
+
+def build_calibration_module(shared: SharedParts, read_policy: ReadPolicy) -> CalibrationParts:
+    """Build the service that evaluates reviewed decisions, and what warns agents in announcements."""
+    store = SqlReviewStore(shared.database, read_policy)
+    vectors = JournalVectors(SqlDecisionStore(shared.database, read_policy), shared.embedder.model)
+    servicer = CalibrationService(ReviewAnalyst(store, vectors))
+    records = ConfidenceRecords(store)
+    module = Module(
+        servicers=[(calibration_pb2_grpc.add_CalibrationServiceServicer_to_server, servicer)],
+        on_foreign_commit=[records.read_foreign_changes],
+    )
+    return CalibrationParts(module, records)

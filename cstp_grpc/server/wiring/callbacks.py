@@ -1,0 +1,84 @@
+"""Wiring of callbacks to announcing agents."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cstp_grpc.core.audit.model import AuditSink
+from cstp_grpc.core.decisions.read_policy import ReadPolicy
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.modules.callbacks.outbox import CallbackBuilder, CallbackOutbox
+from cstp_grpc.modules.callbacks.sql_store import SqlCallbackStore
+from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookOutbox
+from cstp_grpc.modules.webhooks.webhook_client import (
+    LEASE_SECONDS,
+    HttpWebhookClient,
+    build_agent_authorizer,
+    parse_allow_list,
+)
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.storage.background_work import ExpiryTask
+from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, build_outbox_measures
+from cstp_grpc.server.server_module import Module, SharedParts
+
+logger = logging.getLogger(__name__)
+
+REMOVAL_SECONDS = 300.0
+"""How often expired citations are looked for; they do nothing any more, so nothing hurries."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackParts:
+    """The module of callbacks, and the outbox in which other rooms queue them."""
+
+    module: Module
+    outbox: CallbackOutbox
+
+
+def read_callback_urls(settings: Settings) -> UrlAllowList:
+    """Return the URLs that callbacks may be sent to. Raises ConfigError."""
+    return parse_allow_list(settings.federation.callbacks.allow, "federation.callbacks.allow")
+
+
+def build_callbacks_module(
+    shared: SharedParts,
+    allowed: UrlAllowList,
+    read_policy: ReadPolicy,
+    sink: AuditSink,
+    is_permitted_ip: Callable[[str], bool],
+) -> CallbackParts:
+    """Build callback delivery to the allowed URLs, as far as their hosts have permitted IP addresses."""
+    settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
+    callbacks = settings.federation.callbacks
+    store, decisions = SqlCallbackStore(database), SqlDecisionStore(database, read_policy)
+    notifications = WebhookOutbox(
+        store,
+        CallbackBuilder(store, decisions, allowed, settings.agent.name),
+        # The URL is judged by the allow list when the request is built; here only where its host leads.
+        HttpWebhookClient(lambda _, ip: is_permitted_ip(ip)),
+        sink,
+        clock,
+        DeliveryRetryPolicy(timedelta(hours=callbacks.delivery_hours)),
+        build_agent_authorizer(settings, shared.live_tokens),
+    )
+    sender = DeliveryDispatcher(
+        "callbacks",
+        notifications,
+        writer,
+        clock,
+        logger,
+        "no feedback is sent to announcing agents",
+        refresh_seconds=settings.storage.refresh_seconds,
+        lease_seconds=LEASE_SECONDS,
+        reading=database.background_snapshot,
+    )
+    window = timedelta(days=callbacks.window_days)
+    outbox = CallbackOutbox(store, decisions, allowed, writer, clock, window, sender.wake)
+    remover = ExpiryTask(
+        "citation-removal", outbox.remove_expired_citations, REMOVAL_SECONDS, logger, "old citations are not removed"
+    )
+    measures = build_outbox_measures("callbacks", store, database.background_snapshot, clock)
+    return CallbackParts(Module(background=[sender, remover], measures=measures), outbox)

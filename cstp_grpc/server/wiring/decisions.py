@@ -1,0 +1,275 @@
+"""Wiring of the journal of decisions and their search."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Protocol
+
+from cstp_grpc.common.measures import Measure, Readings, read_labelled, read_value
+from cstp_grpc.contract.enums import INTENT_LAYER_AGENT
+from cstp_grpc.core.audit.model import AuditSink
+from cstp_grpc.core.decisions.journal import Journal
+from cstp_grpc.core.decisions.journal_reader import JournalFeed
+from cstp_grpc.core.decisions.journal_transaction import CitationNotifier
+from cstp_grpc.core.decisions.model import RemovalFilter
+from cstp_grpc.core.decisions.read_policy import ReadPolicy
+from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, SyncedRevisionGate
+from cstp_grpc.core.decisions.search.chroma_process import (
+    ChildChromaServer,
+    ChromaServer,
+    ExternalChromaServer,
+    SharedChromaServer,
+)
+from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.core.decisions.search.index_supervisor import IndexFeeder, IndexFollower, IndexSupervisor
+from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader, MatrixSync, PassageRefresher
+from cstp_grpc.core.decisions.search.row_vectors import SharedVectorPool
+from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.core.decisions.servicer import JournalService
+from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
+from cstp_grpc.core.decisions.sql_links import SqlBackgroundReader
+from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.store import BackgroundReader, ErasedRow, IndexRow
+from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
+from cstp_grpc.platform.config import Settings
+from cstp_grpc.platform.config.settings import StorageSettings
+from cstp_grpc.platform.storage.background_work import ExpiryTask
+from cstp_grpc.platform.storage.subscriptions import WatchLimits
+from cstp_grpc.platform.stream_limit import StreamLimit
+from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
+from cstp_grpc.server.execution import PoolName
+from cstp_grpc.server.open_services import INDEX_HEALTH
+from cstp_grpc.server.server_module import Module, SharedParts
+
+logger = logging.getLogger(__name__)
+
+RETENTION_SECONDS: Final = 600.0
+"""Interval between looks for expired decisions: retention is in days, so minutes do not matter."""
+REMOVAL_BATCH: Final = 50
+"""Decisions that one transaction removes at most, each with its reviews, vectors and links. Chosen: other writes wait
+for it."""
+
+
+class ChangeObserver(Protocol):
+    """Keeps something that depends on the decisions of agents; called after each commit, before its answer."""
+
+    def note_changes(self, agents: Iterable[str]) -> None:
+        """Note that decisions of these agents have changed."""
+
+    def note_deletions(self) -> None:
+        """Note that decisions of some agents were deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionParts:
+    """The module of decisions, and what other rooms use of it."""
+
+    module: Module
+    journal: Journal
+    search: DecisionSearch
+    background: BackgroundReader
+    tokens: RevisionTokens
+
+
+def build_decisions_module(
+    shared: SharedParts,
+    read_policy: ReadPolicy,
+    sink: AuditSink,
+    citations: CitationNotifier | None,
+    observer: ChangeObserver,
+) -> DecisionParts:
+    """Build the journal and its search; `citations` notifies agents to whom a failed decision was cited."""
+    settings, database, writer, embedder = shared.settings, shared.database, shared.writer, shared.embedder
+    # Other stores of this process only read decisions.
+    store = SqlDecisionStore(database, read_policy, is_sole_writer=not shared.database_is_shared)
+    change_log = SqlChangeLog(database, writer)
+    matrix = build_matrix(shared, read_policy)
+    matrix_sync = MatrixSync(store, embedder.model, matrix)
+    loader = MatrixLoader(SqlPreparedVectorStore(database), store, embedder, writer, change_log, matrix_sync)
+    if shared.deployment.resident:
+        # Before the server listens, so that the first search finds everything.
+        loader.load()
+    index = build_index(shared, store, change_log, matrix)
+    if index is None and shared.deployment.resident:
+        # Without an index nothing reads the log. One that is configured later is fed from the journal itself.
+        change_log.clear()
+    tokens = RevisionTokens(store.identity())
+    feed = build_feed(shared, store, tokens)
+    journal = build_journal(shared, store, change_log, sink, citations, matrix, observer, feed)
+    search = DecisionSearch(
+        store,
+        matrix,
+        embedder,
+        index,
+        settings.index.exact_limit,
+        settings.index.overfetch,
+        SyncedRevisionGate(tokens, matrix_sync),
+        None if shared.deployment.resident else loader,
+        shared.observers.searches,
+    )
+    exports = StreamLimit("exports", settings.storage.exports_per_agent, "storage.exports_per_agent")
+    servicer = JournalService(journal, feed, exports, shared.pools[PoolName.OTHERS].run)
+    module = Module(
+        servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
+        late_background=[
+            PassageRefresher(store, journal, embedder.model),
+            *([] if index is None else [index]),
+            *build_retention(shared, journal),
+        ],
+        begin_stop=[feed.close, *([] if index is None else [index.begin_stop])],
+        # The feed after the matrix: who is told of a change finds it by a search.
+        on_foreign_commit=[
+            matrix_sync.refresh if shared.deployment.resident else loader.note_foreign_commit,
+            feed.check_for_new,
+        ],
+        health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
+        measures=[*build_search_measures(store, matrix, index), build_watcher_measure("decisions", feed)],
+    )
+    return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)
+
+
+def build_search_measures(
+    store: SqlDecisionStore, matrix: VectorMatrix, index: IndexSupervisor | None
+) -> list[Measure]:
+    """Build the figures of the vectors in memory and of the index, if there is one."""
+    rows = Measure("matrix_rows", "Decisions whose vectors are in memory.", read_value(lambda: matrix.size))
+    if index is None:
+        return [rows]
+
+    def read_lag() -> Readings:
+        # While it is not ready it has no revision: `index_ready` tells, and a lag of nothing would mislead.
+        reached = index.ready_revision
+        return {} if reached is None else {(): max(store.newest_revision() - reached, 0)}
+
+    return [
+        rows,
+        Measure(
+            "index_ready", "Whether the vector index serves searches.", read_value(lambda: index.state() == "ready")
+        ),
+        Measure("index_lag_revisions", "Changes of the journal that the vector index does not have yet.", read_lag),
+    ]
+
+
+class WatchFeed(Protocol):
+    """A feed that has watchers."""
+
+    @property
+    def open_count(self) -> int:
+        """How many watchers it has."""
+
+
+def build_watcher_measure(kind: str, feed: WatchFeed) -> Measure:
+    """Build the figure of the watchers of a feed, which `kind` names among others."""
+    return Measure("watchers", "Open streams of changes.", read_labelled(kind, lambda: feed.open_count), ("kind",))
+
+
+def build_journal(
+    shared: SharedParts,
+    store: SqlDecisionStore,
+    change_log: SqlChangeLog,
+    sink: AuditSink,
+    citations: CitationNotifier | None,
+    matrix: VectorMatrix,
+    observer: ChangeObserver,
+    feed: JournalFeed,
+) -> Journal:
+    """Build the journal, whose commits the matrix, the observer and the feed are told."""
+
+    # The feed last: who is told of a change finds it by a search.
+    def apply_changes(rows: Sequence[IndexRow]) -> None:
+        matrix.apply(rows)
+        observer.note_changes(row.agent for row in rows)
+        feed.notify()
+
+    def forget_erased(erased: Sequence[ErasedRow]) -> None:
+        matrix.forget(erased)
+        observer.note_deletions()
+        feed.notify()
+
+    history, writer, embedder = SqlHistoryStore(shared.database), shared.writer, shared.embedder
+    return Journal(
+        store, history, change_log, writer, embedder, sink, shared.clock, apply_changes, citations, forget_erased
+    )
+
+
+def build_retention(shared: SharedParts, journal: Journal) -> list[ExpiryTask]:
+    """Build the removal of decisions that did not change for as long as the settings say."""
+    days = shared.settings.retention.decision_days
+    if days is None:
+        return []
+
+    def remove_batch() -> bool:
+        # Nodes stay as long as the Intent Layer says them; it would only copy them again.
+        old = RemovalFilter(except_agent=INTENT_LAYER_AGENT, unchanged_since=shared.clock() - timedelta(days=days))
+        agent = shared.settings.agent.name
+        return journal.remove(old, REMOVAL_BATCH, "expired", agent, "") == REMOVAL_BATCH
+
+    complaint = "expired decisions are not deleted"
+    return [ExpiryTask("decision-retention", remove_batch, RETENTION_SECONDS, logger, complaint)]
+
+
+def build_feed(shared: SharedParts, store: SqlDecisionStore, tokens: RevisionTokens) -> JournalFeed:
+    """Build the feed of changed decisions."""
+    storage = shared.settings.storage
+    limits = build_watch_limits(storage)
+    # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
+    return JournalFeed(store, tokens, limits, storage.refresh_seconds, shared.pools[PoolName.OTHERS].run)
+
+
+def build_watch_limits(storage: StorageSettings) -> WatchLimits:
+    """Build the limits of watches of one kind."""
+    return WatchLimits(
+        storage.max_watchers,
+        storage.watchers_per_agent,
+        "storage.max_watchers",
+        "storage.watchers_per_agent",
+        storage.stalled_watch_seconds,
+    )
+
+
+def build_read_policy(settings: Settings) -> ReadPolicy:
+    """Build the read policy: agents with a peer token, or the name of a peer, read only what is shared with peers."""
+    # Also peers without a token in the settings: they may have one that was made while servers run.
+    named = [peer.name for peer in settings.federation.peers]
+    peers = [*named, *(token.name for token in settings.auth.tokens if token.peer)]
+    share = settings.federation.share
+    return ReadPolicy.of(peers, share.categories, share.tags)
+
+
+def build_matrix(shared: SharedParts, read_policy: ReadPolicy) -> VectorMatrix:
+    """Build the matrix of vectors, in memory shared with the other processes if there is such memory."""
+    memory, dimensions = shared.deployment.vectors_memory, shared.embedder.dimensions
+    pool = None if memory is None else SharedVectorPool(memory, dimensions)
+    return VectorMatrix(dimensions, read_policy, pool)
+
+
+def build_index(
+    shared: SharedParts, store: SqlDecisionStore, change_log: SqlChangeLog, matrix: VectorMatrix
+) -> IndexSupervisor | None:
+    """Build the configured index without starting it. Return None if search is always exact."""
+    model, dimensions = shared.embedder.model, shared.embedder.dimensions
+    server = build_chroma_server(shared.settings, shared.deployment)
+    if server is None:
+        return None
+    feeds = shared.deployment.feeds_index
+    feeding = IndexFeeder(store, change_log, model) if feeds else IndexFollower(store, model)
+    return IndexSupervisor(server, feeding, matrix, model, dimensions)
+
+
+def build_chroma_server(settings: Settings, deployment: Deployment) -> ChromaServer | None:
+    """Build the server of the index: an external one, that of our supervisor, or a child process of our own."""
+    match settings.index.mode:
+        case "off":
+            return None
+        case "http":
+            assert settings.index.url, "checked with the settings"
+            return ExternalChromaServer(settings.index.url)
+        case "embedded" if deployment.index_url:
+            return SharedChromaServer(deployment.index_url)
+        case "embedded":
+            return ChildChromaServer(settings.data_dir / INDEX_FOLDER)

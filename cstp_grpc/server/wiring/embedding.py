@@ -1,0 +1,145 @@
+"""Builds the embedder that the settings configure, and the cache in front of any."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cstp_grpc.contract.errors import QueryFailed
+from cstp_grpc.platform.config import EmbeddingSettings
+from cstp_grpc.platform.embedding.embedder import (
+    CachedEmbedder,
+    CentredEmbedder,
+    Embedder,
+    EmbeddingThreads,
+    LazyEmbedder,
+)
+from cstp_grpc.platform.embedding.lexical_embedder import LexicalEmbedder
+from cstp_grpc.platform.embedding.model_files import DIMENSIONS as MINILM_DIMENSIONS
+from cstp_grpc.platform.embedding.model_files import MODEL as MINILM
+from cstp_grpc.platform.embedding.model_files import WeightsMissing, default_locations, find_model_files
+from cstp_grpc.platform.storage.locks import hold_file_lock
+
+CONVERTED_FOLDER = "models"
+"""The folder of converted weights in the data folder."""
+MODEL_LOCK = "models.lock"
+"""The file that a process holds a lock on while it loads, and perhaps converts, weights."""
+
+
+def build_embedder(
+    provider: str,
+    model_path: Path | None,
+    download: bool,
+    threads: int,
+    cache_size: int,
+    data_dir: Path,
+    batch_threads: int = 1,
+) -> Embedder:
+    """Return the embedder of a provider, `minilm` or `lexical`, with a cache for `cache_size` texts.
+
+    Raises WeightsMissing if `minilm` finds no usable model files, and ValueError for another provider.
+    """
+    embedder: Embedder
+    if provider == "lexical":
+        embedder = LexicalEmbedder()
+    elif provider == "minilm":
+        embedder = load_minilm(model_path, download, EmbeddingThreads(threads, batch_threads), data_dir)
+    else:
+        raise ValueError(f"embedding.provider: {provider!r} is neither minilm nor lexical")
+    return with_cache(embedder, cache_size)
+
+
+def with_cache(embedder: Embedder, size: int) -> Embedder:
+    """Return an embedder with a cache for `size` texts in front of it, or the embedder itself for 0."""
+    return CachedEmbedder(embedder, size) if size else embedder
+
+
+def load_minilm(model_path: Path | None, download: bool, threads: EmbeddingThreads, data_dir: Path) -> Embedder:
+    """Load the embedder all-MiniLM-L6-v2. Raises WeightsMissing."""
+    weights = find_model_files(model_path, download)
+    # ONNX Runtime takes long to import, and the lexical provider does without it.
+    from cstp_grpc.platform.embedding.onnx_embedders import MiniLmEmbedder
+
+    try:
+        return MiniLmEmbedder(weights, data_dir / CONVERTED_FOLDER, threads)
+    except WeightsMissing as error:
+        folder = weights.model.parent
+        if model_path is None and folder == default_locations().chroma_cache:
+            raise WeightsMissing(error.problem, in_the_way=folder) from error
+        raise
+
+
+def build_configured_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
+    """Return the configured embedder with its cache.
+
+    Raises WeightsMissing if the model files of `minilm` are found nowhere, and ConfigError if those of `onnx` do not
+    fit. An endpoint is not asked yet. The vectors of models that are not known here are centred, so that scores mean
+    the same.
+    """
+    match settings.provider:
+        case "openai":
+            return with_cache(CentredEmbedder(build_http_embedder(settings)), settings.cache_size)
+        case "onnx":
+            # ONNX Runtime takes long to import, and the other providers do without it.
+            from cstp_grpc.platform.embedding.onnx_embedders import OnnxFolderEmbedder
+
+            assert settings.model_path is not None, "checked with the settings"
+            threads = EmbeddingThreads(settings.threads, settings.batch_threads)
+            embedder = OnnxFolderEmbedder(settings.model_path, threads, settings.dimensions)
+            return with_cache(CentredEmbedder(embedder), settings.cache_size)
+        case "minilm" | "lexical":
+            return build_embedder(
+                settings.provider,
+                settings.model_path,
+                settings.download,
+                settings.threads,
+                settings.cache_size,
+                data_dir,
+                settings.batch_threads,
+            )
+
+
+def build_lazy_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
+    """Return the configured embedder, which loads its model when the first text is embedded if that takes long.
+
+    What is wrong with the model files of `minilm` is found then, as QueryFailed. Raises ConfigError.
+    """
+    if settings.provider != "minilm":
+        # The length of the vectors of an `onnx` model is known once it is loaded; the others have nothing to load.
+        return build_configured_embedder(settings, data_dir)
+
+    def load() -> Embedder:
+        threads = EmbeddingThreads(settings.threads, settings.batch_threads)
+        try:
+            # Several processes may use the folder, and converting weights removes what another one has not finished.
+            with hold_file_lock(data_dir / MODEL_LOCK):
+                return load_minilm(settings.model_path, settings.download, threads, data_dir)
+        except WeightsMissing as error:
+            raise QueryFailed(str(error)) from error
+
+    return with_cache(LazyEmbedder(MINILM, MINILM_DIMENSIONS, load), settings.cache_size)
+
+
+def build_http_embedder(settings: EmbeddingSettings) -> Embedder:
+    """Return the embedder that asks the configured endpoint."""
+    from cstp_grpc.client.http_client import HttpClient
+    from cstp_grpc.client.retry import Retrier, RetryPolicy
+    from cstp_grpc.client.tls import tls_context
+    from cstp_grpc.platform.embedding.http_embedder import EmbeddingEndpoint, HttpEmbedder
+
+    assert settings.url is not None, "checked with the settings, as are the next two"
+    assert settings.model is not None
+    assert settings.dimensions is not None
+    endpoint = EmbeddingEndpoint(
+        url=settings.url,
+        model=settings.model,
+        dimensions=settings.dimensions,
+        seconds=settings.timeout_seconds,
+        batch=settings.batch,
+        api_key=None if settings.api_key is None else settings.api_key.get_secret_value(),
+    )
+    http = HttpClient(tls_context(None, urlsplit(settings.url).scheme), max_bytes=endpoint.max_response_bytes)
+    policy = RetryPolicy(attempts=settings.retries + 1)
+    return HttpEmbedder(endpoint, http, Retrier(policy, time.sleep, random.random, time.monotonic))

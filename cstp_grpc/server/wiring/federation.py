@@ -1,0 +1,98 @@
+"""Wiring of federation from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cstp_grpc.common.measures import Measure, Readings
+from cstp_grpc.core.audit.model import AuditSink
+from cstp_grpc.core.decisions.read_policy import ReadPolicy
+from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
+from cstp_grpc.modules.callbacks.outbox import CallbackOutbox
+from cstp_grpc.modules.federation.fan_out import FanOutLimiter, PeerPolicy, SubjectFilter
+from cstp_grpc.modules.federation.late_answers import LateAnswerForwarder
+from cstp_grpc.modules.federation.peer import BreakerState, Peer
+from cstp_grpc.modules.federation.servicer import FederatedCstpService
+from cstp_grpc.platform.config import FederationSettings
+from cstp_grpc.server.server_module import Module, SharedParts
+from cstp_grpc.server.wiring.intents import IntentParts
+
+
+@dataclass(frozen=True, slots=True)
+class FederationParts:
+    """The module of federation, and its servicer of the protocol's methods."""
+
+    module: Module
+    servicer: FederatedCstpService
+
+
+def build_federation_module(
+    shared: SharedParts,
+    peers: Sequence[Peer],
+    intents: IntentParts,
+    read_policy: ReadPolicy,
+    sink: AuditSink,
+    callbacks: CallbackOutbox | None,
+) -> FederationParts:
+    """Build the module that takes the place of that of intents, and also asks `peers` if a call or the settings say so.
+
+    `callbacks` delivers late answers of peers to agents.
+    """
+    settings, federation = shared.settings, shared.settings.federation
+    limiter = FanOutLimiter(
+        settings.agent.name,
+        build_peer_policy(federation, peers),
+        max_hops=federation.max_hops,
+        max_calls=federation.max_calls,
+        seconds=federation.timeout_seconds,
+        max_bytes=settings.grpc.max_message_bytes,
+    )
+    servicer = FederatedCstpService(
+        settings.agent.name,
+        intents.servicer,
+        limiter,
+        read_policy,
+        sink,
+        shared.clock,
+        intents.limits,
+        stores_content=settings.cstp.intent.store_received,
+        late=LateAnswerForwarder(callbacks, federation.callbacks.late_seconds) if callbacks else None,
+    )
+    module = Module(
+        servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)], measures=build_peer_measures(peers)
+    )
+    return FederationParts(module, servicer)
+
+
+def build_peer_measures(peers: Sequence[Peer]) -> list[Measure]:
+    """Build the figures of the peers, which are as many as are configured."""
+
+    def read_breakers() -> Readings:
+        return {(peer.name, state.value): peer.breaker_state is state for peer in peers for state in BreakerState}
+
+    def read_calls() -> Readings:
+        return {(peer.name,): peer.calls_in_progress for peer in peers}
+
+    return [
+        Measure(
+            "peer_breaker_state",
+            "The state of the circuit breaker of a peer, 1 for the one that it has: closed, open or half_open.",
+            read_breakers,
+            ("peer", "state"),
+        ),
+        Measure("peer_calls_in_progress", "Calls that wait for a peer.", read_calls, ("peer",)),
+    ]
+
+
+def build_peer_policy(settings: FederationSettings, peers: Sequence[Peer]) -> PeerPolicy:
+    """Build the policy of which calls ask which peers, from the settings."""
+    by_default = settings.default_for
+    return PeerPolicy(
+        peers,
+        SubjectFilter(frozenset(by_default.categories), frozenset(by_default.stakes)),
+        [
+            (SubjectFilter(frozenset(quorum.categories), frozenset(quorum.stakes)), quorum.allow)
+            for quorum in settings.quorums
+        ],
+    )

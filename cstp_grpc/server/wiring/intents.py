@@ -1,0 +1,215 @@
+"""Wiring of the protocol's own methods: announce, query, check."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from cstp_grpc.core.audit.model import AuditSink
+from cstp_grpc.core.decisions.journal import Journal
+from cstp_grpc.core.decisions.read_policy import ReadPolicy
+from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
+from cstp_grpc.core.guardrails.checker import ApprovalGate, GuardrailChecker
+from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.core.guardrails.history import prepare_history
+from cstp_grpc.core.intents.announcer import Announcer
+from cstp_grpc.core.intents.closing import IntentCloser
+from cstp_grpc.core.intents.intent_feed import IntentFeed
+from cstp_grpc.core.intents.model import (
+    CitationRecorder,
+    CodeContextReader,
+    ConfidenceHistory,
+    IntentSharing,
+    IntentStore,
+    SuggestionBars,
+)
+from cstp_grpc.core.intents.outcome_history import OutcomeHistory
+from cstp_grpc.core.intents.related_intents import REMOVAL_BATCH, RecentIntents, RelatedIntents
+from cstp_grpc.core.intents.servicer import CstpService, IntentService, QueryLimits
+from cstp_grpc.core.intents.sql_outcomes import SqlOutcomeStore
+from cstp_grpc.core.intents.sql_shared_intents import SqlSharedIntentStore
+from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
+from cstp_grpc.platform.storage.background_work import ExpiryTask
+from cstp_grpc.server.execution import PoolName
+from cstp_grpc.server.server_module import Module, SharedParts
+from cstp_grpc.server.wiring.decisions import DecisionParts, build_watch_limits, build_watcher_measure
+
+logger = logging.getLogger(__name__)
+
+RETENTION_SECONDS = 600.0
+"""Interval between removals of shared intents. Chosen: they are told for a day, so minutes do not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntentParts:
+    """The modules of intents, and what other rooms use of them."""
+
+    module: Module
+    """Closing, and the shared intents that other processes announce."""
+    protocol_module: Module
+    """The three methods of the protocol, in whose place federation puts its own."""
+    checker: GuardrailChecker
+    servicer: CstpService
+    limits: QueryLimits
+    related: RelatedIntents
+    refresh_recent: Callable[[], object]
+    """Takes over which shared intents there are now."""
+
+
+def build_intents_module(
+    shared: SharedParts,
+    evaluator: GuardrailEvaluator,
+    decisions: DecisionParts,
+    intents: IntentStore,
+    code: CodeContextReader,
+    sink: AuditSink,
+    citations: CitationRecorder | None,
+    read_policy: ReadPolicy,
+    confidences: ConfidenceHistory,
+    approvals: ApprovalGate | None,
+) -> IntentParts:
+    """Build guardrail checks and announcements.
+
+    `citations` records which decisions an agent was given; `confidences` warns it of its own; `approvals` requests
+    approvals unless they are left out.
+    """
+    settings, pools, journal = shared.settings, shared.pools, decisions.journal
+    recent = build_recent_intents(shared)
+    related = build_related_intents(shared, recent, read_policy)
+    history = build_history(shared, read_policy, journal, intents)
+    # Before the server listens, so that the first check does not wait for it.
+    prepare_history(evaluator, history)
+    checker = GuardrailChecker(evaluator, sink, shared.clock, related, history, approvals, shared.observers.verdicts)
+    announcer = build_announcer(
+        shared, decisions, checker, code, intents, sink, related, citations, confidences, approvals
+    )
+    limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
+    sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))
+    queries = pools[PoolName.QUERIES]
+    servicer = CstpService(
+        settings.agent.name, announcer, decisions.search, checker, limits, read_policy, sharing, queries=queries
+    )
+    closer = IntentCloser(intents, recent, journal, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
+    feed = build_feed(shared, intents, read_policy, decisions.tokens)
+    module = build_intent_service_module(shared, intents, recent, closer, feed)
+    protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
+    return IntentParts(module, protocol_module, checker, servicer, limits, related, recent.refresh)
+
+
+def build_announcer(
+    shared: SharedParts,
+    decisions: DecisionParts,
+    checker: GuardrailChecker,
+    code: CodeContextReader,
+    intents: IntentStore,
+    sink: AuditSink,
+    related: RelatedIntents,
+    citations: CitationRecorder | None,
+    confidences: ConfidenceHistory,
+    approvals: ApprovalGate | None,
+) -> Announcer:
+    """Build what answers announcements."""
+    cstp = shared.settings.cstp
+    return Announcer(
+        decisions.search,
+        checker,
+        code,
+        intents,
+        sink,
+        shared.writer,
+        shared.clock,
+        shared.pools[PoolName.CHECKS],
+        related,
+        decisions.background,
+        bars=SuggestionBars.above(cstp.least_feedback_score, cstp.intent.related_min_score),
+        min_score=cstp.least_feedback_score,
+        stores_content=cstp.intent.store_received,
+        responds=cstp.intent.auto_respond,
+        citations=citations,
+        confidences=confidences,
+        approvals=approvals,
+    )
+
+
+def build_history(
+    shared: SharedParts, read_policy: ReadPolicy, journal: Journal, intents: IntentStore
+) -> OutcomeHistory:
+    """Build what guardrails ask for the past; it reads nothing before it is asked."""
+
+    def read_changes() -> object:
+        return journal.read_state(), intents.count_closings()
+
+    store = SqlOutcomeStore(shared.database, None if shared.database_is_shared else read_changes)
+    return OutcomeHistory(store, read_policy, shared.clock, shared.pools[PoolName.CHECKS])
+
+
+def build_feed(
+    shared: SharedParts, intents: IntentStore, read_policy: ReadPolicy, tokens: RevisionTokens
+) -> IntentFeed:
+    """Build the feed of announced intents."""
+    storage = shared.settings.storage
+    limits, run_blocking = build_watch_limits(storage), shared.pools[PoolName.OTHERS].run
+    return IntentFeed(intents, read_policy, tokens, limits, storage.refresh_seconds, run_blocking)
+
+
+def build_intent_retention(shared: SharedParts, intents: IntentStore) -> list[ExpiryTask]:
+    """Build the removal of intents that are as old as the settings say."""
+    days = shared.settings.retention.intent_days
+    if days is None:
+        return []
+
+    def remove_batch() -> bool:
+        before = shared.clock() - timedelta(days=days)
+        job = partial(intents.remove_before, instant=before, limit=REMOVAL_BATCH)
+        return shared.writer.run(job) == REMOVAL_BATCH
+
+    complaint = "expired intents are not deleted"
+    return [ExpiryTask("intent-expiry", remove_batch, RETENTION_SECONDS, logger, complaint)]
+
+
+def build_intent_service_module(
+    shared: SharedParts, intents: IntentStore, recent: RecentIntents, closer: IntentCloser, feed: IntentFeed
+) -> Module:
+    """Build the service that closes and streams intents, and the removal of those that are not told any more."""
+    service = IntentService(closer, feed, shared.pools[PoolName.OTHERS].run)
+    # Each server removes what is old, from memory and from the database.
+    retention = ExpiryTask(
+        "intent-retention",
+        lambda: recent.remove_expired(shared.writer),
+        RETENTION_SECONDS,
+        logger,
+        "shared intents of more than a day are not removed",
+    )
+    return Module(
+        late_background=[retention, *build_intent_retention(shared, intents)],
+        servicers=[(intents_pb2_grpc.add_IntentServiceServicer_to_server, service)],
+        begin_stop=[feed.close],
+        # Announcements notify nobody themselves, since they must not wait for watchers.
+        on_foreign_commit=[recent.refresh, feed.notify],
+        measures=[build_watcher_measure("intents", feed)],
+    )
+
+
+def build_related_intents(shared: SharedParts, recent: RecentIntents, read_policy: ReadPolicy) -> RelatedIntents:
+    """Build the search for the intents of others."""
+    return RelatedIntents(
+        recent,
+        shared.embedder,
+        read_policy,
+        shared.clock,
+        shared.pools[PoolName.CHECKS],
+        min_score=shared.settings.cstp.intent.related_min_score,
+        follows_others=shared.database_is_shared,
+    )
+
+
+def build_recent_intents(shared: SharedParts) -> RecentIntents:
+    """Build the shared intents of the last day from the database. Raises QueryFailed."""
+    store, embedder = SqlSharedIntentStore(shared.database), shared.embedder
+    recent = RecentIntents(store, embedder.model, embedder.dimensions, shared.clock)
+    # Before the server listens, so that the first announcement is told of them.
+    recent.refresh()
+    return recent

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cstp_grpc.platform.embedding.embedder import Embedder
+from cstp_grpc.platform.embedding.model_files import ModelFiles, WeightsMissing, default_locations
+from cstp_grpc.platform.embedding.onnx_embedders import MiniLmEmbedder
+from cstp_grpc.server.wiring.embedding import build_embedder
+
+
+def build(provider: str, data_dir: Path, model_path: Path | None = None, cache_size: int = 10) -> Embedder:
+    return build_embedder(
+        provider, model_path=model_path, download=False, threads=1, cache_size=cache_size, data_dir=data_dir
+    )
+
+
+def test_lexical_needs_no_weights(tmp_path: Path) -> None:
+    embedder = build("lexical", tmp_path, model_path=tmp_path / "nowhere")
+    assert embedder.model == "lexical-v1"
+    assert not list(tmp_path.iterdir())
+
+
+def test_minilm_takes_the_weights_from_the_configured_folder(
+    published: ModelFiles, minilm: MiniLmEmbedder, folder: Path
+) -> None:
+    embedder = build("minilm", folder, model_path=published.model.parent)
+    assert (embedder.model, embedder.dimensions) == ("all-MiniLM-L6-v2", 384)
+    np.testing.assert_allclose(embedder.embed(["a ledger"]), minilm.embed(["a ledger"]), atol=1e-6)
+
+
+def test_minilm_without_weights_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WeightsMissing, match="nowhere is not a folder"):
+        build("minilm", tmp_path, model_path=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("content", ["", "not what it should be"])
+def test_wrong_weights_in_chromas_cache_are_to_be_deleted(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cache = default_locations().chroma_cache
+    cache.mkdir(parents=True)
+    for name in ("model.onnx", "tokenizer.json"):
+        (cache / name).write_text(content)
+    with pytest.raises(WeightsMissing) as raised:
+        build("minilm", tmp_path / "data")
+    problem, _, *ways = str(raised.value).splitlines()
+    assert problem.startswith(f"{cache / 'tokenizer.json'}: is not a tokenizer")
+    assert ways[0].startswith(f"  - delete the folder {cache}, which is looked at first, and then ")
+    assert not any(way.startswith(("  - pip", "  - embedding.download")) for way in ways)
+
+
+def test_wrong_weights_in_the_configured_folder_are_not_to_be_deleted(tmp_path: Path) -> None:
+    for name in ("model.onnx", "tokenizer.json"):
+        (tmp_path / name).write_text("not what it should be")
+    with pytest.raises(WeightsMissing, match=r"tokenizer\.json: is not a tokenizer") as raised:
+        build("minilm", tmp_path / "data", model_path=tmp_path)
+    assert "delete" not in str(raised.value)
+
+
+def test_another_provider_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"embedding\.provider: 'word2vec'"):
+        build("word2vec", tmp_path)
+
+
+@pytest.mark.parametrize(("cache_size", "kept"), [(10, True), (0, False)])
+def test_a_memory_of_size_0_keeps_nothing(cache_size: int, kept: bool, tmp_path: Path) -> None:
+    embedder = build("lexical", tmp_path, cache_size=cache_size)
+    assert (embedder.embed(["a ledger"]) is embedder.embed(["a ledger"])) == kept
+
+
+def test_lexical_does_without_the_libraries_of_the_model(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from cstp_grpc.server.wiring.embedding import build_embedder\n"
+        "build_embedder('lexical', None, False, 1, 10, Path()).embed(['a ledger'])\n"
+        "print(sorted({'onnxruntime', 'onnx', 'tokenizers', 'chromadb'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=60)
+    assert done.stdout == "[]\n"
