@@ -139,7 +139,6 @@ def run_bridge_process(
 
 
 def task_key(settings: Settings, task: BridgeTask) -> str | None:
-    """Return the key of a bridge, that of its task or of the settings; None if there is none."""
     configured = settings.auth.bridge_key
     return task.bridge_key or (None if configured is None else configured.get_secret_value())
 
@@ -150,7 +149,6 @@ def print_error(message: str) -> None:
 
 
 def with_ports(settings: Settings, ports: Mapping[str, int]) -> Settings:
-    """Return a copy of the settings that listens on other ports."""
     server = settings.server.model_copy(update={"port": ports["http"]})
     a2a = settings.a2a.model_copy(update={"grpc_port": ports["a2a"]}) if settings.a2a.enabled else settings.a2a
     return settings.model_copy(update={"server": server, "a2a": a2a})

@@ -156,7 +156,6 @@ class ListenAddresses:
 
     @property
     def url(self) -> str:
-        """The HTTP address as a URL."""
         return f"{url_scheme(secure=self.secure)}://{self.http}"
 
 

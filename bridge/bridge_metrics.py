@@ -144,6 +144,5 @@ class BridgeMetrics:
 
 
 def read_states(channel: grpc.aio.Channel) -> Readings:
-    """Return 1 for the state of a channel and 0 for the others."""
     current = channel.get_state()
     return {(state.name.lower(),): float(state is current) for state in grpc.ChannelConnectivity}

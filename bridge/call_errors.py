@@ -112,7 +112,6 @@ def visible_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> Cs
 
 
 def error_codes(error: CstpError) -> ReasonCodes:
-    """Return the codes of an error."""
     return error.codes if isinstance(error, ErrorWithOwnCodes) else codes_for_error(error)
 
 
@@ -210,6 +209,5 @@ def failure_details(failure: CstpError, request_id: str) -> list[Message]:
 
 
 def to_any_json(detail: Message) -> dict[str, Any]:
-    """Return a detail as the ProtoJSON of an Any."""
     found: dict[str, Any] = json_format.MessageToDict(pack_any(detail))
     return found

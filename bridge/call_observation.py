@@ -94,7 +94,6 @@ def known_method(name: str, known: Collection[str]) -> str:
 
 
 def describe_failure(failure: CstpError) -> CallFailure:
-    """Describe a failure of the contract."""
     codes = error_codes(failure)
     status = codes.http_status if codes.http_status >= 400 else codes.a2a_http_status
     return CallFailure(BODY_REASONS.get(status, failure.reason), status, not is_from_server(failure))
@@ -114,6 +113,5 @@ def is_from_server(error: BaseException) -> bool:
 
 
 def attach_failures(response: web.StreamResponse, *failures: CallFailure | None) -> None:
-    """Note in a response which failures it answers with."""
     if found := [failure for failure in failures if failure is not None]:
         response[FAILURES] = found

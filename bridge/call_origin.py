@@ -41,7 +41,6 @@ class CallOriginReporter:
         self._key = [] if key is None else [(BRIDGE_KEY_METADATA_KEY, key)]
 
     def metadata_of_request(self, request: web.Request) -> Sequence[tuple[str, str]]:
-        """Return the metadata of an HTTP request."""
         shown = self._certificate_of_request(request)
         if not self._trusted.contains(request.remote):
             return [*self._metadata(request.remote or ""), *shown]

@@ -187,7 +187,6 @@ class DecisionEvents:
         """Return None: the first answer has the revision at which the watch begins."""
 
     def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
-        """Return the revision of a change and the change; None for the answer that only has a revision."""
         is_change = "decision" in result or "deletedId" in result
         return result["journalRevision"], result if is_change else None
 
@@ -269,7 +268,6 @@ class LiaisonEvents:
         return str(params["after"])
 
     def to_event(self, result: dict[str, Any]) -> tuple[str, object]:
-        """Return the sequence of an event and the event."""
         event = result["event"]
         return str(event["sequence"]), event
 

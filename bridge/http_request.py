@@ -75,7 +75,6 @@ def read_request_id(request: web.Request) -> str:
 
 
 def request_id_or_new(sent: str) -> str:
-    """Return the given request id if it is well formed, else a new one."""
     # A pseudo-random number is enough: the id distinguishes requests and is no secret. It costs no system call.
     return sent if REQUEST_ID_FORM.fullmatch(sent) else f"{random.getrandbits(128):032x}"
 
@@ -141,7 +140,6 @@ def body_too_large() -> CstpError:
 
 
 def http_failure(http_status: int, detail: str) -> CstpError:
-    """Return the failure of a request that is answered with an HTTP status of its own."""
     reason = InvalidJsonRpcRequest.reason
     codes = replace(REASON_CODES[reason], http_status=http_status)
     return ErrorWithOwnCodes(reason, "Invalid Request", codes, metadata={DETAIL: detail})

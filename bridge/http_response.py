@@ -60,7 +60,6 @@ class AcceptHeader:
 
 
 def parse_media_range(text: str) -> tuple[str, float]:
-    """Parse a media range into its name without parameters and its quality."""
     name, *parameters = (part.strip().lower() for part in text.split(";"))
     given = [parameter.removeprefix("q=") for parameter in parameters if parameter.startswith("q=")]
     try:
@@ -165,7 +164,6 @@ async def stream_events(
 
 
 async def send_single_event(request: web.Request, text: str, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Send a single event."""
     response = await start_event_stream(request, headers, PING_SECONDS)
     async with response:
         await run_while_connected(request, response, send_events(response, single_event(text)))
@@ -173,14 +171,12 @@ async def send_single_event(request: web.Request, text: str, headers: Mapping[st
 
 
 async def single_event(text: str) -> AsyncGenerator[tuple[str, str | None], None]:
-    """Yield one event without a name."""
     yield text, None
 
 
 async def start_event_stream(
     request: web.Request, headers: Mapping[str, str], ping_seconds: float
 ) -> EventSourceResponse:
-    """Send the headers of an event stream and return the response."""
     response = EventSourceResponse(headers=headers, allow_all_methods=True, ping_interval=ping_seconds)
     response.headers[hdrs.CACHE_CONTROL] = "no-store"
     await response.prepare(request)
@@ -188,7 +184,6 @@ async def start_event_stream(
 
 
 async def send_events(response: EventSourceResponse, texts: AsyncIterable[tuple[str, str | None]]) -> None:
-    """Send events of JSON text, each with its name if it has one."""
     try:
         async for text, name in texts:
             await response.send(text.translate(LINE_BREAKS), event=name)
@@ -199,7 +194,6 @@ async def send_events(response: EventSourceResponse, texts: AsyncIterable[tuple[
 async def encode_events(
     first: object, events: AsyncGenerator[object, None], encoder: EventEncoder
 ) -> AsyncGenerator[tuple[str, str | None], None]:
-    """Yield the text and the name of each event."""
     try:
         yield encoder.encode_event(first), None
         async for event in events:

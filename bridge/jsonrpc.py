@@ -129,7 +129,6 @@ def parse_request(document: object) -> JsonRpcRequest | MalformedJsonRpcRequest:
 
 
 def encode_id(value: object) -> str:
-    """Return an id as the JSON text that it was sent as."""
     return value.text if isinstance(value, SpelledNumber) else json.dumps(value)
 
 
@@ -173,12 +172,10 @@ def encode_utf8(text: str) -> bytes:
 
 
 def parse_failure(detail: str) -> CstpError:
-    """Return the failure of a body that is not JSON."""
     return JsonParseError("Parse error", metadata={DETAIL: detail})
 
 
 def invalid_request(detail: str) -> CstpError:
-    """Return the failure of JSON that is not a request."""
     return InvalidJsonRpcRequest("Invalid Request", metadata={DETAIL: detail})
 
 
@@ -324,7 +321,6 @@ class JsonRpcEndpoint:
         self._max_batch = max_batch
 
     async def respond(self, request: web.Request) -> web.Response:
-        """Answer a JSON-RPC body."""
         request_id = http_request.read_request_id(request)
         metadata = http_request.request_metadata(request, request_id)
         try:
@@ -368,7 +364,6 @@ def body_error_response(failure: CstpError, request_id: str) -> web.Response:
 
 
 def method_of_body(body: JsonRpcBody, known: Collection[str]) -> str:
-    """Return the method of a body as metrics have it."""
     if body.is_batch:
         return BATCH
     (call,) = body.calls

@@ -142,9 +142,7 @@ class UnaryAnswer(Protocol):
         """Return the metadata that follow the message."""
         ...
 
-    def __await__(self) -> Generator[Any, None, Message]:
-        """Return the message."""
-        ...
+    def __await__(self) -> Generator[Any, None, Message]: ...
 
 
 class ServerStream(Protocol):
@@ -154,9 +152,7 @@ class ServerStream(Protocol):
         """Return the metadata that precedes the first message; for an admitted call it holds the request id."""
         ...
 
-    def cancel(self) -> bool:
-        """Cancel the call."""
-        ...
+    def cancel(self) -> bool: ...
 
     def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate over the messages. Raises grpc.aio.AioRpcError."""

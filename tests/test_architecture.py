@@ -34,6 +34,7 @@ ONLY = {
     "protovalidate": {"cstp_grpc/server/request_validation.py", "cstp_grpc/cli/import_command.py"},
 }
 
+LONGEST_UNDOCUMENTED = 20
 SQL_DRIVERS = ("sqlalchemy", "alembic", "sqlite3", "psycopg")
 UNWRAPPING = {"unit_of_work": ("connection", "driver", "execute"), "database": ("engine", "dialect")}
 
@@ -112,6 +113,22 @@ def test_a_servicer_does_not_catch() -> None:
     assert servicers
     for path in servicers:
         assert not [node for node in ast.walk(syntax_tree(path)) if isinstance(node, ast.Try)], path
+
+
+def test_a_function_that_cannot_be_seen_at_a_glance_has_a_docstring() -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        for parent in ast.walk(syntax_tree(path))
+        if isinstance(parent, ast.Module | ast.ClassDef)
+        for node in parent.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and "versions" not in path.parts
+        and not node.name.startswith("_")
+        and (node.end_lineno or 0) - node.lineno > LONGEST_UNDOCUMENTED
+        and ast.get_docstring(node) is None
+    ]
+    assert missing == []
 
 
 ONE_WORD = {

@@ -143,7 +143,6 @@ class AgentCardBuilder:
         return card
 
     def build_v1_0(self, address: str) -> dict[str, Any]:
-        """Return the card of A2A 1.0 as JSON."""
         return card_to_json(self.build_public(address))
 
     def build_merged(self, address: str) -> dict[str, Any]:
@@ -229,7 +228,6 @@ class AgentCardBuilder:
 
 
 def build_signer(key: SigningKey) -> CardSigner:
-    """Build the signer of cards for a key."""
     from bridge.a2a.card_signing import CardSigner
 
     return CardSigner(key)
@@ -278,7 +276,6 @@ def rpc_title(rpc: str) -> str:
 
 
 def skill_tags(method: RpcMethod) -> list[str]:
-    """Return the tags of a method: the protocol, its service and its permission."""
     service = method.service.rpartition(".")[2].removesuffix("Service").lower()
     permission = () if method.permission == ANY_PERMISSION else (method.permission,)
     return list(dict.fromkeys(["cstp", service, *permission]))

@@ -120,7 +120,6 @@ class A2aHttpCall:
 
     @classmethod
     def from_request(cls, request: web.Request, services: A2aServices) -> A2aHttpCall:
-        """Create the call for an HTTP request."""
         request_id = http_request.read_request_id(request)
         # Repeated values are joined and not chosen from, so that contradicting ones are refused as a version that is
         # not spoken.

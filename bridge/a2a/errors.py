@@ -51,7 +51,6 @@ class UpstreamError(A2AError):
 
 
 def invalid_params(message: str, *violations: FieldViolation) -> InvalidParamsError:
-    """Return the error for invalid params."""
     errors = [{"field": each.field, "message": each.description} for each in violations]
     return InvalidParamsError(message, {"errors": errors} if errors else None)
 
@@ -62,7 +61,6 @@ def violations_error(found: Sequence[FieldViolation]) -> InvalidParamsError:
 
 
 def with_json_names(error: InvalidParamsError, kind: type[Message]) -> InvalidParamsError:
-    """Return an error about a request of a type with its fields named as in JSON."""
     fields = [replace(each, field=json_path(kind, each.field)) for each in read_violations(error)]
     # The SDK's own text says only that something is wrong.
     return violations_error(fields) if fields else error
@@ -90,7 +88,6 @@ def jsonrpc_error(error: A2AError, request_id: str, *, v0_3: bool) -> dict[str, 
 
 
 def jsonrpc_code(error: A2AError) -> int:
-    """Return the JSON-RPC code of an error."""
     if isinstance(error, UpstreamError):
         return error_codes(error.failure).a2a_code
     return JSON_RPC_ERROR_CODE_MAP.get(type(error), REASON_CODES[INTERNAL].a2a_code)

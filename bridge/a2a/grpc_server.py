@@ -109,7 +109,6 @@ class StreamLimitedHealth(health.aio.HealthServicer):  # type: ignore[misc]
         self._places = places
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """Return a handler for every rpc of the service."""
         encode = health_pb2.HealthCheckResponse.SerializeToString
         rpcs: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             # A stream of requests on our side only, so that the wait for the one request can be bounded; clients see a
@@ -120,7 +119,6 @@ class StreamLimitedHealth(health.aio.HealthServicer):  # type: ignore[misc]
         return grpc.method_handlers_generic_handler(health.SERVICE_NAME, rpcs)
 
     async def _check(self, _: AsyncIterator[bytes], context: Context) -> health_pb2.HealthCheckResponse:
-        """Return the health once."""
         return await self.Check(await read_health_request(context), context)
 
     async def _watch(self, _: AsyncIterator[bytes], context: Context) -> None:
@@ -140,7 +138,6 @@ class StreamLimitedReflection(reflection.aio.ReflectionServicer):  # type: ignor
     async def ServerReflectionInfo(  # noqa: N802
         self, requests: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: Context
     ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
-        """Answer reflection requests."""
         # Closed explicitly: the garbage collector would finish an abandoned generator at some time only.
         async with (
             self._places.hold(context),
@@ -189,12 +186,10 @@ class GrpcBinding:
 
 
 async def load_operations_v1_0(handler: A2aRequestHandler) -> MessageOperationTable:
-    """Return the operations of A2A 1.0."""
     return build_operations(handler)
 
 
 async def load_operations_v0_3(handler: A2aRequestHandler) -> MessageOperationTable:
-    """Return the operations of A2A 0.3."""
     await load_sdk_v0_3()
     from bridge.a2a import v0_3_grpc
 
@@ -275,7 +270,6 @@ class A2aGrpcCall:
     call_context: A2aCallContext
 
     async def abort(self, error: A2AError, text: str) -> NoReturn:
-        """Abort the call with an error; `text` is its message."""
         found = grpc_error(error, self.request_id)
         found.message = text
         status = rpc_status.to_status(truncate_status(found))
@@ -298,7 +292,6 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         self._unknown: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(self._refuse)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Return the handler of a call, or None if the call is not for this service."""
         path = handler_call_details.method
         # None lets gRPC ask the next generic handler, that of the other version or of health.
         return self._handlers.get(path) or (self._unknown if path.startswith(self._prefix) else None)
@@ -425,7 +418,6 @@ class A2aGrpcService(grpc.GenericRpcHandler):
 
 
 def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int]]:
-    """Return the channel options of the server."""
     return [
         ("grpc.max_receive_message_length", settings.server.max_body_bytes),
         ("grpc.max_send_message_length", settings.grpc.max_message_bytes),
@@ -438,7 +430,6 @@ def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tupl
 
 
 def metadata_values(context: Context, name: str) -> Sequence[str]:
-    """Return the text values of a metadata key."""
     # gRPC delivers keys in lower case; binary values, under `-bin` keys, are bytes.
     sent = context.invocation_metadata() or ()
     return [value for key, value in sent if key == name.lower() and isinstance(value, str)]

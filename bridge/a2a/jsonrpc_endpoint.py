@@ -129,7 +129,6 @@ class A2aJsonRpcEndpoint:
             require_version(http_call.version, self._versions[method], method)
 
     async def _load_operations(self, version: str) -> OperationTable:
-        """Return the operations of a version of A2A, loaded if necessary."""
         found = self._operations.get(version)
         if found is None:
             await load_sdk_v0_3()

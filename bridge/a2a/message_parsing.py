@@ -281,7 +281,6 @@ def parse_call(item: Params, place: str) -> MethodCall:
 
 
 def enumerate_parts(message: Message) -> Iterator[tuple[str, Part]]:
-    """Yield the parts of a message with their paths."""
     for position, part in enumerate(message.parts):
         yield f"message.parts[{position}]", part
 
@@ -375,7 +374,6 @@ def checked_fields(kind: Descriptor) -> tuple[FieldRule, ...]:
 
 
 def build_field_rule(field: FieldDescriptor) -> FieldRule:
-    """Return the checks of a field."""
     required = field_behavior_pb2.FieldBehavior.Value("REQUIRED")
     return FieldRule(
         name=field.name,

@@ -73,12 +73,10 @@ class A2aModule:
 
     @property
     def http_paths(self) -> Mapping[str, Iterable[str]]:
-        """The paths of the routes, each with its HTTP methods."""
         cards = dict.fromkeys((CARD_PATH, OLD_CARD_PATH), READ_METHODS)
         return {**dict.fromkeys(JSONRPC_PATHS, ("POST",)), **REST_ROUTES, **cards}
 
     def install_routes(self, app: web.Application) -> None:
-        """Add the routes of A2A and the agent cards to an application."""
         jsonrpc = A2aJsonRpcEndpoint(self._services, self._settings.server)
         for path in JSONRPC_PATHS:
             app.router.add_post(path, jsonrpc.respond)

@@ -61,7 +61,6 @@ class GrpcPushConfigStore:
     async def list(
         self, task_id: str, page_size: int, page_token: str, metadata: Metadata
     ) -> tasks_pb2.ListPushConfigsResponse:
-        """Return a page of the configurations of a task."""
         request = tasks_pb2.ListPushConfigsRequest(task_id=task_id, page_size=page_size, page_token=page_token)
         try:
             return await invoke_rpc(self._service.ListPushConfigs, request, metadata, self._timeout)
@@ -114,7 +113,6 @@ class PushConfigOperations:
         await push.create(task_id, config, metadata, INLINE_CONFIG_PATH)
 
     async def create(self, params: TaskPushNotificationConfig, context: A2aCallContext) -> TaskPushNotificationConfig:
-        """Store a push configuration of a task and return it with its id."""
         await self._check_access(context, params)
         push = self._required_push()
         check_required_fields(params)
@@ -137,7 +135,6 @@ class PushConfigOperations:
     async def list(
         self, params: ListTaskPushNotificationConfigsRequest, context: A2aCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Return a page of the configurations of a task."""
         await self._check_access(context, params)
         push = self._required_push()
         check_required_fields(params)
@@ -178,7 +175,6 @@ def is_same_config(config: tasks_pb2.PushConfig, kept: tasks_pb2.PushConfig) -> 
 
 
 def with_config_id(config: tasks_pb2.PushConfig, config_id: str) -> tasks_pb2.PushConfig:
-    """Return a copy of a configuration with an id."""
     named = tasks_pb2.PushConfig()
     named.CopyFrom(config)
     named.id = config_id

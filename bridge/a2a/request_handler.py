@@ -153,7 +153,6 @@ class A2aRequestHandler:
             yield event
 
     async def on_get_task(self, params: GetTaskRequest, context: A2aCallContext) -> Task:
-        """Return a task of the caller."""
         check_required_fields(params)
         await self.check_access(context, params)
         validate_history_length(params)
@@ -398,8 +397,6 @@ def build_operations(handler: A2aRequestHandler) -> MessageOperationTable:
 def streaming_operation(
     perform: Callable[[Any, A2aCallContext], AsyncGenerator[TaskEvent, None]],
 ) -> StreamingMessageOperation:
-    """Build an operation with a stream of responses."""
-
     async def stream(request: Message, context: A2aCallContext) -> AsyncGenerator[Message, None]:
         async with aclosing(perform(request, context)) as events:
             async for event in events:
@@ -424,7 +421,6 @@ def build_json_operations(handler: A2aRequestHandler) -> OperationTable:
 
 
 def render_message(_request: Message, response: Message) -> object:
-    """Return a response as ProtoJSON."""
     return to_proto_json(response)
 
 
@@ -447,7 +443,6 @@ def render_task_page(request: a2a_pb2.ListTasksRequest, page: a2a_pb2.ListTasksR
 
 
 def params_error(error: CodecError | InvalidParamsError, kind: type[Message]) -> InvalidParamsError:
-    """Return the error for params of a request type, with the fields named as in JSON."""
     if isinstance(error, InvalidParamsError):
         return with_json_names(error, kind)
     # Only the params themselves have no path.

@@ -70,7 +70,6 @@ def read_http_routes() -> dict[str, dict[str, str]]:
 
 
 def route_path(rpc: MethodDescriptor, template: str) -> str:
-    """Return the path of a route for the path template of an rpc, with its variables named as in JSON."""
     fields = rpc.input_type.fields_by_name
     return REST_PATH + PATH_VARIABLE.sub(lambda match: f"{{{fields[match[1]].json_name}}}", template)
 
@@ -96,7 +95,6 @@ class A2aRestEndpoint:
         self._operations = build_json_operations(services.handler)
 
     def install(self, app: web.Application) -> None:
-        """Add the routes of the operations."""
         for path, operations in REST_ROUTES.items():
             for method, name in operations.items():
                 app.router.add_route(method, path, self._handler(name))
@@ -205,8 +203,6 @@ def query_params(request: web.Request) -> dict[str, object]:
 async def respond_with_stream(
     first: object, events: AsyncGenerator[object, None], http_call: A2aHttpCall, what: str
 ) -> web.StreamResponse:
-    """Answer with a stream of events."""
-
     async def error_text(error: Exception) -> str:
         return encode_json(rest_error(await http_call.visible_error(error, what), http_call.request_id)[1])
 
@@ -246,7 +242,6 @@ def build_response(status: int, value: object, http_call: A2aHttpCall) -> web.Re
 
 
 def media_type_for(request: web.Request) -> str:
-    """Return the media type of the response to a request."""
     accept = AcceptHeader.parse(request.headers.getall(hdrs.ACCEPT, []))
     # The Go SDK accepts only an event stream there, and reads an error in its place only as application/json.
     only_stream = accept.prefer((*ACCEPTED_TYPES, EVENT_STREAM)) == EVENT_STREAM
@@ -254,10 +249,8 @@ def media_type_for(request: web.Request) -> str:
 
 
 def common_headers(http_call: A2aHttpCall) -> dict[str, str]:
-    """Return the headers of every response."""
     return {http_request.REQUEST_ID_HEADER: http_call.request_id, **http_call.response_headers}
 
 
 def encode_json(value: object) -> str:
-    """Encode a JSON value."""
     return jsonrpc.encode_utf8(jsonrpc.ENCODER.encode(value)).decode()

@@ -33,7 +33,6 @@ def declare_security(card: a2a_pb2.AgentCard, settings: Settings) -> None:
 
 
 def scheme_names(settings: Settings) -> list[str]:
-    """Return the names of the schemes, as cards list them."""
     return [name for name, _ in build_schemes(settings)]
 
 
@@ -73,7 +72,6 @@ def required_schemes(settings: Settings, tokens: Sequence[str]) -> Iterator[Sequ
 
 
 def describe_scopes(issuer: JwtIssuerSettings) -> dict[str, str]:
-    """Return the scopes of an issuer, each with what it permits."""
     if issuer.permissions:
         return {value: ", ".join(sorted(permitted)) for value, permitted in issuer.permissions.items()}
     return {f"cstp:{permission}": str(permission) for permission in Permission}

@@ -113,7 +113,6 @@ class PendingTaskBuilder:
     async def _resolve_context(
         self, message: Message, content: ParsedMessage, metadata: Metadata
     ) -> ConversationContext:
-        """Return the conversation context of a message."""
         if message.reference_task_ids:
             return await self._resolve_references(message, metadata)
         if message.context_id and content.has_values:
@@ -188,7 +187,6 @@ def require_same_message(message: Message, kept: StoredTask) -> StoredTask:
 
 
 def not_waiting_error(task: Task) -> UnsupportedOperationError:
-    """Return the error for a message to a task that does not wait for one."""
     return UnsupportedOperationError(
         f"Task {task.id} takes no more messages, it is {state_name(task)}; follow up in its context "
         f"{task.context_id}, and name it in referenceTaskIds where it should be refined"
@@ -210,7 +208,6 @@ def record_announcement(task: Task, request: MessageRequest) -> Task:
 
 
 def new_task(message: Message, task_id: str, context_id: str) -> Task:
-    """Create the submitted task of a message, with the message as its history."""
     task = Task(id=task_id, context_id=context_id or str(uuid.uuid4()))
     task.status.state = TaskState.TASK_STATE_SUBMITTED
     task.history.append(to_history_message(task, message))
@@ -218,7 +215,6 @@ def new_task(message: Message, task_id: str, context_id: str) -> Task:
 
 
 def to_history_message(task: Task, message: Message) -> Message:
-    """Return a message as the history of a task holds it."""
     sent = Message()
     sent.CopyFrom(message)
     sent.task_id = task.id

@@ -30,7 +30,6 @@ MARKUP: Final = re.compile(r"[\\`\[\]<]")
 
 
 def render_result(method: str, result: Result) -> str:
-    """Render the result of a method as text."""
     writer = RENDERERS.get(method)
     return "\n".join(writer(result) if writer else render_json(method, result))
 
@@ -65,12 +64,10 @@ def revision_suffix(revision: int) -> str:
 
 
 def render_check(result: Result) -> list[str]:
-    """Return the lines on a checked action."""
     return [verdict_line("this action", result), *verdict_sections(result)]
 
 
 def render_query(result: Result) -> list[str]:
-    """Return the lines on found decisions."""
     decisions = result["decisions"]
     query = f"“{escape_line(result['query'])}”"
     if not decisions:
@@ -118,12 +115,10 @@ def verdict_line(what: str, verdict: Result) -> str:
 
 
 def join_messages(violations: Iterable[Result]) -> str:
-    """Join the messages of guardrails into one line."""
     return "; ".join(escape_line(item["message"]) for item in violations)
 
 
 def verdict_sections(verdict: Result) -> list[str]:
-    """Return the lists of violations and warnings."""
     return [
         *list_section("Violations", [violation_lines(item) for item in verdict["violations"]]),
         *list_section("Warnings", [violation_lines(item) for item in verdict["warnings"]]),
@@ -139,7 +134,6 @@ def ignored_key_line(item: Result) -> str:
 
 
 def violation_lines(violation: Result) -> list[str]:
-    """Return the lines on one violation."""
     lines = [f"{escape_line(violation['name'])}: {escape_line(violation['message'])}"]
     if suggestion := violation.get("suggestion"):
         lines.append(f"Suggestion: {escape_line(suggestion)}")
@@ -244,7 +238,6 @@ def result_of_failure(failure: CstpError, request_id: str) -> TaskResult:
 
 
 def canceled_result() -> TaskResult:
-    """Return the result of a canceled task."""
     return TaskResult(TaskState.TASK_STATE_CANCELED, (text_part("Canceled by its owner"),))
 
 
@@ -268,7 +261,6 @@ def with_result(task: Task, answer: TaskResult) -> Task:
 
 
 def verdict_of(method: str, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the verdict in the result of a method, or None if it has none."""
     return {ANNOUNCE_METHOD: result.get("guardrailStatus"), CHECK_METHOD: result}.get(method)
 
 
@@ -306,7 +298,6 @@ def message_field_path(path: str, places: Mapping[str, str]) -> str:
 
 
 def text_part(text: str) -> Part:
-    """Build a text part."""
     return Part(text=text, media_type=TEXT_PLAIN)
 
 

@@ -257,13 +257,11 @@ class TaskRunner:
 
 
 def failure_result(pending: PendingTask, failure: CstpError, metadata: Metadata) -> TaskResult:
-    """Return the result for a failure, with fields named as in the message."""
     task_results.name_message_fields(failure, pending.request)
     return task_results.result_of_failure(failure, metadata_request_id(metadata))
 
 
 def finish_task(pending: PendingTask, answer: TaskResult, metadata: Metadata) -> Task:
-    """Return the task with its result, or with a failure if the result is larger than a task may be."""
     task = task_results.with_result(pending.task, answer)
     if answer.approval is not None:
         record_approval(task, pending.request, answer.approval, pending.media_types)
@@ -396,7 +394,6 @@ class ApprovalWaits:
         wait.add_done_callback(lambda done: self._end(stored.task.id, done))
 
     async def aclose(self) -> None:
-        """Stop waiting."""
         waits = list(self._waits.values())
         for wait in waits:
             wait.cancel()

@@ -41,19 +41,16 @@ OPEN_STATES: Final = CANCELABLE_STATES | {TaskState.TASK_STATE_WORKING}
 
 
 def final_events(task: Task) -> Iterator[TaskArtifactUpdateEvent | TaskStatusUpdateEvent]:
-    """Yield the final events of a task: its artifacts, then its status."""
     for artifact in task.artifacts:
         yield TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact, last_chunk=True)
     yield status_event(task)
 
 
 def status_event(task: Task) -> TaskStatusUpdateEvent:
-    """Return the event of a task's status."""
     return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
 
 
 def has_ended(task: Task) -> bool:
-    """Return whether a task is in a final state."""
     return task.status.state not in OPEN_STATES
 
 
@@ -71,12 +68,10 @@ def with_state(task: Task, state: TaskState) -> Task:
 
 
 def state_name(task: Task) -> str:
-    """Return the A2A name of a task's state."""
     return TaskState.Name(task.status.state)
 
 
 def copy_task(task: Task) -> Task:
-    """Return a copy of a task."""
     copy = Task()
     copy.CopyFrom(task)
     return copy
@@ -214,7 +209,6 @@ class GrpcTaskStore:
         return StoredTask(task, kept.version)
 
     async def find(self, key: str, metadata: Metadata) -> tuple[str, StoredTask | None]:
-        """Return the id of the task for a message key, and the task if it is stored."""
         request = tasks_pb2.FindTaskRequest(key=key)
         try:
             found = await invoke_rpc(self._service.FindTask, request, metadata, self._timeout)
@@ -267,12 +261,10 @@ def read_task(kept: tasks_pb2.Task) -> Task | None:
 
 
 def a2a_field_violations(failure: CstpError) -> list[FieldViolation]:
-    """Return the invalid fields by their A2A names."""
     return [replace(each, field=A2A_FIELD_NAMES.get(each.field, each.field)) for each in failure.violations]
 
 
 def to_duration(seconds: float) -> Duration:
-    """Return seconds as a Duration message."""
     length = Duration()
     length.FromMilliseconds(round(seconds * 1000))
     return length

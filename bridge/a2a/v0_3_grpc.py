@@ -105,8 +105,6 @@ def unary_operation(
 def streaming_operation(
     read: Callable[[Any], CoreT], perform: Callable[[CoreT, A2aCallContext], AsyncGenerator[TaskEvent, None]]
 ) -> StreamingMessageOperation:
-    """Build an operation with a stream of responses."""
-
     async def stream(request: Message, context: A2aCallContext) -> AsyncGenerator[Message, None]:
         check_request(request)
         async with aclosing(perform(read(request), context)) as events:
@@ -127,19 +125,16 @@ def to_send_message_request(request: a2a_v0_3_pb2.SendMessageRequest) -> a2a_pb2
 
 
 def to_get_task_request(request: a2a_v0_3_pb2.GetTaskRequest) -> a2a_pb2.GetTaskRequest:
-    """Convert a GetTask request to A2A 1.0."""
     params = FromProto.task_query_params(request)
     return conversions.to_core_get_task_request(types.GetTaskRequest(id=NO_ID, params=params))
 
 
 def to_cancel_task_request(request: a2a_v0_3_pb2.CancelTaskRequest) -> a2a_pb2.CancelTaskRequest:
-    """Convert a CancelTask request to A2A 1.0."""
     params = FromProto.task_id_params(request)
     return conversions.to_core_cancel_task_request(types.CancelTaskRequest(id=NO_ID, params=params))
 
 
 def to_subscribe_request(request: a2a_v0_3_pb2.TaskSubscriptionRequest) -> a2a_pb2.SubscribeToTaskRequest:
-    """Convert a TaskSubscription request to A2A 1.0."""
     params = FromProto.task_id_params(request)
     return conversions.to_core_subscribe_to_task_request(types.TaskResubscriptionRequest(id=NO_ID, params=params))
 
@@ -190,7 +185,6 @@ def parse_config_name(name: str) -> tuple[str, str]:
 
 
 def to_task_v0_3(task: a2a_pb2.Task) -> a2a_v0_3_pb2.Task:
-    """Convert a task to A2A 0.3."""
     return ToProto.task(conversions.to_compat_task(task))
 
 
@@ -207,7 +201,6 @@ def to_push_configs_v0_3(
 
 
 def to_card_v0_3(card: a2a_pb2.AgentCard) -> a2a_v0_3_pb2.AgentCard:
-    """Convert an agent card to A2A 0.3."""
     return ToProto.agent_card(conversions.to_compat_agent_card(card))
 
 

@@ -176,7 +176,6 @@ def streaming_operation(
 
 
 def to_send_message_request(request: types.SendMessageRequest) -> a2a_pb2.SendMessageRequest:
-    """Convert a sent message to A2A 1.0."""
     converted = conversions.to_core_send_message_request(request)
     wanted = request.params.configuration
     if wanted is not None and wanted.history_length == NO_HISTORY:
@@ -185,7 +184,6 @@ def to_send_message_request(request: types.SendMessageRequest) -> a2a_pb2.SendMe
 
 
 def to_get_task_request(request: types.GetTaskRequest) -> a2a_pb2.GetTaskRequest:
-    """Convert a tasks/get request to A2A 1.0."""
     converted = conversions.to_core_get_task_request(request)
     if request.params.history_length == NO_HISTORY:
         converted.history_length = NO_HISTORY
@@ -193,7 +191,6 @@ def to_get_task_request(request: types.GetTaskRequest) -> a2a_pb2.GetTaskRequest
 
 
 def to_event_v0_3(event: TaskEvent) -> EventV03:
-    """Convert an event to A2A 0.3."""
     return conversions.to_compat_stream_response(to_stream_response(event)).result
 
 
@@ -218,7 +215,6 @@ def with_named_tenant(context: A2aCallContext, params: object) -> A2aCallContext
 
 
 def to_json_value(result: object) -> object:
-    """Return a result as the JSON of A2A 0.3."""
     if isinstance(result, list):
         return [to_json_value(item) for item in result]
     if isinstance(result, BaseModel):

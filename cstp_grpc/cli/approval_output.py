@@ -67,7 +67,6 @@ def time_text(approval: approvals_pb2.Approval) -> str:
 
 
 def approval_line(approval: approvals_pb2.Approval) -> Text:
-    """Return a request on one line."""
     parts = [approval.id, agent_text(approval), description_with_command(approval), approval.comment]
     words = " ".join(" ".join(filter(None, parts)).split())
     return Text(f"{enum_word(types_pb2.ApprovalStatus, approval.status)}  {to_printable(words)}")
@@ -121,7 +120,6 @@ def subject_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, str]]:
 
 
 def guardrail_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, Text]]:
-    """Yield the guardrails that ask, and who may grant or has granted the approval for each."""
     for each in approval.guardrails:
         text = Text(to_printable(f"{each.id}: {each.message}" if each.message else each.id))
         if each.HasField("granted_by"):

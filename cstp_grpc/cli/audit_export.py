@@ -109,7 +109,6 @@ def follow_entries(client: CstpClient, out: Output, printed: Sequence[audit_pb2.
 
 
 def print_entries(out: Output, entries: Sequence[audit_pb2.AuditEntry]) -> None:
-    """Print entries, each on a line of its own if JSON is wanted."""
     if out.json_wanted:
         for entry in entries:
             out.json_line(entry)
@@ -168,7 +167,6 @@ def iter_lines(rows: Iterator[EntryRow], form: str, database: Database) -> Itera
 
 
 def csv_line(fields: Sequence[str]) -> str:
-    """Return a line of CSV (RFC 4180)."""
     line = io.StringIO()
     csv.writer(line).writerow(fields)
     return line.getvalue()
@@ -294,7 +292,6 @@ def read_intents(database: Database, correlation_ids: Sequence[str]) -> list[Any
 
 
 def to_plain_json(value: Any) -> Any:
-    """Return a value with instants as text, and without members that are None."""
     from cstp_grpc.core.audit.entry_hashing import format_instant
 
     if isinstance(value, dict):

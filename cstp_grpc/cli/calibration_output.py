@@ -61,7 +61,6 @@ def count_decisions(count: int, *, truncated: bool = False) -> str:
 
 
 def rate_text(rate: float, interval: pb2.EstimateInterval) -> str:
-    """Return a rate with its interval."""
     return f"{rate:.2f} ({interval.low:.2f} to {interval.high:.2f})"
 
 
@@ -106,7 +105,6 @@ def plot_interval(low: float, point: float, high: float, mark: float, columns: i
 
 
 def plot_column(value: float, columns: int) -> int:
-    """Return the column of a value from 0 to 1."""
     return round(min(max(value, 0.0), 1.0) * (columns - 1))
 
 
@@ -159,7 +157,6 @@ def gap_text(gap: float) -> str:
 
 
 def groups_table(groups: Sequence[pb2.CalibrationGroup]) -> TextTable:
-    """Return the groups with their main figures."""
     table = TextTable("group", "decisions", "stated", "came true", "error", "Brier score")
     for item in groups:
         value = item.value if item.HasField("value") else "(none)"
@@ -169,7 +166,6 @@ def groups_table(groups: Sequence[pb2.CalibrationGroup]) -> TextTable:
 
 
 def group_figures(item: pb2.CalibrationGroup) -> Iterator[str]:
-    """Yield the figures of a group, or that it is too small."""
     if not item.HasField("calibration"):
         yield from ("", "", "", "too few")
         return
@@ -315,12 +311,10 @@ def bucket_shapes(item: pb2.ReliabilityBucket) -> Iterator[str]:
 
 
 def horizontal_place(value: float) -> float:
-    """Return the horizontal coordinate of a value from 0 to 1."""
     return MARGIN + SIDE * value
 
 
 def vertical_place(value: float) -> float:
-    """Return the vertical coordinate of a value from 0 to 1."""
     return MARGIN + SIDE * (1 - value)
 
 
@@ -371,12 +365,10 @@ def svg_document(width: int, height: int, title: str, shapes: Iterable[str]) -> 
 
 
 def title_line(across: float, up: float, text: str) -> str:
-    """Return a line of the title."""
     return f'<text x="{across:.1f}" y="{up:.1f}" text-anchor="middle" font-size="14">{escape(text)}</text>'
 
 
 def svg_line(left: float, top: float, right: float, bottom: float, colour: str, *, dashed: bool = False) -> str:
-    """Return a line."""
     dashes = ' stroke-dasharray="4 4"' if dashed else ""
     ends = f'x1="{left:.1f}" y1="{top:.1f}" x2="{right:.1f}" y2="{bottom:.1f}"'
     return f'<line {ends} stroke="{colour}" stroke-width="2"{dashes}/>'

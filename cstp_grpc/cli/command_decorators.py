@@ -104,7 +104,6 @@ def merge_assignments(
 
 
 def enum_choice(kind: type[StrEnum]) -> click.Choice[str]:
-    """Return a click type for the values of an enum."""
     return click.Choice([word.value for word in kind], case_sensitive=False)
 
 
@@ -328,7 +327,6 @@ def exit_with_error(ctx: click.Context, message: str, document: dict[str, Any]) 
 
 
 def current_state() -> CommandState:
-    """Return the state of the running command."""
     found: CommandState = click.get_current_context().obj
     return found
 

@@ -71,7 +71,6 @@ Schema = Mapping[str, Any]
 
 
 def config_markdown() -> str:
-    """Return the Markdown document of all settings."""
     schema = Settings.model_json_schema()
     sections = "\n".join(iter_section_lines("", schema, schema["$defs"]))
     return f"{INTRODUCTION}\n{sections}"
@@ -118,7 +117,6 @@ def optional_group(described: Schema, definitions: Schema) -> Schema | None:
 
 
 def setting_row(key: str, described: Schema) -> str:
-    """Return the table row of a setting."""
     cells = (
         f"`{key}`",
         describe_type(described),
@@ -175,7 +173,6 @@ def describe_default(described: Schema) -> str:
 
 
 def to_single_line(text: str) -> str:
-    """Return a text on one line."""
     return " ".join(text.split())
 
 

@@ -43,18 +43,15 @@ def format_date(stamp: Timestamp) -> str:
 
 
 def format_instant(stamp: Timestamp) -> str:
-    """Return an instant to the second, in UTC."""
     return stamp.ToDatetime().isoformat(sep=" ", timespec="seconds") + "Z"
 
 
 def outcome_text(outcome: types_pb2.Outcome.ValueType) -> Text:
-    """Return an outcome in its colour."""
     name = enum_word(types_pb2.Outcome, outcome)
     return Text(name, style=OUTCOME_STYLES.get(name, ""))
 
 
 def entry_text(headline: str, details: Iterable[str], lesson: str = "") -> Text:
-    """Return a headline with its details below, and the lesson if it has one."""
     text = Text(to_printable(headline))
     text.append(f"\n{to_printable(', '.join(filter(None, details)))}", style="dim")
     if lesson:
@@ -95,7 +92,6 @@ def origin_text(item: cstp_pb2.DecisionSummary | cstp_pb2.SimilarDecision) -> st
 
 
 def outcome_or_status_text(outcome: types_pb2.Outcome.ValueType, status: types_pb2.DecisionStatus.ValueType) -> Text:
-    """Return the outcome of a decision, or its status while the outcome is unknown."""
     return outcome_text(outcome) if outcome else Text(enum_word(types_pb2.DecisionStatus, status))
 
 
@@ -136,7 +132,6 @@ def headline_of_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Gua
 
 
 def is_denied(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> bool:
-    """Return whether a person has denied the approval."""
     return verdict.approval.status == types_pb2.APPROVAL_STATUS_DENIED
 
 
@@ -171,7 +166,6 @@ def describe_deciders(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guard
 
 
 def violation_text(item: types_pb2.Violation) -> Text:
-    """Return the message of a violation, and its suggestion below."""
     whose = f"{item.agent}/" if item.HasField("agent") else ""
     text = Text(to_printable(f"{whose}{item.guardrail_id}: {item.message}"))
     if item.suggestion:
@@ -180,14 +174,12 @@ def violation_text(item: types_pb2.Violation) -> Text:
 
 
 def print_check_answer(console: Console, answer: cstp_pb2.CheckGuardrailsResponse) -> None:
-    """Print the verdict on an action."""
     print_verdict(console, answer)
     print_votes(console, answer)
     print_responses(console, answer.responses)
 
 
 def print_votes(console: Console, answer: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
-    """Print the votes of required peers, if a quorum decided."""
     if not answer.HasField("quorum"):
         return
     quorum = answer.quorum
@@ -198,7 +190,6 @@ def print_votes(console: Console, answer: cstp_pb2.CheckGuardrailsResponse | cst
 
 
 def print_responses(console: Console, found: Sequence[cstp_pb2.AgentResponse]) -> None:
-    """Print the response of each peer, if peers were asked."""
     if not found:
         return
     console.print(Text("Peers", style="bold"))
@@ -260,7 +251,6 @@ def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentRespo
 
 
 def print_related_intents(console: Console, found: Sequence[intents_pb2.RelatedIntent]) -> None:
-    """Print recent intents of other agents."""
     console.print(Text("Related intents of other agents", style="bold"))
     table = TextTable()
     for item in found:
@@ -272,12 +262,10 @@ def print_related_intents(console: Console, found: Sequence[intents_pb2.RelatedI
 
 
 def closing_text(item: intents_pb2.RelatedIntent | audit_pb2.IntentRecord) -> Text:
-    """Return the outcome of a closed intent, or that it is open."""
     return outcome_text(item.closing.outcome) if item.HasField("closing") else Text("open")
 
 
 def print_closed_intent(console: Console, answer: intents_pb2.CloseIntentResponse) -> None:
-    """Print that an intent is closed."""
     outcome = enum_word(types_pb2.Outcome, answer.closing.outcome)
     parts = [f"{answer.correlation_id} is closed: {outcome}", revision_text(answer.revision)]
     console.print(to_printable(", ".join(filter(None, parts))))
@@ -310,12 +298,10 @@ def print_code_context(console: Console, code: code_pb2.CodeContext) -> None:
 
 
 def shorten_line(text: str) -> str:
-    """Return the beginning of a text on one line."""
     return textwrap.shorten(text, MAX_LESSON, placeholder=" …")
 
 
 def print_decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
-    """Print a listing of decisions."""
     table = TextTable()
     for item in found:
         details = [item.category, item.project, item.agent, item.id]
@@ -326,7 +312,6 @@ def print_decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> 
 
 
 def print_decision(console: Console, item: journal_pb2.Decision) -> None:
-    """Print a decision, field by field."""
     console.print(Text(to_printable(item.title), style="bold"))
     table = TextTable()
     for name, value in decision_fields(item):
@@ -370,7 +355,6 @@ def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
 
 
 def review_line(item: journal_pb2.DecisionReview) -> str:
-    """Return a review on one line."""
     parts = [format_date(item.reviewed_date), enum_word(types_pb2.Outcome, item.outcome)]
     if item.HasField("reviewer"):
         parts.append(f"by {item.reviewer}")
@@ -380,7 +364,6 @@ def review_line(item: journal_pb2.DecisionReview) -> str:
 
 
 def earlier_reviews_text(history: journal_pb2.DecisionHistory) -> str:
-    """Return the reviews before the latest one, a line each."""
     # The latest one is the outcome and the lesson of the decision itself.
     lines = [review_line(item) for item in history.reviews[1:]]
     hidden = history.review_count - len(history.reviews)
@@ -402,7 +385,6 @@ def print_duplicates(console: Console, report: journal_pb2.FindDuplicateDecision
 
 
 def change_line(change: journal_pb2.WatchDecisionsResponse) -> str:
-    """Return a change of a decision on one line."""
     if change.HasField("deleted_id"):
         return to_printable(f"deleted     {change.deleted_id}")
     item = change.decision
@@ -412,7 +394,6 @@ def change_line(change: journal_pb2.WatchDecisionsResponse) -> str:
 
 
 def intent_line(item: intents_pb2.WatchedIntent) -> str:
-    """Return an announced intent on one line."""
     headline = shorten_line(item.intent) if item.HasField("intent") else "(its text is not stored)"
     stakes = enum_word(types_pb2.Stakes, item.stakes)
     details = [item.correlation_id, item.agent, stakes, item.category, item.project, revision_text(item.revision)]
@@ -428,7 +409,6 @@ def former_titles_text(history: journal_pb2.DecisionHistory) -> str:
 
 
 def print_due_reviews(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
-    """Print decisions whose review is due, each with the date at which it was to be reviewed."""
     table = TextTable()
     for item in found:
         details = [item.category, item.project, item.id]
@@ -473,7 +453,6 @@ def counted_calls_text(item: audit_pb2.AuditEntry) -> str:
 
 
 def entry_verdict_text(item: audit_pb2.AuditEntry) -> Text:
-    """Return the error or the verdict of an audited call."""
     if item.HasField("error"):
         return Text(item.error, style="red")
     if not item.HasField("allowed"):

@@ -94,7 +94,6 @@ def with_approver(settings: Settings) -> Settings:
 def with_agent(
     settings: Settings, name: str, token: str, permissions: frozenset[Permission] = frozenset(Permission)
 ) -> Settings:
-    """Return the settings with one more agent."""
     added = TokenSettings(name=name, token=SecretStr(token), permissions=permissions)
     auth = settings.auth.model_copy(update={"tokens": [*settings.auth.tokens, added]})
     return settings.model_copy(update={"auth": auth})

@@ -64,13 +64,11 @@ def doctor_command(out: Output, thorough: bool, seconds: float) -> None:
 
 
 def finding_to_json(finding: Diagnosis) -> dict[str, str]:
-    """Return a finding for --json."""
     found = {"check": finding.check, "status": finding.status.value, "message": finding.message}
     return found if finding.advice is None else {**found, "advice": finding.advice}
 
 
 def print_finding(out: Output, finding: Diagnosis) -> None:
-    """Print a finding, and what to do on a line of its own."""
     from rich.text import Text
 
     word, colour = SIGNS[finding.status.value]

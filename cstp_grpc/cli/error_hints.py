@@ -65,7 +65,6 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
 
 
 def protocol_hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
-    """Return a hint for an address of the other protocol, or None for other failures."""
     if endpoint is None:
         return None
     scheme, _, address = endpoint.url.partition("://")

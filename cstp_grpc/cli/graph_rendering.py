@@ -69,7 +69,6 @@ def node_label(node: journal_pb2.GraphNode) -> str:
 
 
 def node_details(node: journal_pb2.GraphNode) -> list[str]:
-    """Return outcome or status, and the date, of a decision."""
     state = enum_word(types_pb2.Outcome, node.outcome) or enum_word(types_pb2.DecisionStatus, node.status)
     if node.outcome and node.status == types_pb2.DECISION_STATUS_SUPERSEDED:
         state += ", superseded"

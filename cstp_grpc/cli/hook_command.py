@@ -309,7 +309,6 @@ class ChosenServer:
 
     @functools.cached_property
     def _calls(self) -> ServerCalls:
-        """The way to the server."""
         endpoint = choose_quickest(self._choice, self._state)
         if is_bridge(endpoint):
             return BridgeCalls(endpoint.url, endpoint.token, seconds=self._seconds, ca_file=endpoint.ca_file)

@@ -115,7 +115,6 @@ class ImportReport:
         return any(skipped.error for skipped in self.skipped)
 
     def actions(self) -> Iterator[tuple[ParsedRecord, str]]:
-        """Yield each record with the action taken."""
         if self.dry_run:
             yield from ((parsed, READ_ACTION) for parsed in self.parsed)
         yield from ((parsed, PRESENT_ACTION) for parsed in self.present)
@@ -196,7 +195,6 @@ class ImportReport:
 
 
 def file_line(path: Path, actions: Counter[str], dates: Counter[str]) -> Text:
-    """Return the line about a file that was read."""
     only = next(iter(actions)) if actions.total() == 1 else None
     text = Text()
     if only:
@@ -209,7 +207,6 @@ def file_line(path: Path, actions: Counter[str], dates: Counter[str]) -> Text:
 
 
 def skipped_line(item: SkippedRecord) -> Text:
-    """Return the line about a skipped record."""
     where = f"{item.path}:{item.line}" if item.line else str(item.path)
     style = "red" if item.error else "dim"
     return Text(f"{'skipped':11}", style=style).append(to_printable(f" {where}: {item.reason}"), style="default")

@@ -422,7 +422,6 @@ def write_lines(path: Path, lines: Iterator[str]) -> int:
 
 
 def exported_lines(client: CstpClient, filters: types_pb2.DecisionFilters) -> Iterator[str]:
-    """Yield the exported decisions, each as a line of JSON."""
     for decision in client.export_decisions(filters=filters):
         yield json.dumps(json_codec.to_json(decision), ensure_ascii=False) + "\n"
 

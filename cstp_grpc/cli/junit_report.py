@@ -47,12 +47,10 @@ def write_problem_report(file: Path, problems: Iterable[RulebookProblem]) -> Non
 
 
 def add_suite(root: ElementTree.Element, name: str) -> ElementTree.Element:
-    """Add a suite."""
     return ElementTree.SubElement(root, "testsuite", name=to_xml_text(name))
 
 
 def add_case(suite: ElementTree.Element, name: str, group: str, file: str, line: int) -> ElementTree.Element:
-    """Add a test case."""
     attributes = {"name": name, "classname": group, "file": file, "line": str(line)}
     return ElementTree.SubElement(suite, "testcase", {key: to_xml_text(text) for key, text in attributes.items()})
 

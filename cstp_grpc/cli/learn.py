@@ -48,7 +48,6 @@ PERCENT = 100
 
 
 def to_fraction(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    """Return a fraction, which may be given in percent."""
     return value / PERCENT if value is not None and value > 1 else value
 
 

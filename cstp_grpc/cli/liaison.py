@@ -409,7 +409,6 @@ def share_command(
 
 
 def liaison_agent_name(pillar: str) -> str:
-    """Return the name of a pillar's liaison agent, given the pillar or the agent."""
     return pillar if pillar.startswith(AGENT_PREFIX) else AGENT_PREFIX + pillar
 
 

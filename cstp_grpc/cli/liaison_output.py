@@ -26,7 +26,6 @@ SHOWN_EVENT_FIELDS = ("routing_reason", "reason", "claimant", "role", "members",
 
 
 def print_opened_session(console: Console, answer: pb2.OpenSessionResponse) -> None:
-    """Print a session that was opened, or was already open."""
     found = answer.chat_session
     since = "open" if answer.created else "open already"
     console.print(to_printable(f"{found.id} of {found.user_id} is {since}, with {found.active_agent}."))
@@ -99,7 +98,6 @@ def print_last_routing(console: Console, event: pb2.Event, share: pb2.Share | No
 
 
 def delivery_text(share: pb2.Share) -> Text:
-    """Return the delivery state of a share, in its colour."""
     state = enum_word(pb2.DeliveryState, share.delivery)
     text = Text(state, style=DELIVERY_STYLES.get(state, "yellow"))
     if share.attempts:
@@ -125,7 +123,6 @@ def print_routing_result(console: Console, answer: pb2.RouteToLiaisonAgentRespon
 
 
 def print_share(console: Console, share: pb2.Share) -> None:
-    """Print a share."""
     console.print(to_printable(f"{share.target_agent} gets it from {share.source_agent}."))
     console.print(field_table([("delivery", delivery_text(share)), ("share", share.share_id)]))
 
@@ -151,7 +148,6 @@ def print_claim(console: Console, answer: pb2.ClaimSessionResponse) -> None:
 
 
 def print_heartbeat(console: Console, answer: pb2.HeartbeatResponse) -> None:
-    """Print until when a liaison agent is available."""
     if answer.HasField("available_until"):
         console.print(
             to_printable(f"{answer.liaison_agent_id} is there until {format_instant(answer.available_until)}.")
@@ -175,7 +171,6 @@ def print_agents(console: Console, found: Sequence[pb2.LiaisonAgent]) -> None:
 
 
 def print_sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
-    """Print a listing of sessions."""
     table = TextTable()
     for item in found:
         claim = f"claimed by {item.claimed_by}" if item.HasField("claimed_by") else ""
@@ -185,7 +180,6 @@ def print_sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
 
 
 def print_blocks(console: Console, blocks: Sequence[BlockingGuardrail]) -> None:
-    """Print the guardrails that block a hand-over."""
     console.print(Text("Blocked", style="bold red").append("; nothing has changed", style="not bold"))
     table = TextTable()
     for block in blocks:
@@ -194,7 +188,6 @@ def print_blocks(console: Console, blocks: Sequence[BlockingGuardrail]) -> None:
 
 
 def event_line(event: pb2.Event) -> Text:
-    """Return an event on one line."""
     user = f" of {event.user_id}" if event.HasField("user_id") else ""
     details = ", ".join(
         filter(None, [event.chat_session_id + user, event.agent, *event_facts(json_codec.to_json(event.data))])
@@ -224,5 +217,4 @@ def object_to_line(content: Mapping[str, object]) -> str:
 
 
 def member_names(content: Struct) -> str:
-    """Return the member names of a JSON object."""
     return ", ".join(sorted(content)) or "nothing"

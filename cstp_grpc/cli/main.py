@@ -196,11 +196,9 @@ class LazyCommandGroup(click.Group):
         return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names of the commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return a command."""
         if cmd_name not in COMMANDS:
             return None
         environment = importlib.import_module("cstp_grpc.platform.config.environment")
@@ -226,7 +224,6 @@ class LazyCommandGroup(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {names}?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of commands into the help, by topic."""
         width = max(map(len, COMMANDS))
         for topic, commands in COMMANDS_BY_TOPIC.items():
             with formatter.section(topic):
@@ -259,7 +256,6 @@ class LazyCommandGroup(click.Group):
 
 
 def find_example(command: click.Command) -> str | None:
-    """Return the first example in the help of a command, or None if it has none."""
     found = EXAMPLE.search(inspect.cleandoc(command.help or ""))
     return found[1] if found else None
 

@@ -114,7 +114,6 @@ def mcp_command(
 
 
 def require_loopback(host: str) -> None:
-    """Raise click.ClickException if others than this machine reach a host."""
     if not is_loopback(host):
         raise click.ClickException(
             f"--host: others than this machine reach {host}, and their tokens would travel unencrypted; "

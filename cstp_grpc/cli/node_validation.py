@@ -48,7 +48,6 @@ def validate_project(
 
 
 def node_table(nodes: Iterable[ListedNode]) -> TextTable:
-    """Return a table of nodes."""
     table = TextTable("file", "tokens", "sections")
     for each in nodes:
         for file in each.node.all_files:
@@ -210,7 +209,6 @@ def _committed_entries(folder: PurePosixPath) -> list[_TrackedFile]:
 
 
 def _read_objects(object_ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield object ids with the objects' content."""
     answer = _git_output("cat-file", "--batch", feed="".join(f"{each}\n" for each in object_ids).encode())
     start = 0
     for object_id in object_ids:
@@ -231,7 +229,6 @@ def _project_folder(root: Path) -> PurePosixPath:
 
 
 def _paths_below(folder: PurePosixPath, names: Sequence[str]) -> Iterator[PurePosixPath]:
-    """Yield the paths below a folder, relative to it."""
     paths = (PurePosixPath(name) for name in names)
     return (path.relative_to(folder) for path in paths if path.is_relative_to(folder))
 

@@ -40,7 +40,6 @@ class Output:
 
     @functools.cached_property
     def console(self) -> Console:
-        """Standard output."""
         from cstp_grpc.cli.console import open_console
 
         return open_console(error=False)
@@ -72,7 +71,6 @@ class Output:
         self.document(json_codec.to_json(message))
 
     def document(self, content: Any) -> None:
-        """Print a JSON value."""
         with report_write_errors():
             write_json(sys.stdout, content)
 
@@ -84,7 +82,6 @@ class Output:
             write_json(sys.stdout, json_codec.to_json(message), indent=None)
 
     def print_error(self, content: Any) -> None:
-        """Print an error as JSON on standard error."""
         write_json(sys.stderr, {"error": content})
 
     def line(self, text: str | Text) -> None:
@@ -106,7 +103,6 @@ class Output:
 
 @contextmanager
 def report_write_errors() -> Iterator[None]:
-    """Turn errors of writing to standard output into click.ClickException."""
     try:
         yield
     except OSError as error:

@@ -58,7 +58,6 @@ class PeerHealth:
 
     @property
     def healthy(self) -> bool:
-        """True if the peer answered."""
         return self.status is PeerStatus.ANSWERED
 
     @property
@@ -93,14 +92,12 @@ def probe_peers(settings: Settings, seconds: float) -> list[PeerHealth]:
 
 
 def to_peer_health(configured: PeerSettings, reply: PeerReply, card: PeerCard | None) -> PeerHealth:
-    """Return the health of a peer from its reply."""
     access = reply.answer if isinstance(reply.answer, access_pb2.GetAccessResponse) else None
     failure = None if access else read_reply(reply, required=True, trust=1.0).failure
     return PeerHealth(configured, reply.status, reply.latency_ms, access, failure, card)
 
 
 def fetch_peer_card(peer: PeerSettings, seconds: float) -> PeerCard | None:
-    """Fetch the agent card of a peer, or return None."""
     if target_scheme(peer.url) not in {"http", "https"}:
         return None
     token = peer.token.get_secret_value() if peer.token else None
@@ -136,7 +133,6 @@ class NewPeer:
 
     @property
     def token(self) -> str | None:
-        """The token in that variable, or None."""
         return config.inherited_environment([self.variable]).get(self.variable)
 
 
@@ -229,7 +225,6 @@ def fetch_name_over_grpc(new_peer: NewPeer, url: str, roots: bytes | None, secon
 
 
 def check_new(url: str, name: str | None, present: Sequence[PeerSettings]) -> None:
-    """Raise click.ClickException if the name or the URL is configured already."""
     for peer in present:
         if peer.name == name:
             raise click.ClickException(
@@ -385,7 +380,6 @@ def add_command(
 
 
 def print_added_peer(out: Output, added: PeerConfigChange, path: Path, *, is_set: bool) -> None:
-    """Print the change and the next steps."""
     name = added.entry["name"]
     out.line(to_printable(f"{path} has {name} at {added.entry['url']} now, which is {added.entry['role']}."))
     token = "" if is_set else f"set {added.variable} to the token by which {name} knows this agent, "
@@ -393,7 +387,6 @@ def print_added_peer(out: Output, added: PeerConfigChange, path: Path, *, is_set
 
 
 def peer_change_to_json(added: PeerConfigChange, path: Path, *, is_set: bool, written: bool) -> dict[str, Any]:
-    """Return the change for --json."""
     return {
         "peer": added.entry,
         "configuration": str(path),
@@ -422,12 +415,10 @@ def print_peers(console: Console, found: Sequence[PeerHealth]) -> None:
 
 
 def failure_words(item: PeerHealth) -> str:
-    """Return the status of a peer in words."""
     return str(item.status).replace("_", " ")
 
 
 def peer_headline(item: PeerHealth) -> str:
-    """Return the name, version and description of a peer."""
     name, card = item.configured.name, item.card
     calls_itself = item.access.agent if item.access else card.name if card else name
     itself = f" ({calls_itself})" if calls_itself != name else ""

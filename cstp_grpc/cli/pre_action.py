@@ -83,7 +83,6 @@ def pre_action_command(
 
 
 def print_pre_action(console: Console, answer: pre_actions_pb2.PreActionResponse) -> None:
-    """Print the feedback on an intent, and the decision that was recorded."""
     decision_output.print_announce_answer(console, answer.feedback)
     if answer.HasField("decision"):
         console.print(to_printable(f"Recorded as {answer.decision.id}: {answer.decision.title}"))

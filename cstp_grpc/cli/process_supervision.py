@@ -48,7 +48,6 @@ class PortReservation:
             ) from error
 
     def release(self) -> None:
-        """Release the port."""
         self._sockets.close()
 
     def _bind(self, opened: ExitStack, kind: tuple[int, int, int], address: tuple[Any, ...]) -> None:

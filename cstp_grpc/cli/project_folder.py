@@ -79,7 +79,6 @@ class ProjectCommandGroup(click.Group):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         with _usage_errors_as_errors():
             return super().invoke(ctx)
 
@@ -102,7 +101,6 @@ def with_project(command: Callable[..., None]) -> Command:
 
 
 def open_project(folder: Path | None) -> ProjectFolder:
-    """Return the project in a folder, or the one around the current folder."""
     current = Path.cwd()
     root = work_tree_root(current) if folder is None else folder.absolute()
     read_ignored = partial(read_ignored_folders, environment=inherited_environment(INHERITED_VARIABLES))
@@ -141,6 +139,5 @@ def _path_fields(written: Sequence[str]) -> list[str]:
 
 
 def _relative_to_root(path: str, root: str) -> str | None:
-    """Return a path relative to a root, or None if it is outside."""
     relative = os.path.relpath(path, root)
     return None if relative == ".." or relative.startswith("../") else relative

@@ -53,7 +53,6 @@ def print_summary(console: Console, summary: ReplaySummary, version: str) -> Non
 
 
 def unknown_lines(summary: ReplaySummary) -> Iterator[str]:
-    """Yield what cannot be known, and why."""
     if summary.without_content:
         kept = "is" if summary.without_content == 1 else "are"
         yield f"{count_noun(summary.without_content, 'action')} cannot be judged: what was asked {kept} not on record"
@@ -64,7 +63,6 @@ def unknown_lines(summary: ReplaySummary) -> Iterator[str]:
 
 
 def example_text(example: ReplayedAction) -> str:
-    """Return an example on one line."""
     recorded = example.recorded
     description = to_printable(" ".join((recorded.description or "").split()))
     if len(description) > MAX_DESCRIPTION:
@@ -74,7 +72,6 @@ def example_text(example: ReplayedAction) -> str:
 
 
 def print_guardrails(console: Console, summary: ReplaySummary) -> None:
-    """Print the guardrails with a row of counts each."""
     table = TextTable("fires", "newly", "no longer", "stops", "unknown", "guardrail")
     for name, counts in summary.counts.items():
         numbers = (counts.fired, counts.newly_fired, counts.no_longer_fired, counts.stopped, counts.unknown)
@@ -83,7 +80,6 @@ def print_guardrails(console: Console, summary: ReplaySummary) -> None:
 
 
 def effect_text(name: str, counts: GuardrailCounts) -> str:
-    """Return the severity of a guardrail and whether it is a dry run."""
     if counts.severity is None:
         return "of a setting" if name in (UNDECLARED_INPUT_ID, UNKNOWN_ACTION_ID) else "not in these rules"
     dryrun = ", dry run" if counts.enforcement is Enforcement.DRYRUN else ""
@@ -149,5 +145,4 @@ def guardrail_to_json(name: str, counts: GuardrailCounts) -> dict[str, Any]:
 
 
 def json_instant(instant: datetime) -> str:
-    """Return an instant in UTC as JSON has it."""
     return instant.isoformat().replace("+00:00", "Z")

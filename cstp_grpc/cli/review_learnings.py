@@ -104,7 +104,6 @@ class ReviewOptions:
     dry_run: bool = False
 
     def request(self, learning_id: str, verdict: ReviewVerdict) -> ReviewRequest:
-        """Return the request to review a learning."""
         return ReviewRequest(learning_id, verdict, self.reviewer, self.reason, self.edits, self.force, self.dry_run)
 
     def for_duplicate(self, learning_id: str) -> ReviewOptions:
@@ -237,7 +236,6 @@ def review_one(
 
 
 def ask_verdict() -> str:
-    """Prompt for the verdict on a learning."""
     options = ", ".join(f"[{letter}]{answer[1:]}" for letter, answer in ANSWER_BY_LETTER.items())
     while True:
         given = str(click.prompt(options, default=SKIP_ANSWER, show_default=False)).strip().lower()
@@ -273,7 +271,6 @@ def iter_learnings(
 
 
 def learning_headline(learning: Learning) -> Text:
-    """Return the state, type and title of a learning."""
     text = Text(learning.state, style=STATE_COLOURS[learning.state])
     return text.append(to_printable(f" {learning.type}: {learning.title}"), style="bold not dim")
 
@@ -303,7 +300,6 @@ def show_duplicates(out: Output, duplicates: Iterable[DuplicateMatch]) -> None:
 
 
 def outcome_line(outcome: ReviewOutcome, verdict: ReviewVerdict, *, dry_run: bool) -> str:
-    """Return the outcome of a review, or of a dry run, in a sentence."""
     match verdict:
         case ReviewVerdict.ACCEPT:
             what = f"merged into {outcome.node}"

@@ -25,13 +25,11 @@ OUTCOME_STYLES = {"matched": "red", "unevaluable": "yellow", "not_matched": "gre
 
 
 def severity_text(severity: types_pb2.Severity.ValueType) -> Text:
-    """Return a severity in its colour."""
     word = enum_word(types_pb2.Severity, severity)
     return Text(word, style=SEVERITY_STYLES.get(word, ""))
 
 
 def print_rule_set(console: Console, rules: RuleSet) -> None:
-    """Print the guardrails of files."""
     table = TextTable()
     for rulebook in rules.rulebooks:
         for rule in rulebook.guardrails:
@@ -51,7 +49,6 @@ def rule_notes(rule: Guardrail) -> Iterator[str]:
 
 
 def expiry_note(expires: datetime) -> str:
-    """Return when a guardrail expires, or has expired."""
     return f"{'expired' if expires <= datetime.now(UTC) else 'expires'} {expires:%Y-%m-%d %H:%M} UTC"
 
 
@@ -180,7 +177,6 @@ def print_explanations(console: Console, answer: guardrails_pb2.ExplainGuardrail
 
 
 def explanation_headline(item: guardrails_pb2.GuardrailExplanation) -> Text:
-    """Return the outcome of a guardrail, on one line."""
     outcome = enum_word(guardrails_pb2.RuleOutcome, item.outcome)
     style = OUTCOME_STYLES.get(outcome, "")
     headline = Text(f"\n{to_printable(item.id)} ").append(outcome.replace("_", " "), style=style)
@@ -199,7 +195,6 @@ def describe_part(part: guardrails_pb2.ExplainedPart) -> str:
 
 
 def describe_input(item: guardrails_pb2.ExplainedInput) -> str:
-    """Return the value of an input and its origin, on one line."""
     origin = enum_word(guardrails_pb2.InputOrigin, item.origin)
     value = f" {item.value}" if item.HasField("value") else ""
     alias = f" as {item.given_as}" if item.HasField("given_as") else ""

@@ -280,7 +280,6 @@ def describe_value(value: object) -> str:
 
 
 def load_or_exit(out: Output, path: Path) -> RuleSet:
-    """Load rulebooks, or print every problem and exit with EXIT_INVALID."""
     try:
         return rulebook.load_rule_set(path)
     except rulebook.RulebookError as error:
@@ -303,12 +302,10 @@ def print_problems(out: Output, error: RulebookError) -> None:
 
 
 def count_tests(rules: RuleSet) -> int:
-    """Return the number of tests in rulebooks."""
     return sum(len(each.tests) for each in rules.rulebooks)
 
 
 def test_result_to_json(result: RulebookTestResult) -> dict[str, object]:
-    """Return the result of a test for --json."""
     return {
         "file": result.file,
         "line": result.line,
@@ -320,7 +317,6 @@ def test_result_to_json(result: RulebookTestResult) -> dict[str, object]:
 
 
 def coverage_to_json(item: RuleCoverage) -> dict[str, object]:
-    """Return the coverage of a guardrail for --json."""
     return {
         "id": item.guardrail.id,
         "file": item.rulebook.file,

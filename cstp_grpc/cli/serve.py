@@ -168,7 +168,6 @@ class StartupMessages:
         self.out.line("Ctrl-C stops everything.")
 
     def report_new_address(self, stack: ServerStack) -> None:
-        """Report the new address of the bridge."""
         if self.dev:
             self._write_agents(stack)
         # Logged, since the terminal that standard output was may be gone by now.

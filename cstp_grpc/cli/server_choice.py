@@ -76,7 +76,6 @@ class AgentsFile:
         return cls(tuple(map(parse_entry, content.get("agents", ()))), AgentCallDefaults(**content.get("defaults", {})))
 
     def find(self, name: str) -> AgentEntry | None:
-        """Return the agent with a name, or None."""
         return next((agent for agent in self.agents if agent.name == name), None)
 
 
@@ -93,7 +92,6 @@ CheckValue = Callable[[Any], str | None]
 
 
 def check_text(value: Any) -> str | None:
-    """Require a non-empty string."""
     return None if isinstance(value, str) and value else "must be a text that is not empty"
 
 
@@ -109,14 +107,12 @@ def check_optional_text(value: Any) -> str | None:
 
 
 def check_seconds(value: Any) -> str | None:
-    """Require a number of seconds greater than 0."""
     # YAML has `.nan`, which is neither greater nor less than 0; `.inf` means no limit.
     valid = is_number(value) and value > 0 and not math.isnan(value)
     return None if valid else "must be a number of seconds greater than 0"
 
 
 def check_retries(value: Any) -> str | None:
-    """Require a whole number from 0 to MAX_RETRIES."""
     valid = is_number(value) and isinstance(value, int) and 0 <= value <= MAX_RETRIES
     return None if valid else f"must be a whole number from 0 to {MAX_RETRIES}"
 
@@ -127,7 +123,6 @@ def check_list(value: Any) -> str | None:
 
 
 def check_mapping(value: Any) -> str | None:
-    """Require a mapping."""
     return None if isinstance(value, Mapping) else "must be a mapping"
 
 
@@ -281,11 +276,9 @@ class LoadedConfiguration:
     config_path: Path | None = None
 
     def data_dir(self) -> Path:
-        """Return the data folder."""
         return self.loaded.data_dir
 
     def settings(self) -> Settings:
-        """Return all settings."""
         return self.loaded
 
 
@@ -332,7 +325,6 @@ def local_folder(endpoint: Endpoint, choice: ServerChoice, configuration: Config
 
 
 def with_overrides(endpoint: Endpoint, choice: ServerChoice, environment: CommandEnvironment | None = None) -> Endpoint:
-    """Return the endpoint with the token and CA file of the command line or the environment, if given."""
     # The environment's token is only for servers that no agents file describes: it must not go to every named agent.
     ca_file = choice.ca_file or (environment.ca_file if environment else None)
     shown = (environment.client_certificate if environment else None) or endpoint.client_certificate
@@ -406,7 +398,6 @@ def local_server(configuration: ConfigurationSource, role: str | None = None) ->
 
 
 def endpoint_of_entry(entry: AgentEntry, defaults: AgentCallDefaults, path: Path) -> Endpoint:
-    """Return the endpoint of an agents-file entry."""
     origin = f"{entry.name} in {path}"
     url, ca_file = expand_text(entry.url, origin), ca_file_of_entry(entry, path)
     shown = None if entry.client_certificate is None else path.parent / entry.client_certificate

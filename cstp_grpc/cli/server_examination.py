@@ -65,7 +65,6 @@ def check_configuration(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def check_peers(settings: Settings, seconds: float) -> Iterator[Diagnosis]:
-    """Ask the configured peers for their health."""
     if not settings.federation.peers:
         yield Diagnosis("peers", DiagnosisStatus.OK, "none is configured")
     for health in probe_peers(settings, seconds):

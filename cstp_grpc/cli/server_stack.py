@@ -117,7 +117,6 @@ class BridgeProcesses:
             each.keep_alive(notify)
 
     def runs(self, program: ChildProgram) -> bool:
-        """Return whether a program is one of the bridges."""
         return any(each.program is program for each in self.processes)
 
     def address(self, report: ReadinessReport) -> BridgeAddress:
@@ -204,7 +203,6 @@ class WorkerProcesses:
 
     @property
     def metrics_url(self) -> str | None:
-        """The URL of the metrics of all servers; None if there are none."""
         return self._metrics.endpoint.url if self._metrics else None
 
     @property
@@ -214,7 +212,6 @@ class WorkerProcesses:
 
     @property
     def url(self) -> str:
-        """The same as a URL, `grpc://` or `grpcs://`."""
         return f"{'grpcs' if self._settings.grpc.tls else 'grpc'}://{self.target}"
 
     @property
@@ -391,7 +388,6 @@ class ServerStack:
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
-        """Return the stack."""
         return self
 
     def __exit__(
@@ -403,7 +399,6 @@ class ServerStack:
 
     @property
     def bridge_url(self) -> str | None:
-        """The URL of the bridge, or None without one."""
         return self.bridge_address.url if self.bridge_address else None
 
     def keep_alive(self, notify: RestartCallback) -> None:

@@ -18,14 +18,12 @@ STATUS_STYLES = {"usable": "green", "revoked": "red", "expired": "dim"}
 
 
 def token_status(token: admin_pb2.AgentToken) -> str:
-    """Return whether a token is usable, revoked or expired."""
     if token.HasField("revoked_at"):
         return "revoked"
     return "usable" if token.expires_at.ToDatetime(UTC) > datetime.now(UTC) else "expired"
 
 
 def permission_words(token: admin_pb2.AgentToken) -> str:
-    """Return the permissions of a token."""
     return ", ".join(enum_word(options_pb2.Permission, each) for each in token.permissions)
 
 
@@ -66,5 +64,4 @@ def print_tokens(console: Console, found: Sequence[admin_pb2.AgentToken]) -> Non
 
 
 def print_revoked(console: Console, token: admin_pb2.AgentToken) -> None:
-    """Print that a token was revoked."""
     console.print(f"{token.id} of {to_printable(token.agent)} is revoked.", soft_wrap=True)

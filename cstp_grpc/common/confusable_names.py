@@ -46,7 +46,6 @@ class NameIndex:
             self.add(name)
 
     def add(self, name: str) -> None:
-        """Add a name."""
         for skeleton in find_skeletons(name):
             self._names.setdefault(skeleton, name)
 

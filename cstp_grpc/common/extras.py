@@ -81,12 +81,10 @@ class MissingExtra(ImportError):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def libraries_of_extra(extra: str) -> Iterator[str]:
-    """Yield the libraries of an extra and of those that it includes."""
     yield from EXTRAS[extra].libraries
     for included in EXTRAS[extra].includes:
         yield from libraries_of_extra(included)

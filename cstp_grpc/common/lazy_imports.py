@@ -36,7 +36,6 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the module."""
         return getattr(import_or_name_extra(self._name), name)
 
 

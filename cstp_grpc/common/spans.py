@@ -82,7 +82,6 @@ class NoSpans:
         return NOTHING
 
     def exemplar(self) -> dict[str, str] | None:
-        """Return None."""
         return None
 
 

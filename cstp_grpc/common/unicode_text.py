@@ -21,7 +21,6 @@ def normalize_text(text: str, form: Literal["NFKC", "NFKD"]) -> str:
 
 
 def drop_marks(match: re.Match[str]) -> str:
-    """Return the text of a match without combining marks."""
     # One by one: some characters are no marks, but become two of them.
     decomposed = "".join(unicodedata.normalize("NFKD", character) for character in match[0])
     return "".join(character for character in decomposed if not unicodedata.combining(character))
@@ -68,7 +67,6 @@ replace_invisible: Callable[[str], str] = partial(INVISIBLE.sub, "\ufffd")
 
 
 def escape_invisible(json_text: str) -> str:
-    """Return a JSON text with the invisible characters of its strings as escapes."""
     return INVISIBLE.sub(lambda match: json.dumps(match[0])[1:-1], json_text)
 
 

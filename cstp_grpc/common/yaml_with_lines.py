@@ -92,7 +92,6 @@ class YamlReader:
         return documents
 
     def line_of(self, event: yaml.Event) -> int:
-        """Return the line on which an event starts."""
         return self._first_line + (event.start_mark.line if event.start_mark else 0)
 
     def start_document(self, number: int, line: int) -> None:  # noqa: ARG002 - for subclasses

@@ -24,7 +24,6 @@ def asks_peers(scope: types_pb2.Scope.ValueType, agents: Sequence[str]) -> bool 
 
 
 def reject_unknown_agents(agents: Sequence[str], peers: Collection[str] = ()) -> None:
-    """Raise InvalidArgument if a request names agents that are no peers."""
     if unknown := [number for number, name in enumerate(agents) if name not in peers]:
         violations = [FieldViolation(f"agents[{number}]", "is the name of no peer") for number in unknown]
         # The message names only the first, since trailing metadata is limited to 8 KiB in many clients.

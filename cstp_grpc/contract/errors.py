@@ -104,7 +104,6 @@ class InvalidArgument(CstpError):
 
     @classmethod
     def field(cls, field: str, description: str) -> InvalidArgument:
-        """Return the error for a single field."""
         return cls(f"{field}: {description}", violations=[FieldViolation(field, description)])
 
 
@@ -227,5 +226,4 @@ class SessionWithAnotherAgent(CstpError):
 
 
 def error_reason(error: Exception) -> str:
-    """Return the reason of an error; unexpected errors have the reason INTERNAL."""
     return error.reason if isinstance(error, CstpError) else InternalError.reason

@@ -217,7 +217,6 @@ class ObjectCodec:
 
     @functools.cached_property
     def _by_name(self) -> Mapping[str, FieldCodec]:
-        """The field codecs by the names of members."""
         return {name: field for field in self.by_number.values() for name in field.names}
 
     @functools.cached_property
@@ -327,7 +326,6 @@ class FieldCodec:
         self._max_items = profile.max_items
 
     def is_given(self, members: Mapping[str, object], name: str) -> bool:
-        """Return whether an object sets the field by one of its names."""
         return name in members and (self.takes_null or members[name] is not None)
 
     def fill_values(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
@@ -350,7 +348,6 @@ class FieldCodec:
                     problems.add(f"{path}[{position}]", str(refusal))
 
     def is_fitting_list(self, value: object, path: str, problems: ViolationCollector) -> TypeGuard[list[object]]:
-        """Return whether a value is a list that is not too long; add a violation if it is not."""
         if not isinstance(value, list):
             problems.add(path, "must be a list")
             return False

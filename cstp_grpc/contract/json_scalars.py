@@ -41,7 +41,6 @@ class ViolationCollector:
     found: list[FieldViolation] = field(default_factory=list)
 
     def add(self, path: str, description: str) -> None:
-        """Add a violation of the field at a JSON path."""
         if len(self.found) < MAX_VIOLATIONS:
             self.found.append(FieldViolation(path, description))
 
@@ -65,7 +64,6 @@ def printable_key(key: object) -> str:
 
 
 def parse_text(value: object) -> str:
-    """Return a string if it is valid Unicode."""
     if not isinstance(value, str):
         raise InvalidValue("must be a string")
     # Most texts are ASCII, which needs no trial encoding; protobuf itself would raise a ValueError without a path.
@@ -122,7 +120,6 @@ def render_double(value: float) -> float:
 
 
 def parse_bytes(value: object) -> bytes:
-    """Decode standard base64."""
     if not isinstance(value, str):
         raise InvalidValue("must be base64 text")
     try:
@@ -133,7 +130,6 @@ def parse_bytes(value: object) -> bytes:
 
 
 def render_bytes(value: bytes) -> str:
-    """Encode bytes as standard base64."""
     return base64.b64encode(value).decode("ascii")
 
 

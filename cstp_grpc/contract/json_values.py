@@ -205,7 +205,6 @@ def set_container(
 
 
 def item_path(path: str, key: object, *, is_object: bool) -> str:
-    """Return the path of a member of the object, or of an item of the list, at a path."""
     return f"{path}.{printable_key(key)}" if is_object else f"{path}[{key}]"
 
 
@@ -264,7 +263,6 @@ def render_struct(struct: Struct) -> dict[str, object]:
 
 
 def render_list(container: ListValue) -> list[object]:
-    """Return a list."""
     rendered: list[object] = []
     render_containers([(container, rendered)])
     return rendered

@@ -64,7 +64,6 @@ class RpcMethod:
 
     @property
     def streaming(self) -> bool:
-        """Whether the client or the server streams."""
         return self.client_streaming or self.server_streaming
 
 

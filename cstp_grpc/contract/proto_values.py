@@ -57,7 +57,6 @@ class EnumMapping(Generic[NumberT, WordT]):
         return tuple(self._words[number] for number in numbers)
 
     def number(self, word: WordT | None) -> NumberT:
-        """Return the number of a domain value, unspecified for None."""
         return self._unspecified if word is None else self._numbers[word]
 
 

@@ -62,7 +62,6 @@ class SymbolPool:
         return self._default.FindExtensionByNumber(message, number)
 
     def FindAllExtensions(self, message: Descriptor) -> list[FieldDescriptor]:  # noqa: N802
-        """Return all extensions of a message."""
         return self._default.FindAllExtensions(message)
 
 

@@ -228,7 +228,6 @@ def read_error_details(call: FailedCall) -> RpcErrorDetails | None:
 
 
 def read_rich_status(call: FailedCall) -> status_pb2.Status | None:
-    """Return the google.rpc.Status of a failed call; None if there is none that can be read."""
     content = trailing_value(call, STATUS_KEY)
     if not isinstance(content, bytes):
         return None
@@ -249,7 +248,6 @@ def unpack_detail(status: status_pb2.Status, detail: Message) -> bool:
 
 
 def trailing_value(call: FailedCall, key: str) -> str | bytes | None:
-    """Return the first value of a key in the trailing metadata of a call, or None."""
     return next((value for name, value in call.trailing_metadata() or () if name == key), None)
 
 
@@ -303,7 +301,6 @@ def make_error_details(
 
 
 def pack_any(detail: Message) -> Any:
-    """Return a detail in its envelope."""
     envelope = Any()
     envelope.Pack(detail)
     return envelope

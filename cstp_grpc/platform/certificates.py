@@ -110,7 +110,6 @@ class ServerCertificate:
         )
 
     def https_context(self) -> ssl.SSLContext:
-        """Return the context for an HTTPS server: each new connection gets the current certificate."""
         context = self.current().context
 
         def renew(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
@@ -199,7 +198,6 @@ def file_stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def has_certificate(content: bytes) -> bool:
-    """Return whether PEM content has a certificate."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError):

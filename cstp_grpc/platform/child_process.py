@@ -41,7 +41,6 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def exit_code(self) -> int | None:

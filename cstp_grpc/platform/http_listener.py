@@ -65,7 +65,6 @@ class HttpConnection(web.RequestHandler):
         return self.request is None or not self.request.content.is_eof()
 
     def abandon(self) -> None:
-        """Close the connection at once."""
         if self.opening is not None and not self.opening.done():
             self.opening.cancel()
         self.force_close()
@@ -78,7 +77,6 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send the response to a request."""
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -94,7 +92,6 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - it quotes the request
     ) -> web.StreamResponse:
-        """Return the response to a request that caused an error."""
         text = "400: Bad Request\n" if status == 400 else None
         response = super().handle_error(request, status, exc, text)
         response.headers[hdrs.SERVER] = SERVER_NAME
@@ -240,7 +237,6 @@ class HttpListener:
         self._open.pop(connection, None)
 
     def _note_closed(self, reason: str) -> None:
-        """Count a connection that was closed for another, and log the count from time to time."""
         self.closed_count += 1
         now = asyncio.get_running_loop().time()
         if now - self._noted >= LOG_INTERVAL_SECONDS:
@@ -274,7 +270,6 @@ def quiet_logger(name: str) -> logging.Logger:
 
 
 def drop_malformed_request_record(record: logging.LogRecord) -> bool:
-    """Return whether a record may be logged; for a malformed request, log only that there was one."""
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, HttpProcessingError):
         return True

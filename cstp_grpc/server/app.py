@@ -125,7 +125,6 @@ class App:
 
     @property
     def metrics_url(self) -> str | None:
-        """The URL of the metrics, after `start`; None if there are none."""
         return self._metrics.url if self._metrics else None
 
     def start(self, *, private: bool = False) -> None:
@@ -416,7 +415,6 @@ def measures_of_modules(modules: Sequence[Module]) -> list[Measure]:
 def build_database_watches(
     shared: SharedParts, modules: Sequence[Module], on_loss: Callable[[], object]
 ) -> Sequence[BackgroundPart]:
-    """Build what watches the database: for the commits of other processes, and for the loss of its files."""
     watches: list[BackgroundPart] = []
     if shared.database_is_shared:
         listeners = [listener for module in modules for listener in module.on_foreign_commit]

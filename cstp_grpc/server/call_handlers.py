@@ -118,7 +118,6 @@ class CallHandlers(grpc.GenericRpcHandler):
         }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
-        """Return the handler of a method, or None if it is not served."""
         return self._handlers.get(handler_call_details.method)
 
     def _build_handler(self, method: RpcMethod, handler: Handler) -> Handler:
@@ -294,7 +293,6 @@ class RegisteredHandlers:
             add(servicer, self)  # type: ignore[arg-type]
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Store handlers."""
         self._handlers += handlers
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
@@ -322,7 +320,6 @@ def servicer_function(handler: Handler) -> Callable[..., Any]:
 
 
 def begin_call(method: RpcMethod, context: Context) -> InboundCall:
-    """Build the inbound call from its metadata, and set its request id as trailing metadata."""
     sent: Any = context.invocation_metadata()
     metadata = dict(sent)
     repeated = find_repeated_keys(sent) if len(metadata) < len(sent) else frozenset()
@@ -347,7 +344,6 @@ class MessageTimeout:
         self.has_expired = False
 
     def expire(self) -> None:
-        """Cancel the task."""
         self.has_expired = True
         self.task.cancel()
 

@@ -46,7 +46,6 @@ class CallLog:
         call.started = time.perf_counter()
 
     def end(self, call: InboundCall, status: str, error: BaseException | None, response: Message | None) -> None:
-        """Log a call."""
         seconds = time.perf_counter() - call.started
         is_slow = seconds >= self._slow_seconds and not call.method.server_streaming
         if not (is_slow or self._logs_all):
@@ -128,7 +127,6 @@ def make_readers(response: Message) -> tuple[ReadVerdict | None, ReadRows | None
 
 
 def verdict_word(verdict: Any) -> str:
-    """Return a verdict in a word: allowed, blocked, or approval if only that is missing."""
     return "allowed" if verdict.allowed else "approval" if verdict.approval_required else "blocked"
 
 
@@ -141,7 +139,6 @@ class CallLine:
         self.fields = fields
 
     def __str__(self) -> str:
-        """Return the fields as logfmt."""
         return to_logfmt(self.fields)
 
 
@@ -154,7 +151,6 @@ class CallFormatter(logging.Formatter):
         self._process = {} if process is None else {"process": process}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = record.args[0] if isinstance(record.args, tuple) and record.args else None
         fields = line.fields if isinstance(line, CallLine) else {"message": record.getMessage()}
@@ -162,7 +158,6 @@ class CallFormatter(logging.Formatter):
 
 
 def to_json_line(fields: Mapping[str, LoggedValue]) -> str:
-    """Return fields as a JSON object on one line."""
     return json.dumps(fields, separators=(",", ":"))
 
 
@@ -176,7 +171,6 @@ def to_logfmt(fields: Mapping[str, LoggedValue]) -> str:
 
 
 def logfmt_value(value: LoggedValue) -> str:
-    """Return a value of logfmt."""
     if isinstance(value, str):
         return value if PLAIN.fullmatch(value) else json.dumps(value)
     return json.dumps(value)

@@ -33,7 +33,6 @@ class BoundedQueueHandler(QueueHandler):
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue a record, or count it as dropped."""
         # `emit` is called with the handler's lock, so that nobody else changes the count.
         try:
             if self._dropped:

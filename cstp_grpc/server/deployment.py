@@ -106,5 +106,4 @@ def log_to_stderr(settings: Settings, process: str | None = None) -> None:
 
 
 def logs_calls(settings: LoggingSettings) -> bool:
-    """Return whether any calls are logged."""
     return settings.calls != "off" or settings.slow_call_seconds is not None

@@ -37,7 +37,6 @@ class EventLoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -45,7 +44,6 @@ class EventLoopThread:
         return self.submit(coroutine).result()
 
     def submit(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
-        """Start a coroutine on the loop; from other threads."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call(self, function: Callable[[], object]) -> None:
@@ -66,7 +64,6 @@ class EventLoopThread:
 
 
 def new_fast_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop of uvloop."""
     # Not loaded before it is needed: a process that serves nobody else does without it.
     import uvloop
 
@@ -239,6 +236,5 @@ class CallPools:
         return self._pools[POOL_OF_METHOD.get(name, PoolName.OTHERS)]
 
     def close(self) -> None:
-        """Close all pools."""
         for pool in self._pools.values():
             pool.close()

@@ -150,7 +150,6 @@ class GrpcServer:
         ]
 
     def _open_services(self) -> RegisteredHandlers:
-        """Return the handlers of health and reflection."""
         reflected = reflection.aio.ReflectionServicer(
             [*self._services, health.SERVICE_NAME, *SERVICE_NAMES], SymbolPool()
         )

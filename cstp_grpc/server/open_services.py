@@ -37,7 +37,6 @@ class OpenHandlers(grpc.GenericRpcHandler):
         self._handlers: dict[str, Handler] = {}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
-        """Return the handler of a method, or None."""
         path = handler_call_details.method
         if known := self._handlers.get(path):
             return known
@@ -132,7 +131,6 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it
     async def Check(  # noqa: N802 - the generated name
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
-        """Return the status of the server, a service or a detail."""
         detail = self._details.get(request.service)
         status = self._status(request.service) if detail is None else SERVING if detail() else NOT_SERVING
         if status == UNKNOWN:
@@ -166,7 +164,6 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it
             self._notify()
 
     def enter_graceful_shutdown(self) -> None:
-        """Set all services to NOT_SERVING."""
         self._stopping = True
         self._statuses = dict.fromkeys(self._statuses, NOT_SERVING)
         self._notify()

@@ -29,9 +29,7 @@ class OtlpParts:
 
     @property
     def call_observers(self) -> Sequence[CallObserver]:
-        """What records calls."""
         return [] if self.tracing is None else [CallSpans(self.tracing)]
 
     def build_background(self, collector: Collector) -> list[BackgroundPart]:
-        """Build what sends metrics."""
         return [OtlpMetrics(collector, self._settings)] if self._settings.metrics else []

@@ -144,7 +144,6 @@ class MessageAcceptance:
 
 
 def accept_any(value: object) -> bool:  # noqa: ARG001
-    """Return True: there are no rules."""
     return True
 
 
@@ -232,7 +231,6 @@ def compile_message(kind: Descriptor, validator: FastValidator) -> Accept:
 
 
 def known_fields(message: Message) -> dict[str, Any]:
-    """Return the fields of a message that are set, by name."""
     return {field.name: value for field, value in message.ListFields()}
 
 
@@ -256,7 +254,6 @@ def compile_number_rules(rules: Mapping[str, Any], field: FieldDescriptor) -> Ac
 
 
 def compile_enum_rules(rules: Mapping[str, Any], field: FieldDescriptor) -> Accept:
-    """Return a predicate of numbers of an enum."""
     if not set(rules) <= {"defined_only", "not_in"}:
         return accept_nothing
     kind = field.enum_type

@@ -43,11 +43,9 @@ class Telemetry:
     """What sends to a collector."""
 
     def observe_embedder(self, embedder: Embedder) -> Embedder:
-        """Return an embedder that is observed, or the same one."""
         return embedder if self.metrics is None else self.metrics.measure_embedder(embedder)
 
     def observe_audit(self, sink: AuditSink) -> AuditSink:
-        """Return an audit sink that is observed, or the same one."""
         return sink if self.metrics is None else self.metrics.measure_audit(sink)
 
     def add_measures(self, measures: Sequence[Measure]) -> None:
@@ -61,7 +59,6 @@ NO_TELEMETRY = Telemetry()
 
 
 def build_call_log(settings: LoggingSettings) -> list[CallObserver]:
-    """Build the call log, if the settings ask for one."""
     if not logs_calls(settings):
         return []
     from cstp_grpc.server.call_log import CallLog

@@ -62,7 +62,6 @@ class WorkerCollector(Collector):
         yield from merged.values()
 
     def _fetch(self, worker: str) -> list[Metric] | None:
-        """Return the families of a worker, or None if it does not answer."""
         try:
             response = self._http.fetch("GET", urlsplit(self._urls[worker]), self._headers, None, SECONDS)
             if response.status == 200:

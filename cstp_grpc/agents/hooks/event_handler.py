@@ -238,7 +238,6 @@ def announcement_params(event: HookEvent, question: ToolQuestion) -> JsonObject:
 
 
 def check_params(event: HookEvent, question: ToolQuestion, settings: HookSettings) -> JsonObject:
-    """Return the parameters of a check."""
     action = {
         "description": describe_call(event, question),
         "context": question.inputs,
@@ -256,7 +255,6 @@ def describe_call(event: HookEvent, question: ToolQuestion) -> str:
 
 
 def stated_facts(question: ToolQuestion) -> Mapping[str, str]:
-    """Return the category and the stakes of a question, as far as it has them."""
     facts = {"category": question.category, "stakes": question.stakes}
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -134,5 +134,4 @@ def describe_unfiled(problems: Iterable[str]) -> str:
 
 
 def cut_context(text: str) -> str:
-    """Return a text with at most MAX_CONTEXT_CHARACTERS."""
     return text if len(text) <= MAX_CONTEXT_CHARACTERS else text[: MAX_CONTEXT_CHARACTERS - len(CUT)] + CUT

@@ -37,7 +37,6 @@ class StatedLearning:
 
 
 def read_learnings(message: str) -> Iterator[StatedLearning]:
-    """Yield the learnings in a message, at most MAX_BLOCKS."""
     for number, block in enumerate(BLOCK.finditer(message)):
         if number == MAX_BLOCKS:
             yield StatedLearning(problem=f"only {MAX_BLOCKS} learnings are filed at a time")

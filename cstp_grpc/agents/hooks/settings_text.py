@@ -40,7 +40,6 @@ class JsonItem:
     items: Sequence[JsonItem] = ()
 
     def member(self, key: str) -> JsonItem | None:
-        """Return the member with a key, or None."""
         return next((item for item in self.items if item.key == key), None) if isinstance(self.value, dict) else None
 
 
@@ -86,7 +85,6 @@ def runs_command(hook: Any, words: Sequence[str]) -> bool:
 
 
 def installed_groups(root: JsonItem, is_ours: IsOurs) -> list[tuple[str, Any]]:
-    """Return the groups with hooks that are ours, in the order of the text."""
     return [
         (event.key, group.value)
         for event, group in iter_groups(root)
@@ -95,7 +93,6 @@ def installed_groups(root: JsonItem, is_ours: IsOurs) -> list[tuple[str, Any]]:
 
 
 def iter_groups(root: JsonItem) -> Iterator[tuple[JsonItem, JsonItem]]:
-    """Yield each group of hooks with the member of its event."""
     hooks = root.member(HOOKS)
     for event in hooks.items if hooks else ():
         for group in event.items:
@@ -259,7 +256,6 @@ def parse_member(text: str, start: int) -> JsonItem:
 
 
 def skip_space(text: str, place: int) -> int:
-    """Return the next place that is no space."""
     while place < len(text) and text[place] in WHITESPACE:
         place += 1
     return place

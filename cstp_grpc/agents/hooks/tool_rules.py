@@ -143,7 +143,6 @@ def describe_invocation(rule: ToolRule, arguments: Mapping[str, Any], folder: st
 
 
 def list_paths(value: Any) -> list[str]:
-    """Return an argument that is a path or a list of them as a list."""
     return [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, str) and path]
 
 
@@ -185,7 +184,6 @@ def path_in_project(path: str, folder: str) -> str | None:
 
 
 def argument_text(value: Any) -> str:
-    """Return an argument as text: a string as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -258,6 +256,5 @@ def find_key_problems(entry: Any, where: str, kinds: Mapping[str, type], require
 
 
 def parse_rule(entry: Mapping[str, Any]) -> ToolRule:
-    """Return the rule in a valid entry."""
     inputs = [InputRule(each["argument"], re.compile(each["matches"]), each["set"]) for each in entry.get("inputs", ())]
     return ToolRule(**{**entry, "inputs": inputs})

@@ -32,9 +32,7 @@ hear of a revocation, one holds within a second, also for what the server is not
 class ClosableClient(ContractClient, Protocol):
     """A client whose connection is closed when it is not needed any more."""
 
-    async def close(self) -> None:
-        """Close the connection."""
-        ...
+    async def close(self) -> None: ...
 
 
 @dataclass
@@ -79,7 +77,6 @@ class ClientPool:
             await self._close_surplus()
 
     async def close(self) -> None:
-        """Close all clients."""
         while self._clients:
             _, pooled = self._clients.popitem()
             await pooled.client.close()

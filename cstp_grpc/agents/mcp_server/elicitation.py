@@ -114,7 +114,6 @@ class PersonAnswer:
         return completed
 
     def describe(self) -> str:
-        """Return one line for the model."""
         if not self.about_facts:
             return f"A person {'says that it was decided' if self.accepted else 'did not say that it was decided'}."
         if not self.facts:

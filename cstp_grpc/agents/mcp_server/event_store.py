@@ -34,7 +34,6 @@ class SessionEventStore(EventStore):
         self._newest = 0
 
     async def store_event(self, stream_id: str, message: mcp_types.JSONRPCMessage | None) -> str:
-        """Keep an event and return its id."""
         self._newest += 1
         size = 0 if message is None else len(message.model_dump_json(by_alias=True, exclude_unset=True))
         self._events.append(StoredEvent(self._newest, stream_id, message, size))
@@ -44,7 +43,6 @@ class SessionEventStore(EventStore):
         return str(self._newest)
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send the events of a stream after one of its events, and return the stream; None if it is not kept."""
         stream = next((event.stream for event in self._events if str(event.number) == last_event_id), None)
         if stream is None:
             return None

@@ -76,7 +76,6 @@ class HostInput(io.RawIOBase):
         self._pending[:0] = text
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -174,7 +173,6 @@ def is_object_of_objects(value: object) -> bool:
 
 
 def list_tools() -> Mapping[str, Any]:
-    """Return the result of `tools/list`."""
     # Imported here: Protobuf makes the schemas, and nobody waits for it sooner.
     from cstp_grpc.agents.mcp_server.tools import TOOLS
 

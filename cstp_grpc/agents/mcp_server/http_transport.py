@@ -198,6 +198,5 @@ def open_listener(options: HttpOptions) -> socket.socket:
 
 
 def format_address(listener: socket.socket) -> str:
-    """Return `host:port` of a socket."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -174,7 +174,6 @@ def well_known_schema(message: Descriptor) -> JsonSchema | None:
 
 
 def describe_field(field: FieldDescriptor, schema: JsonSchema) -> JsonSchema:
-    """Return the schema of a field with the comment of the contract, and with what the words of an enum mean."""
     comment = FIELD_COMMENTS.get(field.full_name, "")
     if field.enum_type is not None:
         words = enum_words(field.enum_type)
@@ -183,7 +182,6 @@ def describe_field(field: FieldDescriptor, schema: JsonSchema) -> JsonSchema:
 
 
 def enum_words(enum: EnumDescriptor) -> dict[str, str]:
-    """Return the words of an enum as JSON has them, with their comments; the value 0 has no word."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {
         value.name.removeprefix(prefix).lower(): FIELD_COMMENTS.get(f"{enum.full_name}.{value.name}", "")
@@ -201,7 +199,6 @@ def scalar_schema(field: FieldDescriptor) -> JsonSchema:
 
 
 def field_rules(field: FieldDescriptor) -> validate_pb2.FieldRules:
-    """Return the validation rules of a field."""
     return field.GetOptions().Extensions[validate_pb2.field]
 
 
@@ -213,10 +210,8 @@ def nested_message(field: FieldDescriptor) -> Descriptor:
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Return whether a field is a map."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def map_value(field: FieldDescriptor) -> FieldDescriptor:
-    """Return the field of a map's values."""
     return nested_message(field).fields_by_name["value"]

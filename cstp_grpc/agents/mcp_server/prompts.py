@@ -114,7 +114,6 @@ class PromptHandlers:
     async def list_prompts(
         self, _: RequestContext, __: mcp_types.PaginatedRequestParams | None
     ) -> mcp_types.ListPromptsResult:
-        """Return all prompts on one page."""
         return mcp_types.ListPromptsResult(prompts=[definition.prompt for definition in PROMPTS.values()])
 
     async def get_prompt(

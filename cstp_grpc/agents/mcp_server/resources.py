@@ -95,7 +95,6 @@ class ResourceHandlers:
     async def list_templates(
         self, _: RequestContext, __: mcp_types.PaginatedRequestParams | None
     ) -> mcp_types.ListResourceTemplatesResult:
-        """Return the templates of the other resources."""
         return mcp_types.ListResourceTemplatesResult(resource_templates=list(TEMPLATES))
 
     async def read_resource(

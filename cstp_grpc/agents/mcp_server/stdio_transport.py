@@ -36,7 +36,6 @@ class FurtherAnswers(WrappedStream):
         self._answered = first.handshake_id
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Send an answer."""
         if self._answered is not None and getattr(item.message, "id", None) == self._answered:
             self._answered = None
         else:

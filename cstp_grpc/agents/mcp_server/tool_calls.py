@@ -33,7 +33,6 @@ class ToolHandlers:
     async def list_tools(
         self, _: RequestContext, __: mcp_types.PaginatedRequestParams | None
     ) -> mcp_types.ListToolsResult:
-        """Return all tools on one page."""
         return mcp_types.ListToolsResult(tools=[mcp_types.Tool.model_validate(tool.to_json()) for tool in TOOLS])
 
     async def call_tool(
@@ -84,7 +83,6 @@ class ToolHandlers:
 
 
 def answered_call_result(tool: ContractTool, response: dict[str, Any], note: str = "") -> mcp_types.CallToolResult:
-    """Return the result of a tool for a response: its text, as content and in the structured content."""
     quoted = quote_answer(response)
     text = join_sections([tool.render(quoted), note])
     return mcp_types.CallToolResult(

@@ -54,7 +54,6 @@ def failed_call_result(tool: ContractTool, error: CstpError) -> mcp_types.CallTo
 
 
 def next_step(error: CstpError) -> str:
-    """Return the next step for an agent after an error."""
     if error.retry_after is not None:
         return f"Wait {error.retry_after:g} seconds, then call the tool again."
     if error.final:
@@ -66,5 +65,4 @@ def next_step(error: CstpError) -> str:
 
 
 def invalid_arguments_error(error: CodecError) -> errors.InvalidArgument:
-    """Return the error for arguments that are no request."""
     return errors.InvalidArgument("The arguments do not fit the tool's schema.", violations=error.violations)

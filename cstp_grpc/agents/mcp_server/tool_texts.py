@@ -55,7 +55,6 @@ def render_announcement(response: JsonObject) -> str:
 
 
 def render_search(response: JsonObject) -> str:
-    """Return the text of a QueryDecisionsResponse."""
     found = response["decisions"]
     if not found:
         return "No decision resembles this. Nothing is on record, which is no evidence that it is safe."
@@ -63,19 +62,16 @@ def render_search(response: JsonObject) -> str:
 
 
 def render_recorded_decision(response: JsonObject) -> str:
-    """Return the text of a RecordDecisionResponse."""
     decision = response["decision"]
     return f"Recorded as {decision['id']}: {decision['title']}. Review it with review_decision."
 
 
 def render_reviewed_decision(response: JsonObject) -> str:
-    """Return the text of a ReviewDecisionResponse."""
     decision = response["decision"]
     return f"Reviewed {decision['id']} as {decision.get('outcome', 'unknown')}: {decision['title']}."
 
 
 def render_session_context(response: JsonObject) -> str:
-    """Return the text of a GetSessionContextResponse."""
     markdown: str = response["markdown"]
     return markdown
 
@@ -98,7 +94,6 @@ def render_code_context(response: JsonObject) -> str:
 
 
 def render_learning(response: JsonObject) -> str:
-    """Return the text of a ReportLearningResponse."""
     learning = response["learning"]
     return f"Filed as {learning['id']} for review: {learning['title']}."
 
@@ -161,7 +156,6 @@ def describe_approval(approval: JsonObject | None) -> str:
 
 
 def describe_violation(violation: JsonObject) -> str:
-    """Return one line about a guardrail that matched."""
     line = f"{violation['message']} [{violation['guardrailId']}, {violation.get('severity', 'block')}]"
     if suggestion := violation.get("suggestion"):
         line += f" How to resolve it: {suggestion}"

@@ -62,7 +62,6 @@ class ContractTool:
         return bool(self.facts_argument)
 
     def verdict_of(self, response: JsonObject) -> JsonObject | None:
-        """Return the verdict in a response, or None if there is none."""
         if not self.gives_verdict:
             return None
         verdict: JsonObject | None = response.get(self.verdict_member) if self.verdict_member else response
@@ -70,17 +69,14 @@ class ContractTool:
 
     @functools.cached_property
     def method(self) -> RpcMethod:
-        """The rpc."""
         return method_by_name(self.method_name)
 
     @functools.cached_property
     def _request(self) -> Descriptor:
-        """The type of the request."""
         return cast(Descriptor, self.method.request.DESCRIPTOR)
 
     @functools.cached_property
     def input_schema(self) -> JsonSchema:
-        """The schema of the arguments."""
         return request_schema(self._request, lifted=self.lifted, omitted=self.omitted)
 
     @functools.cached_property
@@ -140,7 +136,6 @@ class ContractTool:
         return from_json(request, self.method.request)
 
     def argument_name(self, path: str) -> str:
-        """Return the name of an argument by the path of its field in the request, in JSON or as in the contract."""
         name = json_path(self.method.request, path)
         return name if self.lifted is None else name.removeprefix(f"{self.lifted}.")
 

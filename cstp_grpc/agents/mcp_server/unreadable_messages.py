@@ -24,17 +24,14 @@ class WrappedStream:
         self._wrapped = wrapped
 
     async def aclose(self) -> None:
-        """Close the stream."""
         await self._wrapped.aclose()
 
     async def __aenter__(self) -> Self:
-        """Return the stream itself."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the stream."""
         await self.aclose()
 
 
@@ -57,11 +54,9 @@ class ReadableMessages(WrappedStream):
         return item
 
     def __aiter__(self) -> Self:
-        """Return the stream itself."""
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
-        """Return the next message."""
         try:
             return await self.receive()
         except anyio.EndOfStream:
@@ -93,5 +88,4 @@ def unparsed_text(error: Exception) -> str | None:
 
 
 def is_request_id(value: object) -> bool:
-    """Return whether a value may be the id of a request, and be sent."""
     return type(value) is int or (isinstance(value, str) and value.isprintable())

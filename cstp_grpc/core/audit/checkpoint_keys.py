@@ -53,7 +53,6 @@ class SigningKeyFile:
         return cls.load(path)
 
     def sign(self, statement: str) -> bytes:
-        """Return the signature of a statement."""
         return self._key.sign(statement.encode())
 
 
@@ -85,7 +84,6 @@ def identify_key(key: Ed25519PublicKey) -> str:
 
 
 def encode_public_key(key: Ed25519PublicKey) -> str:
-    """Return a public key in PEM."""
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
 
 
@@ -97,11 +95,9 @@ class TrustedKeys:
 
     @classmethod
     def of(cls, keys: Iterable[Ed25519PublicKey]) -> Self:
-        """Return the keys by their ids."""
         return cls({identify_key(key): key for key in keys})
 
     def find_fault(self, key_id: str, statement: str, signature: bytes) -> str | None:
-        """Return what is wrong with the signature of a statement; None if one of the keys made it."""
         key = self.keys.get(key_id)
         if key is None:
             return f"it is signed by the key {key_id[:16]}…, which is not among the given ones"

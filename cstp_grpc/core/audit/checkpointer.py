@@ -47,7 +47,6 @@ class Checkpointer:
         )
 
     def start(self) -> None:
-        """Start signing."""
         self._periodic.start()
 
     def stop(self) -> None:

@@ -96,7 +96,6 @@ class CheckpointStatement:
     unchained: UnchainedEntries | None = None
 
     def encode(self) -> str:
-        """Return the canonical JSON that is signed."""
         return encode_canonical_json(self.to_members())
 
     def to_members(self) -> dict[str, object]:

@@ -107,7 +107,6 @@ def hash_chain_start(chain_id: int, nonce: str, started_at: datetime) -> bytes:
 
 
 def stored_content_hash(row: EntryRow) -> bytes | None:
-    """Return the content hash of a stored entry: the one that was kept if the content has gone."""
     kept: bytes | None = row["content_hash"]
     if kept is not None:
         return bytes(kept)

@@ -107,7 +107,6 @@ class RefusalRecorder:
         self._periodic = PeriodicTask("refusals", self._write_regularly, interval, logger, complaint, delay=interval)
 
     def start(self) -> None:
-        """Start writing."""
         self._periodic.start()
 
     def stop(self) -> None:

@@ -54,7 +54,6 @@ class AuditRetention:
         self._periodic = PeriodicTask("audit-retention", self._remove_regularly, INTERVAL, logger, complaint)
 
     def start(self) -> None:
-        """Start removing."""
         self._periodic.start()
 
     def stop(self) -> None:

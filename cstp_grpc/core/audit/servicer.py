@@ -32,7 +32,6 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
     def ListAuditEntries(
         self, request: audit_pb2.ListAuditEntriesRequest, context: grpc.ServicerContext
     ) -> audit_pb2.ListAuditEntriesResponse:
-        """List entries of the trail."""
         page = self._trail.page(parse_entry_filter(request), PageRequest(request.page_size, request.page_token))
         return audit_pb2.ListAuditEntriesResponse(
             entries=[entry_message(entry) for entry in page.items], next_page_token=page.next_token
@@ -41,7 +40,6 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
     def ListJudgedActions(
         self, request: audit_pb2.ListJudgedActionsRequest, context: grpc.ServicerContext
     ) -> audit_pb2.ListJudgedActionsResponse:
-        """List judged actions."""
         page = self._trail.page(parse_judged_filter(request), PageRequest(request.page_size, request.page_token))
         return audit_pb2.ListJudgedActionsResponse(
             actions=[judged_action_message(entry) for entry in page.items], next_page_token=page.next_token
@@ -50,7 +48,6 @@ class AuditService(audit_pb2_grpc.AuditServiceServicer):
     def ListIntents(
         self, request: audit_pb2.ListIntentsRequest, context: grpc.ServicerContext
     ) -> audit_pb2.ListIntentsResponse:
-        """List announced intents."""
         return self._list_intents(request)
 
 
@@ -72,7 +69,6 @@ def parse_entry_filter(message: audit_pb2.ListAuditEntriesRequest) -> AuditFilte
 
 
 def parse_judged_filter(message: audit_pb2.ListJudgedActionsRequest) -> AuditFilter:
-    """Parse the conditions of a listing of judged actions."""
     return AuditFilter(
         requesting_agent=proto_values.optional_field(message, "requesting_agent"),
         allowed=proto_values.optional_field(message, "allowed"),

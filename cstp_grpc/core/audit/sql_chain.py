@@ -164,7 +164,6 @@ class SaltSource:
         self._salts: deque[bytes] = deque()
 
     def take(self) -> bytes:
-        """Return a salt that was never returned before."""
         try:
             return self._salts.popleft()
         except IndexError:

@@ -137,13 +137,11 @@ class UnchainedDigest:
         self._last_id = 0
 
     def add(self, row: EntryRow) -> None:
-        """Add the next entry."""
         self._hash.update(f"{row['id']}:{hash_entry(row, stored_content_hash(row)).hex()}\n".encode())
         self._count += 1
         self._last_id = row["id"]
 
     def result(self) -> UnchainedEntries:
-        """Return the hash of what was added."""
         return UnchainedEntries(self._count, self._last_id, self._hash.digest())
 
 

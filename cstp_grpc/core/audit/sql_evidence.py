@@ -60,7 +60,6 @@ class SqlEvidenceReader:
 
 
 def period_conditions(after: datetime | None, before: datetime | None) -> list[ColumnElement[bool]]:
-    """Return the conditions on the instants of entries."""
     instant = audit_entries.c.timestamp
     conditions = []
     if after is not None:

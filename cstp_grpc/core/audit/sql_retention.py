@@ -185,14 +185,12 @@ def add_segment(unit_of_work: UnitOfWork, key: SigningKeyFile, segment: SegmentR
 
 
 def read_removed(unit_of_work: UnitOfWork) -> dict[int, int]:
-    """Return up to which position each chain was removed."""
     segments = audit_segments.c
     query = select(segments.chain_id, func.max(segments.last_position)).group_by(segments.chain_id)
     return {row[0]: row[1] for row in unit_of_work.execute(query)}
 
 
 def read_checkpoint(unit_of_work: UnitOfWork, number: int) -> Checkpoint:
-    """Return a checkpoint that is there."""
     columns = audit_checkpoints.c
     query = select(columns.statement, columns.signature).where(columns.number == number)
     statement, signature = unit_of_work.execute(query).one()

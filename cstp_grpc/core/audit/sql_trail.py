@@ -163,7 +163,6 @@ class SqlAuditTrail:
         return Page(items, next_page_token(items[-1], conditions) if len(entries) > len(items) else "")
 
     def _without_content(self, entry: AuditEntry) -> AuditEntry:
-        """Return an entry without what is not kept of the action that it is about."""
         if entry.event not in JUDGED_TEXTS:
             return entry
         return replace(entry, judged=None, action=entry.action if self._kept is JudgedContent.DESCRIPTION else None)
@@ -258,7 +257,6 @@ def filter_clauses(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | Te
 
 
 def next_page_token(last: AuditEntry, conditions: AuditFilter) -> str:
-    """Return the token of the page after an entry."""
     assert last.id is not None
     return encode_page_token(conditions, (to_microseconds(last.timestamp), last.id))
 

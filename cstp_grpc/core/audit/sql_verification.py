@@ -115,13 +115,11 @@ class GuardrailComparison:
         """Sums of the hashes of what entries name, less those of what the table has, by bucket; zero if they agree."""
 
     def add(self, row: EntryRow) -> None:
-        """Add an entry."""
         if row["violations"] or row["warnings"] or row["dryrun"]:
             for named in self._name_guardrails(row):
                 self._sums[named[2] // ENTRIES_A_BUCKET] += hash(named)
 
     def compare(self, unit_of_work: UnitOfWork) -> None:
-        """Compare what was added with the table, and add the entries for which they differ."""
         try:
             self._subtract_table(unit_of_work)
             for bucket in sorted(bucket for bucket, total in self._sums.items() if total):

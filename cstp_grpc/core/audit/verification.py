@@ -126,7 +126,6 @@ class SignedPositions:
     unchained: UnchainedEntries | None = None
 
     def add(self, statement: CheckpointStatement) -> None:
-        """Add what a checkpoint states."""
         for head in statement.heads:
             self.heads.setdefault((head.chain_id, head.position), (head.entry_hash, statement.number))
             self.last[head.chain_id] = max(head.position, self.last.get(head.chain_id, 0))
@@ -181,7 +180,6 @@ def index_exported(exported: Sequence[Checkpoint], report: VerificationReport) -
 
 
 def add_exported(checkpoint: Checkpoint, keys: KeyRing, signed: SignedPositions, report: VerificationReport) -> None:
-    """Add what an exported checkpoint signs that the trail does not have."""
     statement = checkpoint.read()
     fault = keys.find_fault(statement.key_id, checkpoint.statement, checkpoint.signature)
     if fault is not None:
@@ -370,14 +368,12 @@ class ChainVerification:
 
 
 def check_entry_id(row: EntryRow, report: VerificationReport) -> None:
-    """Add a finding if an entry has an id that no server gives: they begin with 1."""
     if row["id"] <= 0:
         message = f"entry {row['id']} has an id that no server gives: it was inserted by other means"
         report.add(Finding(FindingKind.INSERTED, message, row["id"], row["chain_id"]))
 
 
 def has_its_hash(row: EntryRow) -> bool:
-    """Return whether an entry is what its hash says."""
     place = row["chain_id"], row["chain_position"], to_bytes(row["previous_hash"])
     try:
         return hash_link(*place, hash_entry(row, stored_content_hash(row))) == to_bytes(row["entry_hash"])

@@ -427,7 +427,6 @@ class CommandReader:
                 self.shell.read(text)
 
     def _read_sql(self, texts: Iterable[str], dialect: str, effects: Effects) -> None:
-        """Add the operations of SQL texts."""
         for text in texts:
             if self._may_parse(text, effects):
                 effects.sql |= sql_text.read_operations(text, dialect)
@@ -564,7 +563,6 @@ def list_downloads(words: Sequence[str]) -> list[str]:
 
 
 def is_decoder(program: str, words: Sequence[str]) -> bool:
-    """Return whether a program decodes, decrypts or unpacks text."""
     if program in ("base64", "base32", "gbase64"):
         return any(word in ("-d", "-D", "--decode", "-di") for word in words)
     if program in ("openssl", "gpg", "age"):

@@ -19,11 +19,9 @@ class Scene(NamedTuple):
     project: str
 
     def kinds(self, path: str) -> frozenset[str]:
-        """Return the kinds of a path."""
         return classify_path(path, self.directory, self.project)
 
     def kinds_of(self, paths: Sequence[str]) -> set[str]:
-        """Return the kinds of several paths."""
         return {kind for path in paths for kind in self.kinds(path)}
 
 
@@ -75,7 +73,6 @@ def collect_file_effects(program: str, arguments: Sequence[str], split: SplitArg
 
 
 def read_operands(program: str, split: SplitArguments) -> Sequence[str]:
-    """Return the operands of a program that are files which it reads."""
     if program in SCRIPTED_READERS and not {"-e", "-f", "--regexp", "--file", "--expression"} & set(split.flags):
         return split.operands[1:]
     if program in ("cp", "mv", "scp", "rsync") and len(split.operands) > 1:
@@ -106,7 +103,6 @@ def collect_windows_removal(arguments: Sequence[str], split: SplitArguments, sce
 
 
 def collect_find(arguments: Sequence[str], _split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `find … -delete` deletes."""
     if "-delete" in arguments and "-empty" not in arguments:
         effects.deletes |= found_kinds(arguments, scene)
         effects.is_recursive = not is_narrow_find(arguments)
@@ -125,7 +121,6 @@ def find_roots(arguments: Sequence[str]) -> list[str]:
 
 
 def found_kinds(arguments: Sequence[str], scene: Scene) -> set[str]:
-    """Return the kinds of what `find` finds."""
     roots = find_roots(arguments)
     patterns = find_patterns(arguments)
     if patterns and all(is_build_output(pattern.strip("*/")) or is_build_output(pattern) for pattern in patterns):
@@ -137,7 +132,6 @@ def found_kinds(arguments: Sequence[str], scene: Scene) -> set[str]:
 
 
 def find_patterns(arguments: Sequence[str]) -> list[str]:
-    """Return the name and path patterns of `find`."""
     names = ("-name", "-iname", "-path", "-ipath", "-wholename")
     return [
         arguments[position + 1]
@@ -188,7 +182,6 @@ def collect_transfer(_: Sequence[str], split: SplitArguments, scene: Scene, effe
 
 
 def collect_dd(arguments: Sequence[str], _split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `dd` reads and overwrites."""
     for word in arguments:
         name, _, path = word.partition("=")
         if name == "of":
@@ -204,7 +197,6 @@ def collect_in_place(arguments: Sequence[str], split: SplitArguments, scene: Sce
 
 
 def collect_truncate(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `truncate` empties."""
     if value_of(["", *arguments], "-s", "--size") in ("0", None) or "-s0" in arguments:
         effects.deletes |= scene.kinds_of([word for word in split.operands if word != "0"])
 
@@ -262,7 +254,6 @@ def collect_mail(_: Sequence[str], split: SplitArguments, _scene: Scene, effects
 
 
 def collect_cloud_copy(_: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what cloud storage clients copy: to a bucket, or from one."""
     words = [
         word for word in split.operands if not re.fullmatch(r"s3|cp|mv|sync|copy|copyto|rsync|storage|blob|move", word)
     ]

@@ -103,7 +103,6 @@ class Invocation:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Invocation:
-        """Return the invocation that `to_json` wrote."""
         if not document:
             return NO_INVOCATION
         lists = {name: tuple(document.get(name, ())) for name in ("reads", "writes")}

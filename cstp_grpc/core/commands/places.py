@@ -229,5 +229,4 @@ def is_cache(path: str) -> bool:
 
 
 def is_below(path: str, folders: Iterable[str]) -> bool:
-    """Return whether a path is one of the folders or inside one."""
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)

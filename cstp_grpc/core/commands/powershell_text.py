@@ -50,7 +50,6 @@ class PowerShellReader:
         self._source = b""
 
     def read(self, text: str) -> None:
-        """Read a text."""
         if len(text) > MAX_COMMAND_CHARACTERS:
             self._reader.note(Unresolved.TOO_LARGE)
             return
@@ -137,7 +136,6 @@ class PowerShellReader:
                 self._visit_nested(child, depth + 1)
 
     def _evaluate(self, words: list[str], stdin: Flow | None) -> Flow:
-        """Read what `Invoke-Expression` evaluates, or note that it is unknown."""
         text = " ".join(words[1:])
         if text and UNKNOWN not in text and not text.startswith("("):
             PowerShellReader(self._reader).read(text)
@@ -148,7 +146,6 @@ class PowerShellReader:
         return Flow(source="piped")
 
     def _note_method(self, text: str) -> None:
-        """Add what a method of .NET does."""
         removed = re.search(r"(?i)\[(?:System\.)?IO\.(?:File|Directory)\]::Delete\(\s*['\"]([^'\"]+)", text)
         if removed:
             kinds = set(self._reader.scene.kinds(removed[1]))

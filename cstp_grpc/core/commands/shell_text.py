@@ -115,7 +115,6 @@ class ShellReader:
             self.words.variables.update({key: value or [] for key, value in outer.items()})
 
     def define_alias(self, name: str, text: str) -> None:
-        """Note an alias."""
         self._aliases[name] = text
 
     def _enter(self, name: str, run: object) -> Flow:
@@ -127,7 +126,6 @@ class ShellReader:
             self._calls.pop()
 
     def _run_substitution(self, node: Node, _: int) -> Flow:
-        """Run the commands of a substitution, and return what they print."""
         flows, self.words.flows = self.words.flows, []
         directory = self.commands.directory
         try:
@@ -202,7 +200,6 @@ class ShellReader:
         return NO_FLOW
 
     def _assign(self, node: Node) -> list[str]:
-        """Note the value of an assignment, and return it as words `NAME=value`."""
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if node.type != "variable_assignment" or name is None:
             return []
@@ -212,7 +209,6 @@ class ShellReader:
         return [f"{key}={each}" for each in values[:1]]
 
     def _run_loop(self, node: Node, stdin: Flow | None) -> Flow:
-        """Run the body of a loop once, with all values of its variable."""
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         values = [value for child in node.children_by_field_name("value") for value in self.words.read(child)]
         # The output of a substitution is split into words.
@@ -317,7 +313,6 @@ class ShellReader:
 
 
 def quote_word(word: str) -> str:
-    """Return a word in quotes of the shell."""
     return "'" + word.replace("'", "'\\''") + "'"
 
 

@@ -64,7 +64,6 @@ class WordReader:
         return before
 
     def text_of(self, node: Node) -> str:
-        """Return the text of a node as it is written."""
         return self._source[node.start_byte : node.end_byte].decode(errors="replace")
 
     def read(self, node: Node, depth: int = 0) -> list[str]:

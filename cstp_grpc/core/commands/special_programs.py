@@ -61,7 +61,6 @@ def run_source(reader: CommandReader, words: Sequence[str], _: Flow | None, effe
 
 
 def run_trap(reader: CommandReader, words: Sequence[str], _: Flow | None, __: Effects) -> Flow:
-    """Read the text that `trap` runs later."""
     operands = [word for word in words[1:] if not word.startswith("-")]
     if len(operands) > 1:
         reader.shell.read(operands[0])
@@ -69,7 +68,6 @@ def run_trap(reader: CommandReader, words: Sequence[str], _: Flow | None, __: Ef
 
 
 def run_cmd(reader: CommandReader, words: Sequence[str], stdin: Flow | None, _: Effects) -> Flow | None:
-    """Read the text that `cmd /c` runs."""
     lower = [word.lower() for word in words]
     for flag in ("/c", "/k"):
         if flag in lower:

@@ -296,7 +296,6 @@ def analyze_content(content: SearchedContent) -> Terms:
 
 
 def term_impact(frequency: float, fields: int) -> float:
-    """Return the impact of a term with a weighted frequency, from 0 to 1."""
     saturated = frequency / (frequency + SATURATION)
     return (1 - TITLE_SHARE) * saturated + (TITLE_SHARE if fields & TermField.TITLE else 0)
 
@@ -315,7 +314,6 @@ def content_names(content: SearchedContent) -> set[str]:
 
 
 def names_of_id(decision_id: str) -> Iterable[str]:
-    """Return the unit of a decision's id."""
     return (term.text for term in analyze_text(decision_id)[:1] if term.is_unit)
 
 

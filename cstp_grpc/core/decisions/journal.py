@@ -415,7 +415,6 @@ class Journal(JournalReader):
         return ChangeContext(caller, request_id, self._clock())
 
     def _write(self, change: ChangeContext, job: Callable[[JournalTransaction], T]) -> T:
-        """Run a job in a transaction of its own, and publish what it changed."""
         write = self._writer.run(self._prepare_write(change, job))
         self.publish(write)
         return write.result

@@ -121,7 +121,6 @@ class JournalReader:
         return find_duplicates(self._store, self._embedder.model, caller, filters, least, limit or DUPLICATE_GROUPS)
 
     def _read_history(self, decision: Decision, caller: str) -> DecisionHistory:
-        """Return the history of a decision as an agent may see it."""
         own = decision.agent == caller
         history = self._history.read_history(decision.id, MAX_SHOWN_REVIEWS, MAX_SHOWN_FORMER if own else 0)
         # The latest ones that fit together.
@@ -235,7 +234,6 @@ def group_similar(
 
 
 def similar_pairs(vectors: Sequence[Vector], min_similarity: float) -> Iterator[tuple[int, int, float]]:
-    """Yield the pairs of places whose vectors are similar, with their similarity."""
     if not vectors:
         return
     matrix = np.stack(vectors)
@@ -319,7 +317,6 @@ class JournalFeed:
         return subscription
 
     def token_of(self, change: JournalChange) -> str:
-        """Return the token of the revision of a change."""
         return self._tokens.write(max(change.revision, 0))
 
     @property
@@ -332,7 +329,6 @@ class JournalFeed:
         self._hub.close()
 
     def _read(self, subscription: DecisionSubscription) -> None:
-        """Read the next batch of changes of a subscription."""
         conditions = subscription.conditions
         found, reached = self._store.changes(conditions.caller, conditions.filters, subscription.after, READ_BATCH)
         changed = [change.decision for change in found if change.decision is not None]

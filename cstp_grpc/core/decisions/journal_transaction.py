@@ -81,20 +81,17 @@ class JournalTransaction:
         """The decisions that were deleted."""
 
     def find_recorded(self, idempotency_key: str) -> JournalEntry | None:
-        """Return the decision that the caller recorded under a key; None if there is none."""
         entry = self._store.find_recorded(self._unit_of_work, self._change.caller, idempotency_key)
         if entry is not None:
             self._seen.add(entry.decision.id)
         return entry
 
     def load(self, ids: Iterable[str]) -> dict[str, JournalEntry]:
-        """Return entries by id."""
         entries = self._store.load(self._unit_of_work, list(ids))
         self._seen.update(entries)
         return entries
 
     def insert(self, entries: Sequence[JournalEntry]) -> None:
-        """Insert decisions."""
         self._store.insert(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
 
     def update(self, entries: Sequence[JournalEntry]) -> None:
@@ -119,7 +116,6 @@ class JournalTransaction:
         return updated
 
     def find_review(self, decision_id: str, request_key: str) -> DecisionReview | None:
-        """Return the caller's review of a decision under a key; None if there is none."""
         return self._history.find_review(self._unit_of_work, decision_id, self._change.caller, request_key)
 
     def add_review(self, decision: Decision, request_key: str | None) -> None:
@@ -156,7 +152,6 @@ class JournalTransaction:
         self.update_status({link.to_id for link in (*added, *removed) if link.type is LinkType.SUPERSEDES})
 
     def keep_former(self, before: JournalEntry, after: JournalEntry) -> None:
-        """Keep the former content of a decision, if the new one is different."""
         if not has_same_content(before, after):
             self._history.add_former(self._unit_of_work, before.decision.id, content_of(before), self._change.at)
 
@@ -184,7 +179,6 @@ class JournalTransaction:
         return deleted
 
     def find_deleted(self, ids: Iterable[str]) -> dict[str, DeletedDecision]:
-        """Return the deleted decisions of `ids`, by id."""
         return self._history.find_deleted(self._unit_of_work, list(ids))
 
     def was_deleted(self, idempotency_key: str) -> bool:
@@ -192,7 +186,6 @@ class JournalTransaction:
         return self._history.was_deleted(self._unit_of_work, self._change.caller, idempotency_key)
 
     def restore(self, entries: Sequence[JournalEntry]) -> None:
-        """Insert decisions that were deleted, with the links that other decisions declare from and to them."""
         ids = [entry.decision.id for entry in entries]
         self._history.remove_deleted(self._unit_of_work, ids)
         self.insert(entries)

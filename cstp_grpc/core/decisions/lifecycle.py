@@ -33,13 +33,11 @@ MAX_LINKS_OF_KIND = 100
 
 
 def new_decision_id() -> str:
-    """Return a new, unguessable decision id."""
     # 80 bits: an id is no credential, but must not be found by trying.
     return f"dec-{secrets.token_hex(10)}"
 
 
 def decision_id_for_source(agent: str, source: str) -> str:
-    """Return the id of the decision that an agent imports from a source."""
     # As long as a random id. From agent and source alone, so that importing a file again finds its decision.
     return f"dec-{hash_canonical_json([agent, source])[:20]}"
 
@@ -99,7 +97,6 @@ def normalize_links(links: Links) -> Links:
 
 
 def sorted_unique_ids(ids: Iterable[str]) -> tuple[str, ...]:
-    """Return ids sorted, each once."""
     return tuple(sorted(set(map(replace_unstorable, ids))))
 
 
@@ -109,7 +106,6 @@ def unique_texts(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def initial_status(content: DecisionContent) -> DecisionStatus:
-    """Return the status in a content; by default decided, or reviewed if it has an outcome."""
     if content.status is not None:
         return content.status
     return DecisionStatus.DECIDED if content.outcome is None else DecisionStatus.REVIEWED
@@ -199,7 +195,6 @@ REQUIRED_FIELDS = frozenset({"title", "status", "date"})
 
 
 def content_of(entry: JournalEntry) -> DecisionContent:
-    """Return the present content of an entry."""
     item = entry.decision
     names = (field.name for field in fields(DecisionContent) if field.name != "status")
     return DecisionContent(status=entry.stated_status, **{name: getattr(item, name) for name in names})
@@ -280,7 +275,6 @@ def redact_decisions(store: DecisionStore, decisions: Sequence[Decision], caller
 
 
 def links_from(decision_id: str, links: Links) -> list[DecisionLink]:
-    """Return the links from a decision one by one."""
     return [DecisionLink(decision_id, kind, other) for kind in LinkType for other in getattr(links, kind.value)]
 
 
@@ -299,7 +293,6 @@ def check_linkable(decision: Decision, added: Sequence[DecisionLink], removed: S
 
 
 def keep_links_to(links: Links, targets: Container[str]) -> Links:
-    """Return the links that lead to one of the targets."""
     return Links(
         supersedes=tuple(key for key in links.supersedes if key in targets),
         depends_on=tuple(key for key in links.depends_on if key in targets),

@@ -78,7 +78,6 @@ def decision_message(
 
 
 def change_response(change: JournalChange, journal_revision: str) -> journal_pb2.WatchDecisionsResponse:
-    """Convert a change to the response that has it."""
     return journal_pb2.WatchDecisionsResponse(
         decision=None if change.decision is None else decision_message(change.decision),
         deleted_id=change.deleted_id,
@@ -133,7 +132,6 @@ def content_message(content: DecisionContent) -> journal_pb2.DecisionContent:
 
 
 def links_message(item: Links) -> journal_pb2.Links:
-    """Convert links to a message."""
     return journal_pb2.Links(supersedes=item.supersedes, depends_on=item.depends_on, relates_to=item.relates_to)
 
 
@@ -178,7 +176,6 @@ def duplicates_response(report: DuplicateReport) -> journal_pb2.FindDuplicateDec
 
 
 def parse_reasons(messages: Iterable[journal_pb2.Reason]) -> tuple[Reason, ...]:
-    """Parse the reasons of a decision."""
     return tuple(Reason(r.type, r.text, proto_values.optional_field(r, "strength")) for r in messages)
 
 

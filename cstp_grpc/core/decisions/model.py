@@ -302,7 +302,6 @@ def passes_filter(decision: Decision, filters: DecisionFilter) -> bool:
 
 
 def build_predicate(filters: DecisionFilter) -> Predicate:
-    """Return a predicate for a filter that checks only the conditions it has."""
     conditions = list(filter_predicates(filters))
     return lambda decision: all(condition(decision) for condition in conditions)
 

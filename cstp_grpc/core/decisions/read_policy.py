@@ -37,7 +37,6 @@ class ReadPolicy:
         return caller in self.peers and bool(self.categories or self.tags)
 
     def may_read(self, decision: Decision, caller: str) -> bool:
-        """Return True if an agent may read a decision."""
         if decision.agent == caller:
             return True
         return decision.visibility is Visibility.SHARED and (

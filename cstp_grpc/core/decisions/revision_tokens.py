@@ -29,7 +29,6 @@ class RevisionTokens:
         self._identity = identity
 
     def write(self, revision: int) -> str:
-        """Return the token of a revision."""
         return f"{revision}-{self._identity}"
 
     def read(self, token: str, field: str = REVISION_FIELD, name: str = "journalRevision") -> int:
@@ -48,7 +47,6 @@ class RevisionTokens:
 
 
 def future_token_error(field: str) -> InvalidArgument:
-    """Return the error for a watch that goes on after a token that is newer than the journal."""
     # A watch from there would wait until the journal reaches the number again, and miss everything until then.
     problem = "is newer than the journal, as after a restore; leave it out to watch from now on"
     return InvalidArgument.field(field, problem)

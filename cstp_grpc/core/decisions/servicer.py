@@ -42,7 +42,6 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def RecordDecision(
         self, request: journal_pb2.RecordDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.RecordDecisionResponse:
-        """Record a decision."""
         caller = current_caller.get()
         recorded = self._journal.record(
             parse_decision_content(request.decision),
@@ -56,14 +55,12 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def GetDecision(
         self, request: journal_pb2.GetDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.GetDecisionResponse:
-        """Read one decision."""
         found, history = self._journal.get_with_history(request.id, current_caller.get().agent)
         return journal_pb2.GetDecisionResponse(decision=messages.decision_message(found, history=history))
 
     def ListDecisions(
         self, request: journal_pb2.ListDecisionsRequest, context: grpc.ServicerContext
     ) -> journal_pb2.ListDecisionsResponse:
-        """List decisions."""
         page = self._journal.list(
             current_caller.get().agent,
             messages.parse_decision_filter(request.filters),
@@ -110,7 +107,6 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def DeleteDecision(
         self, request: journal_pb2.DeleteDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.DeleteDecisionResponse:
-        """Delete a decision."""
         caller = current_caller.get()
         deleted = self._journal.delete(request.id, caller.agent, caller.request_id)
         return journal_pb2.DeleteDecisionResponse(
@@ -122,7 +118,6 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def LinkDecisions(
         self, request: journal_pb2.LinkDecisionsRequest, context: grpc.ServicerContext
     ) -> journal_pb2.LinkDecisionsResponse:
-        """Add and remove links of a decision."""
         caller = current_caller.get()
         linked = self._journal.link(
             request.id, parse_links(request.add), parse_links(request.remove), caller.agent, caller.request_id
@@ -140,7 +135,6 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def ShareDecision(
         self, request: journal_pb2.ShareDecisionRequest, context: grpc.ServicerContext
     ) -> journal_pb2.ShareDecisionResponse:
-        """Share a decision."""
         caller = current_caller.get()
         shared = self._journal.share(request.id, caller.agent, caller.request_id)
         return journal_pb2.ShareDecisionResponse(decision=messages.decision_message(shared, self._journal.revision))
@@ -168,14 +162,12 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     async def ExportDecisions(  # type: ignore[override]  # the stubs know threads' iterators only
         self, request: journal_pb2.ExportDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[journal_pb2.ExportDecisionsResponse, None]:
-        """Stream decisions."""
         filters = messages.parse_decision_filter(request.filters)
         return self._exported(current_caller.get().agent, filters)
 
     async def WatchDecisions(  # type: ignore[override]  # as above
         self, request: journal_pb2.WatchDecisionsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[journal_pb2.WatchDecisionsResponse, None]:
-        """Stream changes of decisions."""
         filters, after = messages.parse_decision_filter(request.filters), proto_values.optional_field(request, "after")
         watch = await self._run_blocking(self._feed.watch, current_caller.get().agent, filters, after)
         context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
@@ -195,7 +187,6 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     async def ImportDecisions(
         self, request_iterator: AsyncIterator[journal_pb2.ImportDecisionsRequest], context: grpc.ServicerContext
     ) -> journal_pb2.ImportDecisionsResponse:
-        """Import decisions batch by batch."""
         caller = current_caller.get()
         results: list[ImportResult] = []
         async for batch in read_batches(request_iterator, IMPORT_BATCH):
@@ -258,7 +249,6 @@ def parse_decision_changes(message: journal_pb2.DecisionChanges) -> DecisionCont
 
 
 def parse_links(message: journal_pb2.Links) -> Links:
-    """Parse links by identifier."""
     return Links(tuple(message.supersedes), tuple(message.depends_on), tuple(message.relates_to))
 
 

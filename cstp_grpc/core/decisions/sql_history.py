@@ -92,16 +92,13 @@ class SqlHistoryStore:
         return revision
 
     def erase(self, unit_of_work: UnitOfWork, decision_id: str) -> None:
-        """Remove the reviews and former contents of a decision."""
         for table in (decision_reviews, former_contents):
             unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
 
     def add_deleted(self, unit_of_work: UnitOfWork, deleted: DeletedDecision, revision: int) -> None:
-        """Add a deleted decision, with the journal revision of its deletion."""
         unit_of_work.execute(insert(deleted_decisions).values({**asdict(deleted), "revision": revision}))
 
     def find_deleted(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, DeletedDecision]:
-        """Return the deleted decisions of `ids`, by id."""
         columns = deleted_decisions.c
         query = select(columns.id, columns.agent, columns.deleted_at, columns.idempotency_key)
         return {
@@ -117,7 +114,6 @@ class SqlHistoryStore:
         return unit_of_work.execute(query.limit(1)).first() is not None
 
     def remove_deleted(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> None:
-        """Forget that decisions were deleted."""
         for chunk in split_into_chunks(ids):
             unit_of_work.execute(delete(deleted_decisions).where(deleted_decisions.c.id.in_(chunk)))
 
@@ -149,7 +145,6 @@ class SqlHistoryStore:
 
 
 def review_from_row(row: Row[*tuple[Any, ...]]) -> DecisionReview:
-    """Convert a row of REVIEW to a review."""
     reviewer, outcome, at, notes, confidence = row
     known = OUTCOME[outcome]
     assert known is not None, "the column is never NULL"
@@ -157,7 +152,6 @@ def review_from_row(row: Row[*tuple[Any, ...]]) -> DecisionReview:
 
 
 def former_from_row(row: Row[*tuple[Any, ...]]) -> FormerContent:
-    """Convert a row of FORMER to a former content."""
     revision, content, replaced_at = row
     return FormerContent(revision, content_from_json(content), replaced_at)
 
@@ -170,7 +164,6 @@ def content_to_json(content: DecisionContent) -> dict[str, object]:
 
 
 def content_from_json(values: Mapping[str, Any]) -> DecisionContent:
-    """Return the content that `content_to_json` wrote."""
     decoded = dict(values)
     for name in DATES & decoded.keys():
         decoded[name] = datetime.fromisoformat(decoded[name])

@@ -71,7 +71,6 @@ SAME_LINK = and_(
 
 
 def link_parameters(link: DecisionLink) -> dict[str, str]:
-    """Return the parameters of SAME_LINK."""
     return {"link_from": link.from_id, "link_type": link.type.value, "link_to": link.to_id}
 
 

@@ -216,7 +216,6 @@ def encode_vectors(vectors: Vectors) -> bytes:
 
 
 def decode_vectors(stored: bytes, count: int) -> Vectors:
-    """Return `count` stored vectors, one in each row."""
     return np.frombuffer(stored, VECTOR_TYPE).astype(np.float32, copy=False).reshape(count, -1)
 
 
@@ -286,12 +285,10 @@ def filter_conditions(filters: DecisionFilter) -> list[ColumnElement[bool]]:
 
 
 def tag_condition(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition that a decision has a tag that meets a condition."""
     return exists().where(decision_tags.c.decision_id == decisions.c.id, condition)
 
 
 def listing_page_token(last: Decision, listing: ListingKey) -> str:
-    """Return the token of the page that follows a decision in a listing."""
     return encode_page_token(listing, [to_microseconds(last.date), last.id])
 
 

@@ -42,7 +42,6 @@ class SqlPreparedVectorStore:
         self._decisions = SqlDecisionStore(database, SHARE_WITH_ALL)
 
     def count_decisions(self) -> int:
-        """Return the number of decisions."""
         with self._database.read_snapshot() as unit_of_work:
             return int(unit_of_work.execute(COUNT).scalar_one())
 
@@ -75,7 +74,6 @@ class SqlPreparedVectorStore:
                 unit_of_work.execute(insert(prepared_vectors), rows)
 
     def has_prepared(self, model: str) -> bool:
-        """Return True if there are prepared vectors of a model."""
         with self._database.read_snapshot() as unit_of_work:
             found = select(exists().where(prepared_vectors.c.model == model))
             return bool(unit_of_work.execute(found).scalar_one())

@@ -74,7 +74,6 @@ from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, UnitOfWor
 
 
 def read_deadlines(unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, datetime]:
-    """Return the dates of review of the decisions that have one, by id."""
     columns = review_deadlines.c
     return {
         key: review_by
@@ -175,7 +174,6 @@ class SqlDecisionStore:
         return self._sharing.may_read(decision, caller)
 
     def get_readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
-        """Return the decisions of `ids` that the caller may read and that pass the filters, by id."""
         passes = build_predicate(filters)
         # The filters are applied here: with them in SQL, SQLite may scan an index instead of looking up the ids.
         found = self._summaries.read(ids) if ids else []
@@ -268,13 +266,11 @@ class SqlDecisionStore:
         return self._changes
 
     def identity(self) -> str:
-        """Return the unique name of the journal."""
         with self._database.read_snapshot() as unit_of_work:
             name: str = unit_of_work.execute(select(journal_identity.c.id)).scalar_one()
         return name
 
     def unembedded_decisions(self, model: str, limit: int) -> list[Decision]:
-        """Return whole decisions that have no vectors of this model."""
         return self._whole_decisions(UNEMBEDDED.limit(limit), model)
 
     def outdated_decisions(self, model: str, limit: int) -> list[Decision]:
@@ -304,12 +300,10 @@ class SqlDecisionStore:
             unit_of_work.execute(insert(decision_vectors), [vectors_row(key, model, item) for key, item in chunk])
 
     def find_recorded(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> JournalEntry | None:
-        """Return the decision that an agent recorded under a key; None if there is none."""
         row = unit_of_work.execute(BY_KEY, {"agent": agent, "key": idempotency_key}).one_or_none()
         return None if row is None else self._entries(unit_of_work, [row])[row.id]
 
     def load(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, JournalEntry]:
-        """Return entries by id."""
         entries: dict[str, JournalEntry] = {}
         for chunk in split_into_chunks([replace_unstorable(key) for key in ids]):
             entries |= self._entries(unit_of_work, unit_of_work.execute(BY_ID, {"ids": chunk}).all())
@@ -381,7 +375,6 @@ class SqlDecisionStore:
             unit_of_work.execute(insert(decision_links), rows)
 
     def remove_links(self, unit_of_work: UnitOfWork, agent: str, links: Sequence[DecisionLink]) -> None:
-        """Remove links that decisions of an agent declare."""
         own = select(decisions.c.id).where(decisions.c.id == decision_links.c.declared_by, decisions.c.agent == agent)
         for link in links:
             unit_of_work.execute(delete(decision_links).where(SAME_LINK, own.exists()), link_parameters(link))
@@ -430,7 +423,6 @@ class SqlDecisionStore:
 
     @staticmethod
     def _entries(unit_of_work: UnitOfWork, rows: Sequence[AnyRow]) -> dict[str, JournalEntry]:
-        """Return the entries of rows of WHOLE, by id."""
         ids = [row.id for row in rows]
         links, deadlines = read_links(unit_of_work, ids), read_deadlines(unit_of_work, ids)
         return {row.id: entry_from_row(row, links[row.id], deadlines.get(row.id)) for row in rows}
@@ -444,13 +436,11 @@ class SqlDecisionStore:
 
 
 def terms_row(decision: Decision) -> dict[str, object]:
-    """Return the row of a decision's terms."""
     terms = cached_terms(SearchedContent.of(decision))
     return {"decision_id": decision.id, "version": ANALYSIS_VERSION, "terms": terms.tobytes()}
 
 
 def vectors_row(decision_id: str, model: str, passages: PassageVectors) -> dict[str, object]:
-    """Return the row of the vectors of a decision's passages."""
     return {
         "decision_id": decision_id,
         "model": model,

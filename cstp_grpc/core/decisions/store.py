@@ -69,7 +69,6 @@ class IndexRow:
 
     @property
     def vector(self) -> Vector:
-        """The vector of the first passage."""
         first: Vector = self.passages.vectors[0]
         return first
 

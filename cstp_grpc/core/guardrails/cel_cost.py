@@ -85,7 +85,6 @@ def read_syntax_tree(serialized: bytes) -> CelNode:
 
 
 def read_message_fields(message: bytes) -> FieldsByNumber:
-    """Return the fields of a message by number; messages and strings are bytes."""
     found: defaultdict[int, list[Any]] = defaultdict(list)
     # A trick to read a message without its generated class: parsed as Empty, all of its fields are unknown ones. The
     # set can be iterated, which its stub does not say.
@@ -105,7 +104,6 @@ def read_node(message: bytes) -> CelNode:
 
 
 def read_constant(fields: FieldsByNumber) -> CelConstant:
-    """Parse a Constant."""
     # string_value and bytes_value.
     return CelConstant(sum(len(text) for number in (6, 7) for text in fields[number]))
 
@@ -117,7 +115,6 @@ def read_field_access(fields: FieldsByNumber) -> CelFieldAccess:
 
 
 def read_call(fields: FieldsByNumber) -> CelCall:
-    """Parse a Call."""
     # function, then target, which only a method call has, and args.
     return CelCall(fields[2][0].decode(), [read_node(each) for each in (*fields[1], *fields[3])])
 
@@ -130,7 +127,6 @@ def read_map(fields: FieldsByNumber) -> CelLiteral:
 
 
 def read_comprehension(fields: FieldsByNumber) -> CelComprehension:
-    """Parse a Comprehension."""
     # iter_range, accu_init, loop_condition, loop_step, result; then iter_var, iter_var2 and accu_var.
     over, initial, condition, step, result = (read_node(fields[number][0]) for number in (2, 4, 5, 6, 7))
     variables = [name.decode() for name in (*fields[1], *fields[8])]
@@ -238,7 +234,6 @@ def measure_size(value: object) -> ValueSize:
 
 
 def measure_sizes(values: Mapping[str, object]) -> VariableSizes:
-    """Measure the sizes of variables' values, by name."""
     return {name: measure_size(value) for name, value in values.items()}
 
 
@@ -364,7 +359,6 @@ def estimate_join(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
 
 
 def estimate_format(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
-    """Estimate `format`."""
     template, arguments = sizes[0], sizes[1]
     made = FORMAT_CHARACTER * template.characters + 8 * arguments.characters + FORMATTED_VALUE * arguments.values
     return CostEstimate(ValueSize(1, made), made)
@@ -381,7 +375,6 @@ def add_sizes(sizes: Sequence[ValueSize]) -> ValueSize:
 
 
 def multiply_size(size: ValueSize, times: int) -> ValueSize:
-    """Return the size of `times` copies of a value."""
     return ValueSize(size.values * times, size.characters * times)
 
 

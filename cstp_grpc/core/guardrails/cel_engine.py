@@ -346,7 +346,6 @@ class CelEnvironment:
         return expression
 
     def compile_one(self, expression: RuleExpression) -> CelProgram:
-        """Compile an expression."""
         program = self.defer_one(expression)
         _ = program.program
         return program
@@ -360,7 +359,6 @@ class CelEnvironment:
         return remember_known(self._programs, expression, program)
 
     def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
-        """Compile several expressions into one."""
         known = self._batches.get(tuple(expressions))
         return known or remember_known(self._batches, tuple(expressions), self._compile_batch(expressions))
 
@@ -488,7 +486,6 @@ def count_recent(ages: Sequence[float], window: str) -> int:
 
 
 def related_declaration() -> cel.FunctionDecl:
-    """Return the declaration of `intents.related("1h")`."""
     overload = cel.Overload(
         "intents_related_string",
         return_type=cel.Type.INT,

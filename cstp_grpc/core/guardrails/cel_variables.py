@@ -242,7 +242,6 @@ def scan_expression(source: str, constants: Mapping[str, str]) -> RuleExpression
 
 
 def is_method_call(tokens: Sequence[CelToken], position: int) -> bool:
-    """Return whether a name is a method that is called: `.name(`."""
     around = [token.text for token in tokens[max(0, position - 1) : position + 2 : 2]]
     return around == [".", "("]
 

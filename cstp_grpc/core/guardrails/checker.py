@@ -125,7 +125,6 @@ class NoRelatedIntents:
     """Knows no intents; for checkers whose actions resemble none."""
 
     async def read_facts(self, text: str, caller: str, reader: str) -> IntentFacts:  # noqa: ARG002
-        """Return that there are none."""
         return NO_INTENTS
 
 
@@ -195,7 +194,6 @@ class RuleSnapshot:
         return self.judge(action)
 
     def try_to_judge(self, action: Action) -> Verdict | Exception:
-        """Return the verdict on an action, or why there is none."""
         try:
             return self.judge(action)
         except Exception as error:  # noqa: BLE001 - recorded, and then answered or raised
@@ -231,7 +229,6 @@ class GuardrailChecker:
         self._rules = replace(self._rules, evaluator=evaluator)
 
     def take_snapshot(self) -> RuleSnapshot:
-        """Return the rules as they are now."""
         return self._rules
 
     @property
@@ -357,7 +354,6 @@ def is_relayed(caller: str, reader: str | None) -> bool:
 
 
 def needs_approval(outcome: Verdict | Exception) -> bool:
-    """Return whether an approval is missing."""
     # Nearly all actions are allowed, and lack none.
     return isinstance(outcome, Verdict) and not outcome.allowed and outcome.approval_required
 
@@ -417,5 +413,4 @@ def estimate_verdict_bytes(verdict: Verdict) -> int:
 
 
 def batch_check_id(request_id: str, place: int) -> str:
-    """Return the id of the check of the action at a place of a batch, from 0."""
     return f"{request_id}/{place}"

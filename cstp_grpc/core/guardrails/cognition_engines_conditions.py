@@ -48,7 +48,6 @@ class Comparison(NamedTuple):
 
     @property
     def type(self) -> InputType:
-        """The type of the field."""
         if isinstance(self.value, bool):
             return InputType.BOOL
         return InputType.STRING if isinstance(self.value, str) else InputType.NUMBER
@@ -131,7 +130,6 @@ def check_field(name: str, comparison: Comparison) -> None:
 
 
 def is_confidence(value: object) -> bool:
-    """Return whether a value can be a confidence."""
     return isinstance(value, float) and 0 <= value <= 1
 
 

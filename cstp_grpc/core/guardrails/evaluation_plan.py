@@ -335,13 +335,11 @@ class CompiledGuardrail:
     suggestion: CompiledTemplate | None
 
     def lacks_input(self, variable: str | None, action: Action) -> bool:
-        """Return whether a variable is an input that the guardrail reads and the action lacks."""
         return any(
             variable == CONTEXT_PREFIX + each.name and action.context.get(each.name) is None for each in self.inputs
         )
 
     def with_missing_inputs(self, violation: Violation, action: Action) -> Violation:
-        """Return the violation with the inputs that the action lacks."""
         if not self.inputs:
             return violation
         missing = tuple(each for each in self.inputs if action.context.get(each.name) is None)
@@ -518,6 +516,5 @@ def input_converter(declared: InputDeclaration) -> ConvertValue:
 
 
 def split_variable(name: str) -> tuple[str, str]:
-    """Return the root and the rest of a dotted name."""
     root, _, rest = name.partition(".")
     return root, rest

@@ -87,7 +87,6 @@ class UnknownInputReporter:
         self._unknown_action = None if severity is None else unknown_action_violation(inputs, severity)
 
     def is_informed(self, context: Mapping[str, Any]) -> bool:
-        """Return whether a context gives any of the inputs, or there are none."""
         names = self._names
         # A loop, since any() of a generator takes three times as long.
         for key in context:
@@ -231,7 +230,6 @@ class GuardrailEvaluator:
         make_plan([batch for group in self._groups for batch in group], self._inputs)
 
     def find_history_queries(self, action: Action) -> Sequence[HistoryQuery]:
-        """Return the history queries of the guardrails that an action can concern."""
         selected = self._selector.select(action, self._selector.period(action.now))
         return (self._plans.get(selected) or self._make_plan(selected)).history
 

@@ -244,7 +244,6 @@ class GuardrailExplainer:
             yield ExplainedPart(part.expression.source, shown, error, part in decisive)
 
     def _evaluate(self, part: ConditionPart) -> object:
-        """Return the value of a part, or the error that it has in its place."""
         try:
             return self._evaluator.evaluate_part(self._prepared, part.expression)
         except CelEvaluationError as error:

@@ -126,7 +126,6 @@ class UnreadHistory:
     unreadable: str
 
     def count(self, query: HistoryQuery) -> int:  # noqa: ARG002
-        """Raise InputValueError."""
         raise InputValueError(f"cannot be read: {self.unreadable}")
 
 
@@ -173,7 +172,6 @@ class StatedHistory:
 
     @property
     def unreadable(self) -> None:
-        """None, since it is stated."""
         return None
 
     def count(self, query: HistoryQuery) -> int:
@@ -260,7 +258,6 @@ async def add_histories(
 def add_histories_blocking(
     evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
 ) -> Sequence[Action]:
-    """Return the same as `add_histories` for a caller that may block."""
     requests = make_history_requests(evaluator, actions, reader)
     return join_histories(actions, history.read_blocking(requests)) if requests else actions
 
@@ -279,5 +276,4 @@ def make_history_requests(
 
 
 def join_histories(actions: Sequence[Action], found: Sequence[HistoryFacts]) -> Sequence[Action]:
-    """Return the actions, each with its facts."""
     return [replace(action, history=facts) for action, facts in zip(actions, found, strict=True)]

@@ -135,7 +135,6 @@ class Rulebook:
 
 
 def enabled_guardrails(rule_set: RuleSet) -> Iterator[Guardrail]:
-    """Yield the guardrails that are evaluated."""
     return (rule for rule in rule_set.guardrails if rule.enforcement is not Enforcement.DISABLED)
 
 
@@ -145,7 +144,6 @@ def depends_on_agent(rule: Guardrail) -> bool:
 
 
 def reads_variable(rule: Guardrail, name: str) -> bool:
-    """Return whether an expression of a guardrail reads a variable."""
     return any(name in expression.values for expression in rule.expressions)
 
 

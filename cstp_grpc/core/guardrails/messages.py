@@ -30,7 +30,6 @@ def claimed_agent_name(
     | cstp_pb2.AnnounceIntentRequest
     | guardrails_pb2.BatchCheckGuardrailsRequest,
 ) -> str | None:
-    """Return the agent name that the request claims, or None."""
     return proto_values.optional_field(request.agent, "id") if request.HasField("agent") else None
 
 

@@ -98,12 +98,10 @@ class Action:
 
     @property
     def command(self) -> str | None:
-        """The text of the command, or None."""
         return self.invocation.command or None
 
     @property
     def history_subject(self) -> HistorySubject:
-        """What its history is about."""
         return HistorySubject(self.agent, self.category, self.project)
 
 
@@ -181,7 +179,6 @@ class Verdict:
 
     @property
     def is_denied(self) -> bool:
-        """Whether a person has denied the approval."""
         return self.approval is not None and self.approval.status is ApprovalStatus.DENIED
 
     def approved_by(self, approval: VerdictApproval) -> Verdict:
@@ -295,7 +292,6 @@ class Guardrail:
 
     @property
     def expressions(self) -> Iterator[RuleExpression]:
-        """Yield all expressions, that of the rule first."""
         yield self.when
         for template in (self.message_template, self.suggestion_template):
             if template is not None:
@@ -345,7 +341,6 @@ class RuleSet:
 
     @property
     def guardrails(self) -> tuple[Guardrail, ...]:
-        """All guardrails."""
         return tuple(guardrail for rulebook in self.rulebooks for guardrail in rulebook.guardrails)
 
     @property

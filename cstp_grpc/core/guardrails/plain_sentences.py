@@ -119,7 +119,6 @@ def split_sentences(text: str) -> Iterator[SentenceWords]:
 
 
 def phrase_words(phrase: str) -> list[str]:
-    """Return the words of a phrase of a rule."""
     return [match[0] for match in WORD.finditer(normalize_sentences(phrase)) if match["word"]]
 
 
@@ -138,7 +137,6 @@ def verb_forms(verb: str) -> Iterator[list[str]]:
 
 
 def phrases_in(stems: Sequence[str]) -> Iterator[str]:
-    """Yield all phrases of up to MAX_PHRASE_WORDS words."""
     for size in range(1, MAX_PHRASE_WORDS + 1):
         for start in range(len(stems) - size + 1):
             yield " ".join(stems[start : start + size])
@@ -161,7 +159,6 @@ class IntentionFinder:
         self._starts = vocabulary.MENTIONING | vocabulary.CHANGING | vocabulary.NEUTRAL | self._verbs.keys()
 
     def find(self, text: str) -> list[str]:
-        """Return the sorted keys of the intentions of a text."""
         found: set[str] = set()
         if self._verbs:
             for sentence in split_sentences(text):

@@ -110,7 +110,6 @@ class CompiledTemplate:
 
 
 def compile_template(template: TextTemplate, environment: CelEnvironment) -> CompiledTemplate:
-    """Compile the expressions of a template."""
     return CompiledTemplate(template, [environment.compile_one(part) for part in template.expressions])
 
 
@@ -148,7 +147,6 @@ class GuardrailGroup:
 
 
 def group_guardrails(guardrails: Sequence[Guardrail]) -> list[GuardrailGroup]:
-    """Return the guardrails that are not disabled, in groups."""
     groups: dict[GroupConditions, list[tuple[int, Guardrail]]] = {}
     for position, item in enumerate(guardrails):
         if item.enforcement is not Enforcement.DISABLED:
@@ -177,7 +175,6 @@ class GuardrailCompiler:
         self._inputs = inputs
 
     def compile_group(self, group: GuardrailGroup) -> Sequence[GuardrailBatch]:
-        """Compile the guardrails of a group."""
         rules = [self._compile(position, guardrail) for position, guardrail in group.guardrails]
         return [GuardrailBatch(part, self._compile_batch(part)) for part in batch_rules(rules)]
 

@@ -84,7 +84,6 @@ def compare_items(
     describe: Callable[[ItemT], JsonObject],
     find_changes: Callable[[ItemT, ItemT], tuple[ValueChange, ...]],
 ) -> ItemDiff:
-    """Return the differences between items with names."""
     common = ((name, find_changes(old[name], item)) for name, item in new.items() if name in old)
     return ItemDiff(
         added={name: describe(item) for name, item in new.items() if name not in old},
@@ -94,7 +93,6 @@ def compare_items(
 
 
 def rules_by_id(rule_set: RuleSet) -> Mapping[str, tuple[ParsedRulebook, Guardrail]]:
-    """Return the guardrails by id, each with its rulebook."""
     return {rule.id: (rulebook, rule) for rulebook in rule_set.rulebooks for rule in rulebook.guardrails}
 
 
@@ -121,7 +119,6 @@ def describe_guardrail(item: tuple[ParsedRulebook, Guardrail]) -> JsonObject:
 
 
 def describe_match(match: RuleMatch) -> JsonObject | None:
-    """Return the values that an action must have, None for all."""
     values = {
         "stakes": match.stakes,
         "category": match.categories,
@@ -152,7 +149,6 @@ def describe_input(declared: InputDeclaration) -> JsonObject:
 def find_rule_changes(
     old: tuple[ParsedRulebook, Guardrail], new: tuple[ParsedRulebook, Guardrail]
 ) -> tuple[ValueChange, ...]:
-    """Return the keys of a guardrail that changed, also by the values of parameters."""
     changes = find_value_changes(describe_guardrail(old), describe_guardrail(new))
     named = {change.key for change in changes}
     # The same text may read parameters with other values, which are written into what is evaluated.
@@ -170,7 +166,6 @@ def describe_evaluated(rule: Guardrail) -> JsonObject:
 
 
 def template_text(template: TextTemplate | None) -> str | None:
-    """Return a text with its expressions as they are evaluated, None if it has none."""
     if template is None:
         return None
     first, *rest = template.parts
@@ -187,7 +182,6 @@ def expression_text(expression: RuleExpression) -> str:
 
 
 def find_input_changes(old: InputDeclaration, new: InputDeclaration) -> tuple[ValueChange, ...]:
-    """Return the keys of an input that changed."""
     return find_value_changes(describe_input(old), describe_input(new))
 
 

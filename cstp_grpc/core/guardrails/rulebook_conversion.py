@@ -412,7 +412,6 @@ def guardrail_lines(guardrail: WrittenGuardrail) -> Iterator[str]:
 
 
 def comment_lines(text: str) -> Iterator[str]:
-    """Yield the lines of a comment."""
     lines = textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
     return (f"# {line}" if number == 0 else f"#   {line}" for number, line in enumerate(lines))
 

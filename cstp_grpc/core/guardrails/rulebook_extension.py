@@ -78,7 +78,6 @@ def locate_rulebook(name: str, file: Path, root: Path) -> Path | str:
 
 
 def rulebook_root(path: Path) -> Path:
-    """Return the folder that the rulebooks at a path are in."""
     return Path(os.path.normpath(path if path.is_dir() else path.parent))
 
 
@@ -87,7 +86,6 @@ ReportUnreadable = Callable[[Path, OSError], None]
 
 
 def raise_unreadable(path: Path, error: OSError) -> None:  # noqa: ARG001 - the error names the file
-    """Raise the error."""
     raise error
 
 

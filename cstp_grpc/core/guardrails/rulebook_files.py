@@ -35,7 +35,6 @@ def packaged_rulebook_path(name: str) -> Path:
 
 
 def default_rulebook_path() -> Path:
-    """Return the path of the packaged default rulebook."""
     return packaged_rulebook_path("default")
 
 
@@ -87,7 +86,6 @@ class RulebookCopy:
             logger.warning("the rulebooks cannot be copied to %s: %s", self._path, error.strerror)
 
     def read(self) -> Sequence[RulebookFile] | None:
-        """Return the rulebooks, or None if none were loaded yet."""
         try:
             content = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:

@@ -57,7 +57,6 @@ class MapFormat:
 
     @property
     def schema(self) -> JsonSchema:
-        """The JSON Schema of the map."""
         keys = {key: describe_schema(each.value, each.description) for key, each in self.required.items()}
         # Null counts as absent.
         keys |= {key: describe_schema(accept_null(each.value), each.description) for key, each in self.optional.items()}
@@ -71,7 +70,6 @@ def describe_schema(schema: JsonSchema, description: str) -> JsonSchema:
 
 
 def accept_null(schema: JsonSchema) -> JsonSchema:
-    """Return a schema that accepts null as well."""
     if "anyOf" in schema:
         return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
     if "enum" in schema:
@@ -85,17 +83,14 @@ def text_of(max_length: int = MAX_TEXT_CHARACTERS) -> JsonSchema:
 
 
 def word_of(words: type[StrEnum] | Iterable[StrEnum]) -> JsonSchema:
-    """Return the schema of one of the words of an enum."""
     return {"enum": [word.value for word in words]}
 
 
 def list_of(items: JsonSchema, **keywords: Any) -> JsonSchema:
-    """Return the schema of a list."""
     return {"type": "array", "items": items, **keywords}
 
 
 def one_or_more(item: JsonSchema) -> JsonSchema:
-    """Return the schema of a value, or of a list of at least one of them."""
     return {"anyOf": [item, list_of(item, minItems=1)]}
 
 
@@ -301,7 +296,6 @@ RULEBOOK: Final = MapFormat(
 
 
 def build_rulebook_schema() -> JsonSchema:
-    """Return the JSON Schema of rulebooks."""
     return {
         "$schema": SCHEMA_DIALECT,
         "title": "CSTP rulebook",

@@ -125,7 +125,6 @@ class RulebookParser:
         self._types: dict[str, InputType | None] = {name: each.type for name, each in inherited.inputs.items()}
 
     def report(self, line: int, where: str, reason: str) -> None:
-        """Add a problem."""
         self.parsed.problems.append(RulebookProblem(self._file, line, where, reason))
 
     def rulebook(self, node: YamlNode, digest: str) -> ParsedRulebook:
@@ -315,7 +314,6 @@ def read_categories(fields: YamlFields) -> tuple[str, ...]:
 
 
 def read_accepted_values(fields: YamlFields, declared: InputType) -> tuple[str, ...]:
-    """Return the texts that an input may be; empty for all."""
     values = tuple(text for _, text in fields.texts("values"))
     if (given := fields.get("values")) is None:
         return ()

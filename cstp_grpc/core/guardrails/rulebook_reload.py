@@ -153,7 +153,6 @@ class RulebookReloader:
         self._rules.keep(FailedLoad(self._loader.clock(), problems))
 
     def _list_extended(self, files: Sequence[RulebookFile]) -> frozenset[Path]:
-        """Return the paths that files extend, whether or not there is anything at them."""
         root = rulebook_root(self._loader.path)
         return frozenset(path for file in files for path in extended_paths(file, root))
 

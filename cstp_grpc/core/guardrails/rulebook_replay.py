@@ -126,7 +126,6 @@ def classify_verdict(verdict: Verdict, unknown: set[str]) -> VerdictKind:
 
 
 def strictest_kind(violations: Iterable[Violation]) -> VerdictKind:
-    """Return the strictest kind of verdict among violations."""
     severities = {each.severity for each in violations}
     if not severities:
         return VerdictKind.ALLOWED

@@ -105,7 +105,6 @@ def read_instant(fields: YamlFields, key: str, hint: str = INSTANT_HINT) -> date
 
 
 def parse_instant(text: str) -> datetime | None:
-    """Return an instant of RFC 3339 in UTC, or None if the text is none."""
     try:
         instant = datetime.fromisoformat(text)
         # Raises OverflowError in the first hours of the year 1 and the last ones of 9999.
@@ -238,7 +237,6 @@ def read_permissions(fields: YamlFields) -> frozenset[str]:
 
 
 def read_texts(fields: YamlFields, key: str) -> tuple[str, ...]:
-    """Return the strings of a list."""
     return tuple(text for _, text in fields.texts(key))
 
 

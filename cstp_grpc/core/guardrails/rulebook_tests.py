@@ -39,7 +39,6 @@ class RulebookTestResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the test passed."""
         return not self.failures
 
 
@@ -54,7 +53,6 @@ class RuleCoverage:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What no test does, in words."""
         missing = ((self.is_fired, "no test fires it"), (self.is_passed, "no test passes it"))
         return tuple(text for is_covered, text in missing if not is_covered)
 
@@ -84,7 +82,6 @@ def run_rulebook_tests(rule_set: RuleSet) -> list[RulebookTestResult]:
 
 
 def measure_coverage(rule_set: RuleSet, results: Sequence[RulebookTestResult]) -> list[RuleCoverage]:
-    """Return the coverage of each guardrail that is not disabled, by the results of all tests."""
     fired = frozenset[str]().union(*(result.fired for result in results))
     silent = frozenset[str]().union(*(result.silent for result in results))
     return [

@@ -221,7 +221,6 @@ class RulesInForce:
 
     @property
     def current(self) -> LoadedRules:
-        """The rules in force."""
         return self.state.loaded
 
     def follow(self, follower: Callable[[LoadedRules], object]) -> None:

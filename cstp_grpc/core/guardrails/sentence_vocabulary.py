@@ -35,12 +35,10 @@ def stem_word(word: str) -> str:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the words of a text."""
     return frozenset(text.split())
 
 
 def stems_of(text: str) -> frozenset[str]:
-    """Return the stems of the words of a text."""
     return frozenset(map(stem_word, text.split()))
 
 

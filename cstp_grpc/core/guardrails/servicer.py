@@ -53,7 +53,6 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     def ListGuardrails(
         self, request: guardrails_pb2.ListGuardrailsRequest, context: grpc.ServicerContext
     ) -> guardrails_pb2.ListGuardrailsResponse:
-        """List the guardrails."""
         rules = self._rules.current.listing
         page = rules.list_guardrails(PageRequest(request.page_size, request.page_token))
         shows_expressions = Permission.ADMIN in current_caller.get().permissions
@@ -66,7 +65,6 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     def ListInputs(
         self, request: guardrails_pb2.ListInputsRequest, context: grpc.ServicerContext
     ) -> guardrails_pb2.ListInputsResponse:
-        """List the inputs that guardrails read."""
         rules = self._rules.current.listing
         page = rules.list_inputs(PageRequest(request.page_size, request.page_token))
         return guardrails_pb2.ListInputsResponse(
@@ -78,7 +76,6 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     def GetRulebook(
         self, request: guardrails_pb2.GetRulebookRequest, context: grpc.ServicerContext
     ) -> guardrails_pb2.GetRulebookResponse:
-        """Return which rulebooks are in force."""
         state = self._rules.state
         rules, failure = state.loaded.listing, state.failure
         return guardrails_pb2.GetRulebookResponse(
@@ -91,7 +88,6 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
     async def ExplainGuardrails(
         self, request: guardrails_pb2.ExplainGuardrailsRequest, context: grpc.ServicerContext
     ) -> guardrails_pb2.ExplainGuardrailsResponse:
-        """Explain what guardrails make of an action."""
         caller = current_caller.get()
         explained = await self._explainer.explain(
             parse_explained_action(request, caller),
@@ -133,7 +129,6 @@ def write_result(
 
 
 def rulebook_message(rulebook: ParsedRulebook) -> guardrails_pb2.Rulebook:
-    """Convert a rulebook to a message."""
     return guardrails_pb2.Rulebook(
         name=rulebook.name,
         version=rulebook.version,

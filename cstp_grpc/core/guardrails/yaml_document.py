@@ -144,7 +144,6 @@ class YamlFields:
                     self.report_problem(f"`{key}` is missing")
 
     def report_problem(self, reason: str, key: str | None = None) -> None:
-        """Report a problem with a key, or with the map."""
         line = self._entries[key].line if key in self._entries and key is not None else self.line
         self._report(line, self.where, reason)
 
@@ -193,7 +192,6 @@ class YamlFields:
         return stand_in
 
     def boolean(self, key: str) -> bool | None:
-        """Return a boolean, or None if absent."""
         node = self._entries.get(key)
         value = node.value if node else None
         if value is None or isinstance(value, bool):
@@ -251,7 +249,6 @@ class YamlFields:
         return tuple(text for _, text in found)
 
     def texts(self, key: str) -> list[tuple[int, str]]:
-        """Return the strings of a list, each with its line."""
         found = []
         for item in self.items(key):
             if isinstance(item.value, str):

@@ -352,7 +352,6 @@ class Announcer:
         return build_suggestions(sources)
 
     async def _read_intent_facts(self, announcement: Announcement, caller: str, reader: str) -> IntentFacts:
-        """Return the facts on related intents, for guardrails that read them."""
         vector = await self._related.embed(announcement.searched_text)
         return self._related.read_subject_facts(subject_of_announcement(announcement, caller, reader, vector))
 
@@ -439,7 +438,6 @@ class Announcer:
 
 
 def allowed_by(verdict: Verdict | Exception | None) -> bool | None:
-    """Return whether a verdict allows the intent, or None if there is none."""
     return verdict.allowed if isinstance(verdict, Verdict) else None
 
 

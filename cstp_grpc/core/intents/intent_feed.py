@@ -74,7 +74,6 @@ class IntentFeed:
         return subscription
 
     def token_of(self, item: WatchedAnnouncement) -> str:
-        """Return the token of a position."""
         return self._tokens.write(item.position)
 
     @property

@@ -199,7 +199,6 @@ class Intent:
 
     @property
     def key(self) -> IntentKey:
-        """What identifies this revision."""
         return IntentKey(self.agent, self.correlation_id, self.revision)
 
     @property

@@ -135,5 +135,4 @@ class OutcomeHistory:
 
 
 def longest_time(requests: Sequence[HistoryRequest]) -> int:
-    """Return the longest time in seconds that requests ask for."""
     return max((query.seconds for request in requests for query in request.queries), default=0)

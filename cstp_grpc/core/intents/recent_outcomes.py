@@ -47,7 +47,6 @@ class KnownOutcome:
 
 
 def decision_source(decision_id: str) -> str:
-    """Return the source of the outcome of a decision."""
     return f"decision {decision_id}"
 
 
@@ -211,7 +210,6 @@ class RecentOutcomes:
         self._keep(self._used("at") >= to_microseconds(instant))
 
     def count_outcomes(self, request: HistoryRequest, now: datetime) -> dict[str, int]:
-        """Return the answers to the queries of a request, by their names, as far as its subject has their scopes."""
         answers: dict[str, int] = {}
         instant = to_microseconds(now)
         for scopes, queries in groupby(request.queries, SCOPES):
@@ -253,7 +251,6 @@ class RecentOutcomes:
         return self._columns[name][: self._size]
 
     def _remove(self, sources: Sequence[int]) -> None:
-        """Remove the outcomes of these sources."""
         if not sources:
             return
         gone = find_rows(self._used("source"), sources)
@@ -343,7 +340,6 @@ SCOPES = attrgetter("scopes")
 
 
 def find_rows(column: NDArray[np.int64], values: Sequence[int]) -> NDArray[np.bool_]:
-    """Return which rows of a column have one of some values."""
     # The usual case, in half of the time.
     return column == values[0] if len(values) == 1 else np.isin(column, np.array(values, np.int64))
 

@@ -230,7 +230,6 @@ class RecentIntents:
 
 
 def intent_id(shared: SharedIntent) -> IntentId:
-    """Return the id of a shared intent."""
     return shared.intent.agent, shared.intent.correlation_id
 
 

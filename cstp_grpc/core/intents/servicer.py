@@ -96,16 +96,13 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
     async def AnnounceIntent(
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.AnnounceIntentResponse:
-        """Announce an intent."""
         response, _ = await self.announce(request)
         return response
 
     def asks_peers(self, request: cstp_pb2.AnnounceIntentRequest) -> bool:
-        """Return False: there are none."""
         return False
 
     def parse_announcement(self, request: cstp_pb2.AnnounceIntentRequest) -> Announcement:
-        """Parse an announcement of the current caller."""
         return parse_announcement(request, self._sharing.default_visibility(current_caller.get()))
 
     async def announce(
@@ -213,7 +210,6 @@ class IntentService(intents_pb2_grpc.IntentServiceServicer):
     async def CloseIntent(
         self, request: intents_pb2.CloseIntentRequest, context: grpc.ServicerContext
     ) -> intents_pb2.CloseIntentResponse:
-        """Close an intent of the caller."""
         caller = current_caller.get()
         closed = await self._closer.close(parse_closing(request), caller.agent, caller.request_id)
         return intents_pb2.CloseIntentResponse(
@@ -224,7 +220,6 @@ class IntentService(intents_pb2_grpc.IntentServiceServicer):
 
 
 def parse_watched_intents(message: intents_pb2.WatchIntentsRequest) -> IntentFilter:
-    """Parse the conditions of a watch."""
     return IntentFilter(
         agent=proto_values.optional_field(message, "agent"),
         category=proto_values.optional_field(message, "category"),
@@ -312,7 +307,6 @@ def code_context_message(code: CodeContext) -> code_pb2.CodeContext:
 
 
 def code_note_message(note: CodeNote) -> code_pb2.CodeNote:
-    """Convert a note to a message."""
     return code_pb2.CodeNote(file=note.file, text=note.text, line=note.line, section=note.section)
 
 
@@ -325,7 +319,6 @@ def list_intents(store: IntentStore, request: audit_pb2.ListIntentsRequest) -> a
 
 
 def parse_intent_filter(message: audit_pb2.ListIntentsRequest) -> IntentFilter:
-    """Parse the conditions of a listing of intents."""
     return IntentFilter(
         agent=proto_values.optional_field(message, "agent"),
         correlation_id=proto_values.optional_field(message, "correlation_id"),
@@ -372,7 +365,6 @@ def parse_closing(message: intents_pb2.CloseIntentRequest) -> ClosingRequest:
 
 
 def closing_message(closing: IntentClosing) -> intents_pb2.IntentClosing:
-    """Convert the closing of an intent to a message."""
     return intents_pb2.IntentClosing(
         closed_at=proto_values.timestamp_message(closing.closed_at),
         outcome=proto_values.OUTCOME.number(closing.outcome),
@@ -437,7 +429,6 @@ class MatchMessages(Generic[MessageT]):
         self._kept: dict[int, tuple[Match, MessageT]] = {}
 
     def of(self, matches: Sequence[Match]) -> list[MessageT]:
-        """Return the messages of matches."""
         return [self._message(match) for match in matches]
 
     def _message(self, match: Match) -> MessageT:

@@ -66,7 +66,6 @@ AFTER = bindparam("after", type_=BigInteger())
 
 
 def decisions_query(*conditions: ColumnElement[bool]) -> Select[Any]:
-    """Return the query of decisions that meet conditions."""
     return select(*DECISION).where(*conditions)
 
 
@@ -130,7 +129,6 @@ class SqlOutcomeStore:
         return state
 
     def load_since(self, instant: datetime) -> OutcomeChanges:
-        """Return all outcomes known since an instant, and the state that they are of."""
         with self._database.read_snapshot() as unit_of_work:
             state = state_from_row(self._state.all(unit_of_work, {})[0])
             found = [
@@ -153,7 +151,6 @@ class SqlOutcomeStore:
 
 
 def state_from_row(row: Values) -> OutcomeState:
-    """Convert a row of STATE."""
     changed, deleted, closing_number = row
     # The greater one alone never falls: if the decision of the newest revision is deleted, it takes that along.
     return OutcomeState(max(changed, deleted), closing_number)

@@ -128,7 +128,6 @@ class SqlSharedIntentStore:
             return CHANGE_ORDER.settled_number(unit_of_work, newest) if self._numbers_overtake else newest
 
     def changes_after(self, number: int, limit: int) -> Sequence[SharedIntentChange]:
-        """Return the changes with a greater number, in their order."""
         table = shared_intent_changes.c
         query = select(table.number, table.agent, table.correlation_id).where(table.number > number)
         with self._database.read_snapshot() as unit_of_work:
@@ -170,7 +169,6 @@ def note_statement(*, locking: bool) -> Insert:
 
 
 def latest_query(model: str) -> Select[Any]:
-    """Return the query of the shared intents with a vector of a model whose latest revision is shared."""
     newer = intents.alias()
     replaced = exists().where(
         newer.c.agent == shared_intents.c.agent,
@@ -188,5 +186,4 @@ def shared_intent_from_row(values: dict[str, Any]) -> SharedIntent:
 
 
 def decode_vector(stored: bytes) -> IntentVector:
-    """Return a stored vector."""
     return np.frombuffer(stored, VECTOR_TYPE).astype(np.float32, copy=False)

@@ -299,7 +299,6 @@ class SqlIntentStore:
             return NUMBER_ORDER.settled_number(unit_of_work, newest) if self._guarded else newest
 
     def newest_number(self) -> int:
-        """Return the greatest number of an intent; 0 if there is none."""
         with self._database.read_snapshot() as unit_of_work:
             number: int = unit_of_work.execute(NEWEST).scalar_one()
         return number
@@ -371,7 +370,6 @@ def matching_query(conditions: IntentFilter) -> Select[Any]:
 
 
 def page_query(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
-    """Return the query of a page, starting at its token."""
     table, query = intents.c, matching_query(conditions)
     if request.token:
         microseconds, last_id = decode_page_token(request.token, conditions, (int, int))
@@ -413,7 +411,6 @@ def closing_to_row(closing: IntentClosing) -> dict[str, object]:
 
 
 def intent_from_row(row: Mapping[str, Any]) -> Intent:
-    """Convert a row of `intents` to an intent."""
     values = {name: value for name, value in row.items() if name not in NOT_ATTRIBUTES}
     values["stakes"] = Stakes(values["stakes"])
     values["paths"] = tuple(values["paths"] or ())
@@ -429,7 +426,6 @@ def closing_from_row(row: Mapping[str, Any]) -> IntentClosing | None:
 
 
 def next_page_token(last: RowMapping, conditions: IntentFilter) -> str:
-    """Return the token of the page after a row."""
     return encode_page_token(conditions, (to_microseconds(last["received_at"]), last["id"]))
 
 

@@ -113,7 +113,6 @@ def find_needed_background(similar: Sequence[Match], reader: str, bars: Suggesti
 
 
 def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> list[str]:
-    """Return the checks on the code that the announcement does not list as made."""
     confirmed = announcement.metadata.get(CONFIRMED_CHECKS_KEY)
     made = {text for text in confirmed if isinstance(text, str)} if isinstance(confirmed, list) else set()
     return [check for check in code.check_items if check not in made] if code else []
@@ -282,7 +281,6 @@ def is_open_precedent(decision: Decision) -> bool:
 
 
 def with_context(match: Match, background: DecisionBackground) -> Match:
-    """Return a match with the context of its decision, if that was read."""
     context = background.contexts.get(match.decision.id)
     return match if context is None else replace(match, decision=replace(match.decision, context=context))
 
@@ -320,12 +318,10 @@ def quote_title(decision: Decision) -> str:
 
 
 def add_lesson(sentence: str, lesson: str) -> str:
-    """Return a sentence with a lesson behind it, if there is one."""
     return f"{sentence}. Lesson: {lesson}" if lesson else sentence
 
 
 def relevance_of(match: Match) -> float:
-    """Return the score of a match from 0 to 1."""
     return min(max(match.score, 0.0), 1.0)
 
 
@@ -409,7 +405,6 @@ def can_compare(decisions: Sequence[Decision]) -> bool:
 def most_frequent_condition(
     group: Sequence[Decision], others: Sequence[Decision], conditions: Conditions, text: str, *, failed: bool
 ) -> DistinguishingCondition | None:
-    """Return the condition that most decisions of a group have and none of the others; None if there is none."""
     excluded = {condition for each in others for condition in conditions(each)}
     counts = Counter(condition for each in group for condition in set(conditions(each)) - excluded)
     # Of conditions that are equally frequent, the alphabetically first, so that answers do not depend on hashes.

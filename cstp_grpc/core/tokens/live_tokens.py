@@ -64,12 +64,10 @@ class LiveTokens:
         return token is not None and token.id == token_id and token.is_usable(self._clock())
 
     def has_agent(self, agent: str) -> bool:
-        """Return whether an agent has a token that is accepted."""
         at = self._clock()
         return any(token.identity.name == agent and token.is_usable(at) for token in self._tokens.values())
 
     def replace_tokens(self, tokens: Mapping[bytes, AgentToken]) -> None:
-        """Replace all tokens."""
         self._tokens = tokens
 
     def trust_for(self, seconds: float) -> None:
@@ -136,7 +134,6 @@ class TokenFollower:
         self._storing.start()
 
     def stop(self) -> None:
-        """Stop, and store the remaining uses."""
         self._refreshing.stop()
         self._storing.stop()
         try:

@@ -71,12 +71,10 @@ class TokenFilter:
 
 
 def make_secret() -> str:
-    """Return a new random secret of a token."""
     return SECRET_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
 
 
 def make_token_id() -> str:
-    """Return a new identifier of a token, which is no secret."""
     return f"tok-{secrets.token_hex(ID_BYTES)}"
 
 

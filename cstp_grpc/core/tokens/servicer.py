@@ -26,7 +26,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def CreateToken(
         self, request: admin_pb2.CreateTokenRequest, context: grpc.ServicerContext
     ) -> admin_pb2.CreateTokenResponse:
-        """Make a token for an agent."""
         made = self._administration.create(
             current_caller.get(),
             request.request_id,
@@ -40,7 +39,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def ListTokens(
         self, request: admin_pb2.ListTokensRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListTokensResponse:
-        """List tokens."""
         page = self._administration.page(
             current_caller.get(),
             proto_values.optional_field(request, "agent"),
@@ -67,7 +65,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def RevokeToken(
         self, request: admin_pb2.RevokeTokenRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RevokeTokenResponse:
-        """Revoke a token."""
         revoked = self._administration.revoke(current_caller.get(), request.id)
         return admin_pb2.RevokeTokenResponse(token=token_message(revoked))
 

@@ -100,7 +100,6 @@ class AskingGuardrail:
     reusable_until: datetime | None = None
 
     def may_be_decided_by(self, agent: str) -> bool:
-        """Return whether an agent with the permission may decide."""
         return not self.approvers or agent in self.approvers
 
     def at(self, instant: datetime) -> AskingGuardrail:
@@ -158,7 +157,6 @@ class Approval:
         return ApprovalStatus.EXPIRED if self.status in UNDECIDED and self.is_over(at) else self.status
 
     def ask(self, guardrails: Sequence[AskingGuardrail]) -> Approval:
-        """Return the request with the guardrails that ask now; it is pending again if it is not granted for all."""
         now = {each.id: each for each in guardrails}
         known = tuple(each.ask_again(now.pop(each.id, None)) for each in self.guardrails)
         asked = (*known, *now.values())
@@ -243,11 +241,9 @@ class Approval:
         return replace(self, status=status, is_current=False)
 
     def stated_as(self, status: ApprovalStatus) -> VerdictApproval:
-        """Return the summary of it that a verdict has."""
         return VerdictApproval(self.id, self.digest, status, self.expires_at, self.comment)
 
     def _require_decidable_by(self, agent: str) -> None:
-        """Raise PermissionDenied if an agent with the permission may decide on none of the guardrails."""
         # Also what a peer asks for it, or `peer/agent`: the same person may have a token there and one here.
         if agent == self.agent or f"/{self.on_behalf_of}".endswith(f"/{agent}"):
             raise PermissionDenied("nobody decides on a request of their own; ask another agent")
@@ -260,7 +256,6 @@ class Approval:
 
 
 def asking_guardrails(violations: Sequence[Violation], *, keeps_content: bool) -> tuple[AskingGuardrail, ...]:
-    """Return the guardrails of violations that ask for an approval."""
     return tuple(
         AskingGuardrail(each.guardrail_id, each.name, each.message if keeps_content else "", each.approvers)
         for each in violations

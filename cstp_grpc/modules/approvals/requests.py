@@ -47,7 +47,6 @@ class ApprovalRecorder:
         self._notify = notify
 
     def add(self, unit_of_work: UnitOfWork, approval: Approval, at: datetime) -> None:
-        """Store a new request."""
         self._store.add(unit_of_work, approval, at)
         self._append_entry(unit_of_work, approval, AuditEvent.APPROVAL_REQUESTED, at, approval.agent, approval.check_id)
 

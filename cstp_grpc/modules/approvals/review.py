@@ -223,7 +223,6 @@ class ApprovalFeed:
         return subscription
 
     def token_of(self, item: WatchedApproval) -> str:
-        """Return the token of a position."""
         return self._tokens.write(item.position)
 
     @property

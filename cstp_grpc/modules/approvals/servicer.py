@@ -30,14 +30,12 @@ class ApprovalService(approvals_pb2_grpc.ApprovalServiceServicer):
     def GetApproval(
         self, request: approvals_pb2.GetApprovalRequest, context: grpc.ServicerContext
     ) -> approvals_pb2.GetApprovalResponse:
-        """Return an approval request."""
         found = self._reviewer.get(request.id, current_caller.get())
         return approvals_pb2.GetApprovalResponse(approval=approval_message(found, self._reviewer.now()))
 
     def ListApprovals(
         self, request: approvals_pb2.ListApprovalsRequest, context: grpc.ServicerContext
     ) -> approvals_pb2.ListApprovalsResponse:
-        """List approval requests."""
         page = self._reviewer.page(
             parse_conditions(request), PageRequest(request.page_size, request.page_token), current_caller.get()
         )
@@ -49,7 +47,6 @@ class ApprovalService(approvals_pb2_grpc.ApprovalServiceServicer):
     def GrantApproval(
         self, request: approvals_pb2.GrantApprovalRequest, context: grpc.ServicerContext
     ) -> approvals_pb2.GrantApprovalResponse:
-        """Grant an approval."""
         granted = self._reviewer.grant(
             request.id,
             current_caller.get(),
@@ -61,14 +58,12 @@ class ApprovalService(approvals_pb2_grpc.ApprovalServiceServicer):
     def DenyApproval(
         self, request: approvals_pb2.DenyApprovalRequest, context: grpc.ServicerContext
     ) -> approvals_pb2.DenyApprovalResponse:
-        """Deny an approval."""
         denied = self._reviewer.deny(request.id, current_caller.get(), proto_values.optional_field(request, "comment"))
         return approvals_pb2.DenyApprovalResponse(approval=approval_message(denied, self._reviewer.now()))
 
     def RevokeApproval(
         self, request: approvals_pb2.RevokeApprovalRequest, context: grpc.ServicerContext
     ) -> approvals_pb2.RevokeApprovalResponse:
-        """Revoke an approval."""
         revoked = self._reviewer.revoke(
             request.id, current_caller.get(), proto_values.optional_field(request, "comment")
         )
@@ -137,7 +132,6 @@ def subject_message(subject: ApprovalSubject) -> approvals_pb2.ApprovalSubject |
 
 
 def guardrail_message(guardrail: AskingGuardrail) -> approvals_pb2.ApprovalGuardrail:
-    """Convert a guardrail that asks to a message."""
     return approvals_pb2.ApprovalGuardrail(
         id=guardrail.id,
         name=guardrail.name,
@@ -151,7 +145,6 @@ def guardrail_message(guardrail: AskingGuardrail) -> approvals_pb2.ApprovalGuard
 def parse_conditions(
     message: approvals_pb2.ListApprovalsRequest | approvals_pb2.WatchApprovalsRequest,
 ) -> ApprovalFilter:
-    """Parse the conditions of a listing or a watch."""
     is_listing = isinstance(message, approvals_pb2.ListApprovalsRequest)
     return ApprovalFilter(
         statuses=parse_statuses(message.status),
@@ -161,5 +154,4 @@ def parse_conditions(
 
 
 def parse_statuses(numbers: Iterable[types_pb2.ApprovalStatus.ValueType]) -> tuple[ApprovalStatus, ...]:
-    """Parse statuses, each once."""
     return tuple(dict.fromkeys(proto_values.APPROVAL_STATUS.words(numbers)))

@@ -86,7 +86,6 @@ class ReviewAnalyst:
         )
 
     def _read(self, caller: str, query: ReviewQuery) -> tuple[Sequence[ReviewedDecision], bool]:
-        """Return the latest decisions of a query, and whether there are more."""
         filters = query.filters
         if filters.agent is None and not query.all_agents:
             filters = replace(filters, agent=caller)
@@ -96,7 +95,6 @@ class ReviewAnalyst:
 
 
 def outcome_arrays(scored: Iterable[ReviewedDecision]) -> tuple[Values, Values]:
-    """Return the confidences of decisions and the values of their outcomes."""
     pairs = [(item.confidence, OUTCOME_VALUES[item.outcome]) for item in scored]
     values = np.array(pairs, np.float64).reshape(-1, 2)
     return values[:, 0], values[:, 1]

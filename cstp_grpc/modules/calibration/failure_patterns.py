@@ -53,7 +53,6 @@ def odds_ratio_interval(table: OutcomeTable) -> Interval:
 
 
 def corrected_counts(table: OutcomeTable) -> tuple[float, float, float, float]:
-    """Return the counts of a table plus 0.5 each."""
     return (
         table.failures_with + HALF,
         table.others_with + HALF,
@@ -139,7 +138,6 @@ def find_failure_factors(decisions: Sequence[ReviewedDecision]) -> list[FailureF
 
 
 def factors_of(decision: ReviewedDecision) -> Iterator[Factor]:
-    """Yield what a decision has, each once."""
     yield from ((FactorKind.REASON, each) for each in dict.fromkeys(decision.reason_types))
     yield from ((FactorKind.TAG, each) for each in dict.fromkeys(decision.tags))
     for kind, value in (
@@ -152,7 +150,6 @@ def factors_of(decision: ReviewedDecision) -> Iterator[Factor]:
 
 
 def compare_tables(tables: dict[Factor, OutcomeTable], total: int) -> list[FailureFactor]:
-    """Return the factors of tables of `total` decisions each."""
     test = FisherTest(total)
     p_values = [test.p_value(table) for table in tables.values()]
     return [
@@ -242,7 +239,6 @@ def link_groups(similarities: Similarities, least: float) -> list[list[int]]:
 
 
 def mean_similarity(similarities: Similarities, places: Sequence[int]) -> float:
-    """Return the mean similarity of the pairs of a group."""
     within = similarities[np.ix_(places, places)]
     pairs = len(places) * (len(places) - 1)
     return float((within.sum() - within.trace()) / pairs)

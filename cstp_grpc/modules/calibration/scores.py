@@ -31,18 +31,15 @@ Z_95: Final = NormalDist().inv_cdf(0.975)
 
 
 def assign_buckets(confidences: Values) -> BucketNumbers:
-    """Return the number of the bucket of each confidence."""
     # Rounded first: 0.7 * 10 is 7.000000000000001 and 0.29 * 100 is 28.999999999999996, neither of which is meant.
     return np.minimum(np.floor(np.round(confidences * BUCKETS, 9)), BUCKETS - 1).astype(np.intp)
 
 
 def bucket_number(confidence: float) -> int:
-    """Return the number of the bucket of one confidence, as `assign_buckets` does."""
     return min(math.floor(round(confidence * BUCKETS, 9)), BUCKETS - 1)
 
 
 def bucket_bounds(number: int) -> tuple[float, float]:
-    """Return the ends of a bucket."""
     return number / BUCKETS, (number + 1) / BUCKETS
 
 

@@ -73,7 +73,6 @@ class CalibrationService(calibration_pb2_grpc.CalibrationServiceServicer):
 def parse_review_query(
     request: calibration_pb2.GetCalibrationRequest | calibration_pb2.GetPatternsRequest,
 ) -> ReviewQuery:
-    """Parse which decisions to evaluate."""
     return ReviewQuery(parse_decision_filter(request.filters), request.all_agents)
 
 
@@ -112,12 +111,10 @@ def bucket_message(item: model.ReliabilityBucket) -> calibration_pb2.Reliability
 
 
 def interval_message(item: model.Interval) -> calibration_pb2.EstimateInterval:
-    """Convert an interval to a message."""
     return calibration_pb2.EstimateInterval(low=round_figure(item.low), high=round_figure(item.high))
 
 
 def group_message(item: model.CalibrationGroup) -> calibration_pb2.CalibrationGroup:
-    """Convert a group to a message."""
     return calibration_pb2.CalibrationGroup(
         grouping=GROUPING.number(item.grouping),
         value=item.value,
@@ -177,5 +174,4 @@ def recurring_failure_message(item: model.RecurringFailure) -> calibration_pb2.R
 
 
 def round_figure(value: float) -> float:
-    """Return a figure with the digits that an answer has."""
     return float(f"{value:.{DIGITS}g}")

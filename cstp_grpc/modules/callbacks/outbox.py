@@ -274,7 +274,6 @@ def has_failed(entry: JournalEntry | None) -> bool:
 
 
 def new_notification_id() -> str:
-    """Return a new id for a notification."""
     return str(uuid.uuid4())
 
 
@@ -365,5 +364,4 @@ def failed_decision_json(decision: Decision, reviewed_at: datetime) -> dict[str,
 
 
 def format_rfc3339(instant: datetime) -> str:
-    """Return an aware instant as RFC 3339 text in UTC."""
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -141,7 +141,6 @@ class SqlCallbackStore:
         return unit_of_work.execute(delete(citations).where(tuple_(*KEY).in_(expired))).rowcount
 
     def add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
-        """Store notifications."""
         self.hold(unit_of_work)
         if notifications:
             unit_of_work.execute(
@@ -149,7 +148,6 @@ class SqlCallbackStore:
             )
 
     def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next notification is due; None if there is none."""
         row = self._next_due.first(unit_of_work, {})
         return None if row is None else row[0]
 
@@ -192,7 +190,6 @@ class SqlCallbackStore:
 
 
 def notification_to_row(notification: Notification) -> dict[str, object]:
-    """Convert a notification to a row of `callbacks`."""
     row = {name: getattr(notification, name) for name in callback_columns.keys()}  # noqa: SIM118 - iterating over a column collection yields columns, not names
     response = notification.response
     return row | {"kind": notification.kind.value, "response": None if response is None else json.dumps(dict(response))}

@@ -22,7 +22,6 @@ class ErasureService(erasure_pb2_grpc.ErasureServiceServicer):
     def EraseAgent(
         self, request: erasure_pb2.EraseAgentRequest, context: grpc.ServicerContext
     ) -> erasure_pb2.EraseAgentResponse:
-        """Erase what an agent has left."""
         return erasure_pb2.EraseAgentResponse(**asdict(self._eraser.erase(current_caller.get(), request.agent)))
 
     def EraseSubject(

@@ -99,7 +99,6 @@ class SubjectEraser:
 
 
 def report_records(records: UserRecords, sessions: int, audit_entries: int, *, erased: bool) -> SubjectReport:
-    """Return the report of what is stored about a user."""
     return SubjectReport(
         erased=erased,
         sessions=sessions,

@@ -52,12 +52,10 @@ class SubjectFilter:
     stakes: frozenset[Stakes]
 
     def matches_all(self, subject: CallSubject) -> bool:
-        """Whether a subject matches both the categories and the stakes."""
         of_category = not self.categories or subject.category in self.categories
         return of_category and (not self.stakes or subject.stakes in self.stakes)
 
     def matches_any(self, subject: CallSubject) -> bool:
-        """Whether a subject matches one of the categories or one of the stakes."""
         return subject.category in self.categories or subject.stakes in self.stakes
 
 
@@ -97,7 +95,6 @@ class PeerPolicy:
 
 
 def is_selected(peer: Peer, subject: CallSubject, names: Sequence[str], *, judging: bool) -> bool:
-    """Whether a call asks a peer."""
     # First, so that naming other agents does not leave out a peer whose permission is needed.
     if judging and peer.required and may_concern(peer, subject):
         return True
@@ -354,7 +351,6 @@ class PendingReplies:
         """Wakes the one that waits; called with the lock."""
 
     def begin(self, method: RpcMethod, request: Message, metadata: CallMetadata, late_seconds: float) -> None:
-        """Start the calls."""
         for index, (peer, limit) in enumerate(zip(self._peers, self._limits, strict=True)):
             # A call whose late answer is wanted goes on after this fan-out has stopped to wait for it.
             seconds = limit if self._late is None else max(limit, late_seconds)
@@ -362,7 +358,6 @@ class PendingReplies:
             self._cancels.append(peer.ask(method, request, seconds, metadata, self._receiver(index)))
 
     def replies(self) -> list[PeerReply]:
-        """Wait, and return one reply per peer."""
         with self._changed:
             while self._keep_waiting():
                 self._changed.wait(self._seconds_left())
@@ -433,7 +428,6 @@ class PendingReplies:
         return max(waiting, default=-math.inf)
 
     def _collect(self) -> list[PeerReply]:
-        """Return the replies; peers that have not replied count as timed out."""
         found = []
         for index, (reply, cancel) in enumerate(zip(self._replies, self._cancels, strict=True)):
             if reply is None and (self._late is None or not self._awaits(self._peers[index].name)):

@@ -110,7 +110,6 @@ class FederatedCallExecutor:
         return cast(T, merge(request, read_replies(replies, peers, required)))
 
     def pages(self, listing: PagedCall[T], timeout: float | None = None) -> Iterator[T]:  # noqa: ARG002 - the Protocol's
-        """Raise MethodNotFound."""
         raise not_federated_error(listing.method)
 
     def watch(
@@ -121,7 +120,6 @@ class FederatedCallExecutor:
         on_failure: OnFailure | None,  # noqa: ARG002
         timeout: float | None,  # noqa: ARG002
     ) -> Generator[T, None, None]:
-        """Raise MethodNotFound."""
         raise not_federated_error(watch.method)
 
     def upload(
@@ -132,12 +130,10 @@ class FederatedCallExecutor:
         batch: int,  # noqa: ARG002
         timeout: float | None,  # noqa: ARG002
     ) -> Iterator[T]:
-        """Raise MethodNotFound."""
         raise not_federated_error(upload.method)
 
     @property
     def _merging(self) -> Mapping[str, Callable[[Any, list[PeerResponse]], Message]]:
-        """The merge function of each method."""
         return {
             ANNOUNCE_METHOD: self._merge_announcement,
             QUERY_METHOD: self._merge_query,
@@ -221,13 +217,11 @@ class FederatedClient(Cstp):
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
-        """Return the client itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connections."""
         self.close()
 
     def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
@@ -310,5 +304,4 @@ def verdict_without_judges(agent: str) -> MergedVerdict:
 
 
 def not_federated_error(method: str) -> MethodNotFound:
-    """Return the error for a method that cannot be federated."""
     return MethodNotFound(f"{method} is not asked of several agents at once; ask one with CstpClient")

@@ -90,7 +90,6 @@ class QuorumVote:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the quorum is reached."""
         return self.allowing >= self.needed
 
 
@@ -284,7 +283,6 @@ def merge_all_verdicts(verdicts: Iterable[MergedVerdict]) -> MergedVerdict:
 
 
 def blocking_verdict(agent: str, violation: Violation) -> MergedVerdict:
-    """Return the verdict of an agent that one violation blocks."""
     return MergedVerdict({agent: build_verdict([violation], [])})
 
 
@@ -324,7 +322,6 @@ def count_votes(peers: Iterable[PeerVerdict], needed: int) -> QuorumVote:
 
 
 def quorum_violation(vote: QuorumVote) -> Violation:
-    """Return the violation for a missed quorum."""
     message = f"{vote.allowing} of {len(vote.votes)} required peers allow this, and {vote.needed} must"
     return Violation(QUORUM_GUARDRAIL, "Too few peers allow it", message, Severity.BLOCK)
 
@@ -412,5 +409,4 @@ def merge_by_key(
 
 
 def better_match(a: WeightedMatch[FoundT], b: WeightedMatch[FoundT]) -> WeightedMatch[FoundT]:
-    """Return the match with the greater weight."""
     return min(a, b, key=lambda match: match.rank)

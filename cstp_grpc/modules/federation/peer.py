@@ -173,7 +173,6 @@ class Peer:
         """The calls in progress; None after `close`. Guarded by the lock."""
 
     def speaks_for(self, category: str) -> bool:
-        """Whether it is responsible for a category."""
         return not self.categories or category in self.categories
 
     def ask(
@@ -302,7 +301,6 @@ class PeerCall:
     span: CallSpan
 
     def report(self, result: PeerCallResult) -> None:
-        """Report the result."""
         try:
             self.done(result)
         except Exception:

@@ -116,25 +116,21 @@ def read_violation(message: types_pb2.Violation, otherwise: Severity) -> Violati
 def read_query_matches(
     message: cstp_pb2.QueryDecisionsResponse, agent: str, trust: float
 ) -> MergedMatches[cstp_pb2.DecisionSummary]:
-    """Read the decisions that an agent found for a query; `trust` is 0 to 1."""
     return collect_matches(message.decisions, agent, trust, itself=message.agent)
 
 
 def read_similar_decisions(
     message: cstp_pb2.AnnounceIntentResponse, agent: str, trust: float
 ) -> MergedMatches[cstp_pb2.SimilarDecision]:
-    """Read the decisions similar to an intent; `trust` is 0 to 1."""
     return collect_matches(message.similar_decisions, agent, trust, itself=message.responding_agent)
 
 
 def collect_matches(decisions: Iterable[FoundT], agent: str, trust: float, *, itself: str) -> MergedMatches[FoundT]:
-    """Collect matches by decision id, each with the agent that has it."""
     best = index_matches(weigh_decision(each, agent, trust, itself=itself) for each in decisions)
     return MergedMatches(best, {agent: 0} | Counter(match.decision.origin for match in best.values()))
 
 
 def weigh_decision(message: FoundT, agent: str, trust: float, *, itself: str) -> WeightedMatch[FoundT]:
-    """Return a match with its weight, whose origin names the agent that has it."""
     # A copy, because the response is also shown as the peer gave it.
     decision = type(message)()
     decision.CopyFrom(message)
@@ -219,7 +215,6 @@ class PeerResponse:
 
 
 def read_replies(replies: Iterable[PeerReply], peers: Iterable[Peer], required: Collection[str]) -> list[PeerResponse]:
-    """Read the replies of peers; those named in `required` are required."""
     trust = {peer.name: peer.trust for peer in peers}
     return [read_reply(reply, required=reply.agent in required, trust=trust[reply.agent]) for reply in replies]
 
@@ -311,7 +306,6 @@ MAX_SIMILAR_DECISIONS: Final = 5
 def write_check(
     answer: cstp_pb2.CheckGuardrailsResponse, verdict: FederatedVerdict, peers: Sequence[PeerResponse]
 ) -> None:
-    """Write a verdict and the responses of the peers into a guardrail check's response."""
     write_verdict(answer, verdict)
     write_responses(answer, peers)
 
@@ -422,7 +416,6 @@ def violation_messages(violations: Mapping[ViolationKey, Violation]) -> Iterator
 
 
 def quorum_message(vote: QuorumVote) -> cstp_pb2.Quorum:
-    """Return the quorum vote as a message, with votes ordered by name."""
     votes = [cstp_pb2.Vote(agent=agent, allow=allow) for agent, allow in sorted(vote.votes.items())]
     return cstp_pb2.Quorum(needed=vote.needed, allowing=vote.allowing, votes=votes)
 
@@ -431,7 +424,6 @@ def write_responses(
     answer: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.QueryDecisionsResponse | cstp_pb2.AnnounceIntentResponse,
     peers: Sequence[PeerResponse],
 ) -> None:
-    """Write the responses of the peers, ordered by name."""
     del answer.responses[:]
     answer.responses.extend(agent_response_message(peer) for peer in sorted(peers, key=agent_name_of))
 

@@ -76,7 +76,6 @@ SKIPPED_RESULT: Final = PeerCallResult(PeerStatus.SKIPPED)
 
 
 def result_of_answer(answer: Message) -> PeerCallResult:
-    """Return the result for a response."""
     return PeerCallResult(PeerStatus.ANSWERED, answer)
 
 
@@ -91,12 +90,10 @@ def no_connection_result(cause: str) -> PeerCallResult:
 
 
 def unavailable_result(why: str) -> PeerCallResult:
-    """Return the result for a peer that was not called or does not work."""
     return PeerCallResult(PeerStatus.UNREACHABLE, error=errors.Unavailable(why))
 
 
 def result_of_error(error: CstpError) -> PeerCallResult:
-    """Return the result for an error response."""
     if isinstance(error, DeadlineExceeded):
         return TIMED_OUT_RESULT
     # A refusal shows that the peer works, and closes its circuit breaker; a failure opens it.
@@ -142,7 +139,6 @@ class GrpcPeerTransport:
             self._channel = grpc.insecure_channel(address, options)
 
     def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
-        """Return the result of a call, within `seconds`."""
         try:
             content = self._callable(method)(request, timeout=seconds, metadata=(*self._metadata, *metadata))
         except grpc.RpcError as error:
@@ -235,7 +231,6 @@ def result_of_http_response(answer: HttpResponse, call_id: int, method: RpcMetho
 
 
 def parse_json_body(answer: HttpResponse) -> Any:
-    """Return the JSON value of a response, or None if it has none."""
     media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != JSON_MEDIA_TYPE:
         return None
@@ -246,7 +241,6 @@ def parse_json_body(answer: HttpResponse) -> Any:
 
 
 def result_of_http_status(status: int) -> PeerCallResult:
-    """Return the result for an HTTP response that is not JSON-RPC."""
     words = f"HTTP {status} without JSON-RPC"
     if error_class := error_class_for_http_status(status):
         return result_of_error(error_class(words))
@@ -311,7 +305,6 @@ class CardPeerTransport:
         return result
 
     def close(self) -> None:
-        """Close the connections."""
         self._closed = True
         if self._resolved is not None:
             self._resolved.transport.close()

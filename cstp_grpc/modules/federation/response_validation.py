@@ -121,7 +121,6 @@ def validate_verdict_basis(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.
 
 
 def validate_approval(message: types_pb2.VerdictApproval) -> None:
-    """Validate the approval request of a verdict."""
     check_identifier(message.id, "approval's identifier")
     check_label(message.digest)
     check_instant(message.expires_at)
@@ -132,7 +131,6 @@ def validate_approval(message: types_pb2.VerdictApproval) -> None:
 
 
 def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:
-    """Validate the missing inputs of a violation."""
     check_count(inputs, MAX_MISSING_INPUTS, "missing inputs of a violation")
     for each in inputs:
         check_identifier(each.name, "input's name")
@@ -144,7 +142,6 @@ def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:
 
 
 def validate_query_response(message: cstp_pb2.QueryDecisionsResponse) -> None:
-    """Validate the response to a query."""
     check_sender(message.agent)
     validate_decisions(message.decisions)
     for each in message.decisions:
@@ -284,7 +281,6 @@ def check_sender(name: str, *, present: bool = True) -> None:
 
 
 def check_score(score: float) -> None:
-    """Raise InvalidPeerResponse if a score is not from 0 to 1."""
     # Written so that NaN fails: every comparison with it is false.
     if not -ROUNDING_TOLERANCE <= score <= 1 + ROUNDING_TOLERANCE:
         raise InvalidPeerResponse("a score is out of range")
@@ -323,7 +319,6 @@ def check_length(text: str, length: int) -> None:
 
 
 def check_instant(stamp: Timestamp) -> None:
-    """Raise InvalidPeerResponse if a timestamp is out of range."""
     if stamp.seconds not in TIMESTAMP_SECONDS or not 0 <= stamp.nanos < 1_000_000_000:
         raise InvalidPeerResponse("an instant is out of range")
 

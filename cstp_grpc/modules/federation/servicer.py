@@ -237,7 +237,6 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
 
 
 def announced_subject(request: cstp_pb2.AnnounceIntentRequest) -> CallSubject:
-    """Return the subject of an announcement."""
     return CallSubject(
         proto_values.optional_field(request, "category"), proto_values.STAKES.word(request.stakes) or Stakes.MEDIUM
     )

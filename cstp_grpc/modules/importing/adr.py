@@ -372,7 +372,6 @@ class KeyedLine:
 
 
 def _keyed_lines(lines: Sequence[MarkdownLine]) -> list[KeyedLine]:
-    """Return the lines that have a known key."""
     found = []
     for line in turn_columns(lines, KNOWN_KEYS):
         match = KEYED_LINE.fullmatch(line.text.replace("(s)", "s", 1)) if len(line.text) <= LONGEST_LINE else None

@@ -113,7 +113,6 @@ def name_stem(path: Path) -> str:
 
 
 def number_in_name(path: Path) -> AdrNumber | None:
-    """Return the number in the name of a file."""
     stem = name_stem(path)
     # `2019-01-05-use-redis` and `2019-review` begin with a date, not with record 2019.
     match = None if DATED_NAME.match(stem) or YEAR.match(stem) else NUMBERED_NAME.match(stem)
@@ -451,11 +450,9 @@ class RecordFolder:
                     self._numbers.setdefault(number.number, []).append(file)
 
     def by_number(self, number: int) -> Path | None:
-        """Return the file with a number, or None if there is none or several."""
         return _only_file(self._numbers.get(number, []))
 
     def by_slug(self, slug: str) -> Path | None:
-        """Return the file with a slug, or None if there is none or several."""
         return _only_file(self._slugs.get(slug, []))
 
 

@@ -93,7 +93,6 @@ class MarkdownLine:
     cells: tuple[MarkdownLine, ...] = ()
 
     def truncate(self, length: int) -> MarkdownLine:
-        """Return the beginning of the line, with the links that end in it."""
         if len(self.text) <= length:
             return self
         return MarkdownLine(self.text[:length], tuple(link for link in self.links if link.end <= length), self.item)
@@ -129,7 +128,6 @@ class MarkdownSection:
     blocks: tuple[MarkdownBlock, ...]
 
     def lines(self) -> list[MarkdownLine]:
-        """Return the lines of all its blocks."""
         return [line for block in self.blocks for paragraph in block.paragraphs for line in paragraph]
 
 

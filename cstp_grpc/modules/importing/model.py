@@ -99,7 +99,6 @@ def truncate_text(text: str, limit: int) -> str:
 
 
 def quote_start(text: str) -> str:
-    """Return the start of a text in quotes, for messages."""
     return repr(truncate_text(text, 60))
 
 
@@ -109,5 +108,4 @@ def collapse_spaces(text: str) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text has no visible character."""
     return all(unicodedata.category(character)[0] in "ZC" for character in text)

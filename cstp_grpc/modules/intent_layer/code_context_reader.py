@@ -133,7 +133,6 @@ def _parse_permission(label: str) -> BoundaryPermission:
 
 
 def _leading_text(block: SyntaxTreeNode) -> str:
-    """Return the text of a heading or paragraph, or of the first paragraph of a list item."""
     first = block.children[0] if block.children else None
     if first is None:
         return ""

@@ -85,7 +85,6 @@ def _unreadable_lines(reports: Sequence[UnreadableReportFile]) -> Iterator[str]:
 
 
 def _to_inline_code(text: str) -> str:
-    """Return a text as inline code, shortened."""
     shown = to_printable_line(text).replace("`", "'")
     return f"`{shown if len(shown) <= SHOWN_CHARACTERS else f'{shown[:SHOWN_CHARACTERS]}…'}`"
 

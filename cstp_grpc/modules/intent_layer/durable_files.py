@@ -146,7 +146,6 @@ def move_file(source: int, target: int, name: str) -> None:
 
 
 def remove_file(folder: int, name: str) -> None:
-    """Remove a file if it exists."""
     with _write_errors_as_unavailable(name):
         try:
             os.unlink(name, dir_fd=folder)

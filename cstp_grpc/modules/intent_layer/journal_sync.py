@@ -119,7 +119,6 @@ def split_entries(text: str) -> list[tuple[str, str]]:
 
 
 def shorten_text(text: str, length: int) -> str:
-    """Return a text cut to a length."""
     return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
 
 
@@ -270,14 +269,12 @@ class NodeJournalSyncWorker:
     """Runs the synchronization of all projects in a thread: at the start, when woken, and periodically."""
 
     def __init__(self, syncs: Sequence[NodeJournalSync], interval: float) -> None:
-        """Set the interval in seconds."""
         self._syncs = syncs
         self._interval = interval
         self._refreshing = PeriodicTask("node-mirror", self._refresh_all, interval, logger, FAILURE_MESSAGE)
         self._failing: set[NodeJournalSync] = set()
 
     def start(self) -> None:
-        """Start the thread."""
         self._refreshing.start()
 
     def wake(self) -> None:

@@ -51,12 +51,10 @@ def place_fact(tree: ProjectTree, paths: Iterable[str]) -> FactPlacement:
 
 
 def new_node_file(folder: str) -> str:
-    """Return the path of the node file to create in a folder."""
     return join_path(folder, ROOT_FILE if folder == ROOT else CHILD_FILE)
 
 
 def _folder_of_path(tree: ProjectTree, path: str, field: str) -> str:
-    """Return the folder that a path is or lies in."""
     located = tree.locate(path, field)
     if tree.is_folder(located):
         return located
@@ -153,7 +151,6 @@ def entry_for_learning(learning: Learning, edits: LearningEdits) -> NodeEntry:
 
 
 def source_line_for(learning_id: str) -> str:
-    """Return the source line, by which an entry names its report."""
     return SOURCE_LINE.format(report_file_name(learning_id))
 
 

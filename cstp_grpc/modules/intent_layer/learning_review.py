@@ -271,7 +271,6 @@ class Reviewer:
     def _compare(
         self, learning: Learning, edits: LearningEdits, similarity: RecordedSimilarity | None
     ) -> tuple[NodeEntry, Node | None, list[DuplicateMatch]]:
-        """Return the entry for a learning, the node that it is to be merged into, and its duplicates there."""
         entry = entry_for_learning(learning, edits)
         node = covering_node(self._tree, tuple(self._tree.locate(path) for path in learning.paths))
         documents = [self._tree.document(file.path) for file in node.all_files] if node else []
@@ -375,7 +374,6 @@ class Reviewer:
                     durable_files.move_file(folder, target, name)
 
     def _remove_temporaries(self, journal: _ReviewJournal) -> None:
-        """Remove the temporary files of a review."""
         folders = {parent_of(change.file) for change in journal.changes}
         for path in (*folders, self._learnings.folder(LearningState.PENDING)):
             with durable_files.open_folder(self._tree, path) as folder:

@@ -333,7 +333,6 @@ class LearningStore:
 
 
 def check_id(learning_id: str) -> None:
-    """Raise InvalidArgument for an invalid identifier."""
     if not LEARNING_ID.fullmatch(learning_id):
         raise InvalidArgument.field("id", "is no identifier of a learning")
 
@@ -344,7 +343,6 @@ def learning_not_found(learning_id: str) -> NotFound:
 
 
 def report_path(state: LearningState, learning_id: str) -> str:
-    """Return the path of a report."""
     return f"{REPORTS_FOLDER}/{state}/{report_file_name(learning_id)}"
 
 

@@ -93,17 +93,14 @@ class Node:
 
     @property
     def path(self) -> str:
-        """The file that names the node."""
         return self.files[0].path
 
     @property
     def sections(self) -> tuple[NodeSection, ...]:
-        """The sections of all its files in their order."""
         return tuple(section for file in self.all_files for section in file.sections)
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of all its files."""
         return sum(file.tokens for file in self.all_files)
 
     @property

@@ -117,7 +117,6 @@ class NodeDocument:
         return tuple(span for span in self.spans if section_key(span.name) == key)
 
     def section_at(self, line: int, introduction: str = INTRODUCTION) -> str:
-        """Return the name of the section that contains a line."""
         names = [span.name for span in self.spans if span.heading_line <= line]
         return names[-1] if names else introduction
 
@@ -216,7 +215,6 @@ def _iter_headings(tokens: list[Token]) -> Iterator[tuple[int, str, int, int]]:
 
 
 def _iter_sections(headings: Sequence[_Heading], text: str, starts: Sequence[int]) -> Iterator[SectionSpan]:
-    """Yield the sections with their subsections."""
     sections = [heading for heading in headings if heading.level == SECTION_LEVEL]
     ends = [heading.line for heading in sections[1:]]
     for heading, end in zip_longest(sections, ends):
@@ -228,7 +226,6 @@ def _iter_sections(headings: Sequence[_Heading], text: str, starts: Sequence[int
 def _iter_subsections(
     headings: Sequence[_Heading], line: int, end: int, end_offset: int, text: str, starts: Sequence[int]
 ) -> Iterator[SectionSpan]:
-    """Yield the subsections between two lines."""
     first = bisect_left(headings, line, key=lambda heading: heading.line)
     last = bisect_left(headings, end, key=lambda heading: heading.line)
     for number in range(first, last):
@@ -342,7 +339,6 @@ def parse_blocks(text: str) -> list[Token]:
 
 
 def parse_block_tree(text: str) -> SyntaxTreeNode:
-    """Parse a text into a tree of blocks."""
     return SyntaxTreeNode(parse_blocks(text))
 
 
@@ -373,7 +369,6 @@ def _front_matter_end(text: str) -> int:
 
 
 def _unclosed_block_end(tokens: list[Token], lines: list[str]) -> str:
-    """Return the line that closes the last block, or empty if it is closed."""
     last = tokens[-1] if tokens else None
     if last is None or last.level or last.type not in ("fence", "html_block") or not last.map:
         return ""

@@ -93,7 +93,6 @@ class ImportFollower:
 
     @property
     def imported(self) -> tuple[NodeFile, ...]:
-        """The imported files, in the order of the imports."""
         return tuple(file for file in self._seen.values() if file)
 
     def follow(self, read: ParsedFile, name: str = INTRODUCTION, depth: int = 1) -> NodeFile:

@@ -197,7 +197,6 @@ def _join_list(lines: Iterable[str]) -> str:
 
 
 def _lines_that_fit(lines: Iterable[str]) -> list[str]:
-    """Return the first lines that fit into a list."""
     kept: list[str] = []
     remaining = LIST_CHARACTERS
     for line in lines:

@@ -183,7 +183,6 @@ class _StalenessScan:
             self._pending[folder].commits += 1
 
     def stale_nodes(self) -> dict[str, StaleNode]:
-        """Return the nodes that are stale, by their folders."""
         return self._behind
 
     def _owner_of(self, folder: str) -> str | None:
@@ -220,7 +219,6 @@ def _parse_commits(process: subprocess.Popen[bytes]) -> Iterator[_GitCommit]:
 
 
 def _split_at_nul(output: IO[bytes]) -> Iterator[bytes]:
-    """Yield the fields of an output that NULs separate."""
     rest = b""
     while chunk := output.read(CHUNK_BYTES):
         *fields, rest = (rest + chunk).split(b"\0")

@@ -219,7 +219,6 @@ class PathExistenceCache:
         return next((path for path in possible_paths(folder, written) if self.exists(path)), None)
 
     def first_folder_exists(self, folder: str, written: str) -> bool:
-        """Return whether the first folder of a path exists."""
         first = written.removeprefix("./").partition("/")[0]
         return any(self.exists(path) for path in possible_paths(folder, first))
 

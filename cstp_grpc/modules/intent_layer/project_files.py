@@ -39,7 +39,6 @@ def names_in(folder: str) -> tuple[str, ...]:
 
 
 def iter_ancestors(folder: str) -> Iterator[str]:
-    """Yield a folder and its ancestors, the root last."""
     yield folder
     while folder != ROOT:
         folder = parent_of(folder)
@@ -53,12 +52,10 @@ def common_folder(folders: Iterable[str]) -> str:
 
 
 def name_of(path: str) -> str:
-    """Return the last name of a path."""
     return path.rpartition("/")[2]
 
 
 def join_path(folder: str, name: str) -> str:
-    """Return the path of a name in a folder."""
     return name if folder == ROOT else f"{folder}/{name}"
 
 
@@ -87,7 +84,6 @@ def parse_path(path: str, field: str) -> list[str]:
 
 
 def located_names(path: str) -> list[str] | None:
-    """Return the segments of a located path, or None if it is not well-formed."""
     if path == ROOT:
         return []
     names = path.split("/")
@@ -135,7 +131,6 @@ class FolderListing:
 
 
 def invalid_path_error(path: str, reason: str) -> InvalidArgument:
-    """Return the error for a path that is not read, with the reason."""
     return InvalidArgument.field("path", f"{path} {reason}")
 
 

@@ -103,7 +103,6 @@ class ValidationReport:
 
     @property
     def valid(self) -> bool:
-        """Whether no finding is an error."""
         return all(finding.severity is not FindingSeverity.ERROR for finding in self.findings)
 
 
@@ -158,7 +157,6 @@ class ProjectService:
         self._severities = severities
 
     def resolve(self, request: ContextRequest, call: ProjectCall) -> ResolvedContext:
-        """Return the context of a path."""
         with self._audit_read("resolve", [request.path], call):
             path = self._tree.locate(request.path)
             pending = self._learnings.pending_for_paths(path) if request.with_pending else PendingReports()
@@ -197,7 +195,6 @@ class ProjectService:
             return ValidationReport(validate_selected(self._tree, found, self._history, self._severities), len(found))
 
     def place(self, paths: Sequence[str], call: ProjectCall) -> FactPlacement:
-        """Return the placement of a fact about paths."""
         with self._audit_read("place", paths, call):
             return place_fact(self._tree, paths)
 
@@ -217,7 +214,6 @@ class ProjectService:
         return made
 
     def report(self, new: NewLearning, call: ProjectCall) -> Learning:
-        """File a learning for review and return it."""
         operation = self._new_record(AuditEvent.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
         with self._audit_change(operation) as attempt:
             for number, path in enumerate(new.paths):
@@ -247,7 +243,6 @@ class ProjectService:
         return outcome
 
     def _preview_review(self, request: ReviewRequest, operation: ProjectOperation) -> ReviewOutcome:
-        """Return the outcome that a review would have."""
         operation = replace(operation, learning_id=request.id)
         with self._audit_failure(operation):
             outcome = self._reviewer.review(request)
@@ -255,7 +250,6 @@ class ProjectService:
         return outcome
 
     def _folder(self, path: str) -> str:
-        """Return the folder of a node that is named by its folder or by its file."""
         located = self._tree.locate(path)
         above, _, name = path.rstrip("/").rpartition("/")
         if name in NODE_FILES and not self._tree.is_folder(located):

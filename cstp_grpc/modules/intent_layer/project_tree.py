@@ -132,7 +132,6 @@ class ProjectTree:
         return self._lstat(path) is not None
 
     def is_folder(self, path: str) -> bool:
-        """Return whether a path is a folder."""
         status = self._lstat(path)
         return status is not None and stat.S_ISDIR(status.st_mode)
 
@@ -321,7 +320,6 @@ class ProjectTree:
         return self._with_imports(folder, reads) if reads else None
 
     def _only_imports(self, read: _CachedFile, other: _CachedFile) -> bool:
-        """Return whether a file consists only of an import of the other."""
         if len(read.imports) != 1 or read.document.sections({read.imports[0].line}):
             return False
         try:
@@ -332,7 +330,6 @@ class ProjectTree:
             return False
 
     def _with_imports(self, folder: str, reads: Sequence[_CachedFile]) -> Node:
-        """Return a node with the files that its files import."""
         if not any(read.imports for read in reads):
             return Node(folder, tuple(read.file for read in reads))
         own = frozenset(self.locate(read.file.path) for read in reads)
@@ -349,7 +346,6 @@ class ProjectTree:
             return self._read_regular_file(path, path, status, descriptor)
 
     def _read_node_file(self, path: str, descriptor: int) -> _CachedFile | None:
-        """Return a file of a node, from the cache if it is unchanged."""
         status = stat_at(path, descriptor)
         if status is None or stat.S_ISDIR(status.st_mode):
             return None

@@ -193,7 +193,6 @@ def add_review(content: bytes, review: LearningReview) -> bytes:
 
 
 def has_review(content: bytes, review: LearningReview) -> bool:
-    """Return whether a report contains a review."""
     return review in _iter_reviews(_split_report(content.decode(errors="replace")).parts)
 
 
@@ -273,7 +272,6 @@ def _split_lines(text: str) -> list[str]:
 
 
 def _line_offset(text: str, line: int) -> int:
-    """Return the offset of a line; lines count from 0."""
     ends = [match.end() for _, match in zip(range(line), LINE_END.finditer(text), strict=False)]
     return ends[-1] if ends else 0
 
@@ -376,7 +374,6 @@ def _iter_reviews(parts: Iterable[_ReportSection]) -> Iterator[LearningReview]:
 
 
 def _review_fields(lines: Iterable[str]) -> list[dict[str, str]]:
-    """Return the fields of each review."""
     notes: list[dict[str, str]] = []
     for line in lines:
         if field := FIELD.fullmatch(line):

@@ -64,21 +64,18 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         return require_size_limit(resolution_message(resolution), "max_tokens", "is too high or missing")
 
     def ListNodes(self, request: pb2.ListNodesRequest, context: grpc.ServicerContext) -> pb2.ListNodesResponse:
-        """List nodes."""
         page = self._projects.get(request.project).nodes(
             PageRequest(request.page_size, request.page_token), current_call()
         )
         return nodes_message(page.items, page.next_token)
 
     def GetNode(self, request: pb2.GetNodeRequest, context: grpc.ServicerContext) -> pb2.GetNodeResponse:
-        """Read a node."""
         listed = self._projects.get(request.project).node(request.path, current_call())
         return node_message(listed)
 
     def ValidateNodes(
         self, request: pb2.ValidateNodesRequest, context: grpc.ServicerContext
     ) -> pb2.ValidateNodesResponse:
-        """Validate nodes."""
         judged = self._projects.get(request.project).validate(request.paths, current_call())
         return require_size_limit(validation_message(judged), "paths", "has too many findings; name fewer")
 
@@ -88,14 +85,12 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         return placement_message(placed)
 
     def InitNode(self, request: pb2.InitNodeRequest, context: grpc.ServicerContext) -> pb2.InitNodeResponse:
-        """Write the skeleton of a node."""
         written = self._projects.get(request.project).init(request.path, current_call(), dry_run=request.dry_run)
         return skeleton_message(written)
 
     def ReportLearning(
         self, request: pb2.ReportLearningRequest, context: grpc.ServicerContext
     ) -> pb2.ReportLearningResponse:
-        """File a learning."""
         by = current_call(proto_values.optional_field(request, "agent_id"))
         filed = self._projects.get(request.project).report(parse_new_learning(request, by), by)
         return report_message(filed)
@@ -103,7 +98,6 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
     def ListLearnings(
         self, request: pb2.ListLearningsRequest, context: grpc.ServicerContext
     ) -> pb2.ListLearningsResponse:
-        """List learnings."""
         page = self._projects.get(request.project).learnings(
             parse_learning_query(request), PageRequest(request.page_size, request.page_token), current_call()
         )
@@ -112,14 +106,12 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
     def ReviewLearning(
         self, request: pb2.ReviewLearningRequest, context: grpc.ServicerContext
     ) -> pb2.ReviewLearningResponse:
-        """Review a learning."""
         by = current_call(proto_values.optional_field(request, "reviewer"))
         outcome = self._projects.get(request.project).review(parse_review_request(request, by), by)
         return outcome_message(outcome)
 
 
 def current_call(claimed_agent: str | None = None) -> ProjectCall:
-    """Return the current call."""
     caller = current_caller.get()
     return ProjectCall(caller.agent, caller.request_id, claimed_agent)
 
@@ -132,7 +124,6 @@ def require_size_limit(message: MessageT, field: str, problem: str) -> MessageT:
 
 
 def parse_context_request(message: pb2.ResolveContextRequest) -> ContextRequest:
-    """Parse a request to resolve a context."""
     return ContextRequest(
         path=message.path,
         sections=tuple(message.sections),
@@ -158,13 +149,11 @@ def resolution_message(resolution: ResolvedContext) -> pb2.ResolveContextRespons
 
 
 def merged_section_message(item: MergedSection) -> pb2.MergedSection:
-    """Convert a merged section to a message."""
     parts = [pb2.SectionPart(file=part.file, text=part.text, line=part.line) for part in item.parts]
     return pb2.MergedSection(name=item.name, parts=parts)
 
 
 def node_summary(listed: ListedNode) -> pb2.NodeSummary:
-    """Convert a node to a summary for listings."""
     return pb2.NodeSummary(
         file=listed.node.path,
         folder=listed.node.folder,
@@ -180,7 +169,6 @@ def nodes_message(nodes: Iterable[ListedNode], next_token: str = "") -> pb2.List
 
 
 def node_message(listed: ListedNode) -> pb2.GetNodeResponse:
-    """Convert a node to a message."""
     also: Sequence[str] = [file.path for file in listed.node.files[1:]]
     return pb2.GetNodeResponse(
         node=node_summary(listed),
@@ -190,12 +178,10 @@ def node_message(listed: ListedNode) -> pb2.GetNodeResponse:
 
 
 def section_message(section: NodeSection) -> pb2.Section:
-    """Convert a section to a message."""
     return pb2.Section(name=section.name, text=section.text, file=section.file, line=section.line)
 
 
 def finding_message(item: ValidationFinding) -> pb2.Finding:
-    """Convert a finding to a message."""
     return pb2.Finding(
         severity=FINDING_SEVERITY.number(item.severity),
         rule=item.rule,
@@ -206,18 +192,15 @@ def finding_message(item: ValidationFinding) -> pb2.Finding:
 
 
 def validation_message(report: ValidationReport) -> pb2.ValidateNodesResponse:
-    """Convert the report of a validation to a message."""
     findings = [finding_message(item) for item in report.findings]
     return pb2.ValidateNodesResponse(valid=report.valid, findings=findings, nodes=report.nodes)
 
 
 def placement_message(placed: FactPlacement) -> pb2.PlaceFactResponse:
-    """Convert the placement of a fact to a message."""
     return pb2.PlaceFactResponse(folder=placed.folder, file=placed.file, exists=placed.exists, covering=placed.covering)
 
 
 def skeleton_message(skeleton: NodeSkeleton) -> pb2.InitNodeResponse:
-    """Convert the skeleton of a node to a message."""
     return pb2.InitNodeResponse(file=skeleton.file, content=skeleton.content)
 
 
@@ -236,7 +219,6 @@ def parse_new_learning(message: pb2.ReportLearningRequest, by: ProjectCall) -> N
 
 
 def parse_learning_query(message: pb2.ListLearningsRequest) -> LearningQuery:
-    """Parse the conditions of a listing of learnings."""
     return LearningQuery(
         states=frozenset(LEARNING_STATE.words(message.states)),
         types=frozenset(LEARNING_TYPE.words(message.types)),
@@ -264,7 +246,6 @@ def learning_message(item: Learning) -> pb2.Learning:
 
 
 def report_message(filed: Learning) -> pb2.ReportLearningResponse:
-    """Convert a learning that was filed to a message."""
     return pb2.ReportLearningResponse(learning=learning_message(filed))
 
 
@@ -280,12 +261,10 @@ def learnings_message(
 
 
 def unreadable_report_message(item: UnreadableReportFile) -> pb2.UnreadableReport:
-    """Convert an unreadable report file to a message."""
     return pb2.UnreadableReport(file=item.file, reason=item.reason)
 
 
 def review_message(item: LearningReview) -> pb2.Review:
-    """Convert a review to a message."""
     return pb2.Review(
         verdict=REVIEW_VERDICT.number(item.verdict),
         reviewer=item.reviewer,
@@ -319,7 +298,6 @@ def duplicate_message(item: DuplicateMatch) -> pb2.Duplicate:
 
 
 def outcome_message(outcome: ReviewOutcome) -> pb2.ReviewLearningResponse:
-    """Convert the outcome of a review to a message."""
     return pb2.ReviewLearningResponse(
         learning=learning_message(outcome.learning),
         node=outcome.node,

@@ -223,7 +223,6 @@ class _NodeValidator:
         return 1
 
     def _check_parent_downlink(self, node: Node) -> Iterator[ValidationFinding]:
-        """Check that the nearest node above names this node in its downlinks."""
         above = self._nearest_node_above(node.folder)
         if above and node.folder not in self._downlinks(above):
             yield validation_rules.MISSING_DOWNLINK.finding(
@@ -379,5 +378,4 @@ def _possible_paths_in_text(text: str, definitions: str) -> Iterator[str]:
 
 
 def _link_definitions(document: NodeDocument) -> str:
-    """Return the link definitions of a file."""
     return "\n".join(DEFINITION.findall(document.text)) if "]:" in document.text else ""

@@ -102,13 +102,11 @@ class RemoteLiaisonAgent(LiaisonAgent, Protocol):
 
 
 def is_remote(agent: LiaisonAgent) -> TypeGuard[RemoteLiaisonAgent]:
-    """Return whether contexts are delivered to an agent."""
     # isinstance looks up every member of the protocol, which takes 20 us; this is called for every routing.
     return hasattr(agent, "deliver")
 
 
 def caches_availability(agent: LiaisonAgent) -> TypeGuard[CachedLiaisonAgent]:
-    """Return whether an agent caches its availability."""
     return hasattr(agent, "is_known_to_serve")
 
 
@@ -144,7 +142,6 @@ class LiaisonAgents:
 
 
 def rfc3339_text(instant: datetime) -> str:
-    """Return an aware instant as RFC 3339 text in UTC."""
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -190,7 +187,6 @@ class ShareDelivery:
 
     @property
     def parcel(self) -> DeliveryRequest:
-        """The request to the agent."""
         decision = self.activation.decision if self.activation else None
         return DeliveryRequest(self.share, decision, self.share.target_agent.removeprefix(AGENT_PREFIX))
 
@@ -205,7 +201,6 @@ class DeliveryOutcome:
 
     @property
     def will_retry(self) -> bool:
-        """Whether the delivery is retried."""
         return self.share.next_attempt_at is not None
 
 
@@ -248,7 +243,6 @@ class ShareDispatcher:
         )
 
     def start(self) -> None:
-        """Start with the shares that are due."""
         self._dispatcher.start()
 
     def wake(self) -> None:
@@ -303,19 +297,15 @@ class ShareOutbox:
         return lambda: self._deliver(delivery)
 
     def key_of(self, item: Share) -> tuple[str, str]:
-        """Return the identity of a share."""
         return item.tenant, item.id
 
     def recipient_of(self, item: Share) -> str:
-        """Return the recipient of a share."""
         return item.target_agent
 
     def name_of(self, item: Share) -> str:
-        """Return the name of a share in the log."""
         return f"the share {item.id}"
 
     def _agent_of(self, share: Share) -> RemoteLiaisonAgent | None:
-        """Return the remote agent of a share, or None if it is no longer configured."""
         agent: LiaisonAgent | None = None
         with suppress(InvalidPillar):
             _, agent = self._agents.of_agent(share.target_agent)
@@ -374,7 +364,6 @@ class ShareOutbox:
 
 
 def delivered_outcome(share: Share, receipt: DeliveryReceipt, at: datetime) -> DeliveryOutcome:
-    """Return the outcome of a delivered share."""
     delivered = replace(
         share, delivery=DeliveryState.DELIVERED, next_attempt_at=None, delivered_at=at, task_id=receipt.task_id
     )

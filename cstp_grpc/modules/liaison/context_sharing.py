@@ -223,7 +223,6 @@ def require_parameters(request: ShareRequest) -> Mapping[str, Any]:
 
 
 def missing_parameter(name: str) -> MissingParameter:
-    """Return the error for a missing parameter."""
     error = MissingParameter.field(name, "is required")
     return MissingParameter(f"{name} is required", violations=error.violations, metadata={"parameter": name})
 
@@ -305,7 +304,6 @@ def handover_action(caller: TenantCaller, handover: Handover) -> Action:
 
 
 def require_allowed(verdict: Verdict, handover: Handover) -> None:
-    """Raise PermissionDenied, which names the blocking guardrails, unless the verdict allows the hand-over."""
     if verdict.allowed:
         return
     blocks = [BlockingGuardrail(found.guardrail_id, found.name, found.message) for found in verdict.violations]

@@ -79,7 +79,6 @@ class EventFeed:
         self._hub.close()
 
     def _read(self, watch: EventSubscription) -> None:
-        """Read the next batch of events of a subscription."""
         with self._reading() as unit_of_work:
             # Before the events: those committed in between are read below, or have a higher number and come next time.
             newest = self._store.last_sequence(unit_of_work, watch.conditions.tenant)

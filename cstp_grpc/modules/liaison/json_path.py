@@ -144,7 +144,6 @@ class TimedNode(JSONPathNode):
         self._budget = budget
 
     def new_child(self, value: object, key: int | str, parent: JSONPathNode | None) -> TimedNode:
-        """Return a child node."""
         self._budget.remaining()
         return TimedNode(self._budget, value, (*self.location, key), parent, self.root)
 

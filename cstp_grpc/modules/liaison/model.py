@@ -27,7 +27,6 @@ HISTORY_MEMBER = "conversation_history"
 
 
 def liaison_agent(pillar: str) -> str:
-    """Return the name of the liaison agent of a pillar."""
     return AGENT_PREFIX + pillar
 
 
@@ -119,11 +118,9 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether the session is active."""
         return self.status is SessionStatus.ACTIVE
 
     def is_claimed(self, now: datetime) -> bool:
-        """Return whether a claim on the session is live."""
         return self.claimed_until is not None and self.claimed_until > now
 
 
@@ -230,7 +227,6 @@ class AlarmKind(StrEnum):
 
     @property
     def event(self) -> EventType:
-        """The type of the alarm's event."""
         return EventType(self.value)
 
 
@@ -280,7 +276,6 @@ class Activation:
 
     @property
     def key(self) -> str:
-        """The idempotency key."""
         return self.decision.idempotency_key
 
 

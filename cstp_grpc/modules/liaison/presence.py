@@ -294,7 +294,6 @@ def presence_event(presence: AgentPresence, kind: EventType, now: datetime, *, r
 
 
 def already_claimed_error(session: Session, now: datetime) -> Conflict:
-    """Return the error for a session that another instance has."""
     until = session.claimed_until
     return Conflict(
         f"The chat session {session.id} is claimed by {session.claimed_by}",
@@ -377,7 +376,6 @@ class AgentDirectory:
 
 
 def list_local_agent(pillar: str, sessions: int, stored: AgentPresence | None, now: datetime) -> ListedAgent:
-    """Return the listing of a local agent from its presence record."""
     if stored is None:
         return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions)
     if stored.available_until > now:

@@ -68,7 +68,6 @@ class Redaction:
 
     @property
     def has_rules(self) -> bool:
-        """Whether there are any rules."""
         return self._select is not None
 
     def apply(self, context: Mapping[str, Any]) -> RedactedContext:
@@ -120,7 +119,6 @@ def compile_rules(rules: Sequence[RedactionRule], max_seconds: float) -> RuleSel
 
 
 def redaction_error(reason: str) -> ContextSharingFailed:
-    """Return the error for a context that could not be redacted."""
     return ContextSharingFailed("the context could not be redacted, and is not shared", metadata={"reason": reason})
 
 
@@ -152,7 +150,6 @@ def redact_value(value: Any, edit: RedactionNode | None) -> Any:
 
 
 def redact_object(value: Mapping[str, Any], edit: RedactionNode) -> dict[str, Any]:
-    """Return a redacted object."""
     return {
         name: redact_value(member, below)
         for name, member in value.items()

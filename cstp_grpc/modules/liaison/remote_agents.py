@@ -158,7 +158,6 @@ class CstpAgentClient:
         return DeliveryReceipt()
 
     def close(self) -> None:
-        """Close the connections."""
         self._health.close()
         self._client.close()
 
@@ -196,7 +195,6 @@ class GrpcHealthProbe:
             raise AgentUnreachable("not serving")
 
     def close(self) -> None:
-        """Close the channel."""
         self._channel.close()
 
 
@@ -235,13 +233,11 @@ def build_agent_client(settings: PillarSettings) -> AgentClient:
 
 
 def agent_address(settings: PillarSettings) -> str:
-    """Return the URL of the remote agent."""
     assert settings.url, "checked with the settings"
     return settings.url
 
 
 def agent_token(settings: PillarSettings) -> str | None:
-    """Return the token for the remote agent, or None."""
     return None if settings.token is None else settings.token.get_secret_value()
 
 
@@ -434,6 +430,5 @@ def build_remote_agent(name: str, settings: PillarSettings, liaison: LiaisonSett
 
 
 def describe_with_cause(error: Exception) -> str:
-    """Return the text of an error with its cause, for the log."""
     cause = error.__cause__
     return str(error) if cause is None else to_single_line(f"{error} ({type(cause).__name__}: {cause})")

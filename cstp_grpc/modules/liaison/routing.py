@@ -344,7 +344,6 @@ class Router:
         return self._find_activation(session.tenant, key)
 
     def _find_activation(self, tenant: str, key: str) -> Activation | None:
-        """Return the activation of an idempotency key, or None."""
         with self._sessions.read_snapshot() as unit_of_work:
             return self._store.activation(unit_of_work, tenant, key)
 
@@ -460,12 +459,10 @@ def require_same_activation(session: Session, activation_key: str) -> None:
 
 
 def routing_key(session_id: str, pillar: str, context_hash: str, epoch: int) -> str:
-    """Return the idempotency key of a routing."""
     return hash_canonical_json([session_id, pillar, context_hash, epoch])
 
 
 def assign_agent(session: Session, at: datetime, agent: str, epoch: int, activation_key: str | None) -> Session:
-    """Return a session that is assigned to an agent, without a claim."""
     return next_version(
         session,
         at,
@@ -496,7 +493,6 @@ def routing_share(caller: TenantCaller, plan: RoutingPlan, decision: RoutingDeci
 
 
 def activation_event(session: Session, plan: RoutingPlan, share: Share, decision: RoutingDecision) -> Event:
-    """Return the event of a routing."""
     data = {
         "target_pillar": plan.pillar,
         "liaison_agent_id": decision.to_agent,

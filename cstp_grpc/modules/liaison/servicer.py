@@ -83,7 +83,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     def OpenSession(
         self, request: liaison_pb2.OpenSessionRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.OpenSessionResponse:
-        """Open a session."""
         caller = current_tenant_caller()
         session, created = self._liaison.sessions.open(
             caller,
@@ -96,7 +95,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     def GetSession(
         self, request: liaison_pb2.GetSessionRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.GetSessionResponse:
-        """Read a session."""
         caller = current_tenant_caller()
         session_id = proto_values.optional_field(request, "chat_session_id")
         session = self._liaison.sessions.get(caller, session_id, requested_user(request, caller))
@@ -120,19 +118,16 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     async def AppendMessage(
         self, request: liaison_pb2.AppendMessageRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.AppendMessageResponse:
-        """Append a message."""
         if request.ByteSize() > SHORT_REQUEST_BYTES:
             return await self._run_blocking(self._append, request)
         return append_response(await self._liaison.sessions.append_on_loop(*parse_append_request(request)))
 
     def _append(self, request: liaison_pb2.AppendMessageRequest) -> liaison_pb2.AppendMessageResponse:
-        """Append a message, on a thread."""
         return append_response(self._liaison.sessions.append(*parse_append_request(request)))
 
     def ListMessages(
         self, request: liaison_pb2.ListMessagesRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.ListMessagesResponse:
-        """List messages."""
         page_request = PageRequest(request.page_size, request.page_token)
         page = self._liaison.sessions.messages(current_tenant_caller(), request.chat_session_id, page_request)
         return liaison_pb2.ListMessagesResponse(messages=map(chat_message, page.items), next_page_token=page.next_token)
@@ -140,7 +135,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     def UpdateContext(
         self, request: liaison_pb2.UpdateContextRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.UpdateContextResponse:
-        """Update the context of a session."""
         session = self._liaison.sessions.update_context(
             current_tenant_caller(),
             request.chat_session_id,
@@ -153,7 +147,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     def CloseSession(
         self, request: liaison_pb2.CloseSessionRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.CloseSessionResponse:
-        """Close a session."""
         version = proto_values.optional_field(request, "version")
         session = self._liaison.sessions.close(current_tenant_caller(), request.chat_session_id, version)
         return liaison_pb2.CloseSessionResponse(chat_session=session_message(session))
@@ -161,21 +154,18 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     def DeleteSession(
         self, request: liaison_pb2.DeleteSessionRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.DeleteSessionResponse:
-        """Delete a session."""
         deleted = self._liaison.eraser.delete_session(current_tenant_caller(), request.chat_session_id)
         return liaison_pb2.DeleteSessionResponse(deleted=deleted)
 
     def DeleteUserSessions(
         self, request: liaison_pb2.DeleteUserSessionsRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.DeleteUserSessionsResponse:
-        """Delete the sessions of a user."""
         deleted = self._liaison.eraser.delete_user_sessions(current_tenant_caller(), request.user_id)
         return liaison_pb2.DeleteUserSessionsResponse(deleted=deleted)
 
     async def RouteToLiaisonAgent(
         self, request: liaison_pb2.RouteToLiaisonAgentRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.RouteToLiaisonAgentResponse:
-        """Route a session to a liaison agent."""
         if request.ByteSize() <= SHORT_REQUEST_BYTES:
             caller = current_tenant_caller()
             routing = parse_routing_request(request, caller)
@@ -193,7 +183,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     def ReturnToGuide(
         self, request: liaison_pb2.ReturnToGuideRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.ReturnToGuideResponse:
-        """Return a session to the guide."""
         session, event = self._liaison.router.return_to_guide(
             current_tenant_caller(),
             request.chat_session_id,
@@ -222,7 +211,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     def GetShare(
         self, request: liaison_pb2.GetShareRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.GetShareResponse:
-        """Read a share."""
         share = self._liaison.sharing.get(current_tenant_caller(), request.share_id)
         return liaison_pb2.GetShareResponse(share=share_message(share))
 
@@ -241,7 +229,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     def ListLiaisonAgents(
         self, request: liaison_pb2.ListLiaisonAgentsRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.ListLiaisonAgentsResponse:
-        """List liaison agents."""
         found = self._liaison.directory.list_agents(
             current_tenant_caller(), proto_values.optional_field(request, "target_pillar")
         )
@@ -266,7 +253,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     def ListEvents(
         self, request: liaison_pb2.ListEventsRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.ListEventsResponse:
-        """List events."""
         page = self._liaison.history.events(parse_event_filter(request), request.after, request.page_size)
         events = map(event_message, page.events)
         return liaison_pb2.ListEventsResponse(events=events, more=page.more, newest=page.newest)
@@ -274,7 +260,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     async def WatchEvents(  # type: ignore[override]  # the stubs know threads' iterators only
         self, request: liaison_pb2.WatchEventsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[liaison_pb2.WatchEventsResponse, None]:
-        """Stream events."""
         after = proto_values.optional_field(request, "after")
         watch = await self._run_blocking(
             self._liaison.feed.watch, parse_event_filter(request), after, current_tenant_caller().agent
@@ -285,7 +270,6 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
 
 
 def current_tenant_caller() -> TenantCaller:
-    """Return the current caller with its tenant."""
     caller = current_caller.get()
     return TenantCaller(
         caller.agent,
@@ -302,7 +286,6 @@ def requested_user(request: Any, caller: TenantCaller) -> str:
 
 
 def optional_json(request: Any, field: str) -> dict[str, Any] | None:
-    """Return the JSON object of a field, or None if it is absent."""
     value: struct_pb2.Struct | None = proto_values.optional_field(request, field)
     return None if value is None else proto_values.struct_to_dict(value)
 
@@ -331,12 +314,10 @@ def parse_append_request(
 
 
 def append_response(message: ChatMessage) -> liaison_pb2.AppendMessageResponse:
-    """Build the response to an appended message."""
     return liaison_pb2.AppendMessageResponse(message=chat_message(message))
 
 
 def parse_routing_request(request: liaison_pb2.RouteToLiaisonAgentRequest, caller: TenantCaller) -> RoutingRequest:
-    """Parse a request to route a session."""
     return RoutingRequest(
         target_pillar=request.target_pillar,
         user_id=requested_user(request, caller),
@@ -347,7 +328,6 @@ def parse_routing_request(request: liaison_pb2.RouteToLiaisonAgentRequest, calle
 
 
 def routing_response(activation: Activation) -> liaison_pb2.RouteToLiaisonAgentResponse:
-    """Convert an activation to the response of a routing."""
     return liaison_pb2.RouteToLiaisonAgentResponse(
         artifacts=liaison_pb2.RoutingArtifacts(liaison_agent_activation=activation_message(activation)),
         chat_session=session_message(activation.session),
@@ -357,7 +337,6 @@ def routing_response(activation: Activation) -> liaison_pb2.RouteToLiaisonAgentR
 
 
 def parse_event_filter(request: liaison_pb2.ListEventsRequest | liaison_pb2.WatchEventsRequest) -> EventFilter:
-    """Parse the conditions of a listing or watch of events."""
     return EventFilter(
         tenant=current_tenant_caller().tenant,
         session_id=proto_values.optional_field(request, "chat_session_id"),
@@ -421,7 +400,6 @@ def chat_message(message: ChatMessage) -> liaison_pb2.ChatMessage:
 
 
 def event_message(event: Event) -> liaison_pb2.Event:
-    """Convert an event to a message."""
     return liaison_pb2.Event(
         type=event.type.value,
         sequence=event.sequence or 0,
@@ -468,7 +446,6 @@ def activation_message(activation: Activation) -> liaison_pb2.LiaisonAgentActiva
 
 
 def decision_message(decision: RoutingDecision) -> liaison_pb2.RoutingDecision:
-    """Convert a routing decision to a message."""
     return liaison_pb2.RoutingDecision(
         from_agent=decision.from_agent,
         to_agent=decision.to_agent,

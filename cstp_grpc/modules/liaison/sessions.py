@@ -80,7 +80,6 @@ class ClaimFence:
         return session.activation_key is not None and caller.agent in self._agents.get(pillar, ())
 
     def _is_liaison_agent(self, caller: TenantCaller) -> bool:
-        """Return whether a caller is only a local liaison agent."""
         return not caller.may_route and any(caller.agent in names for names in self._agents.values())
 
 
@@ -104,12 +103,10 @@ def require_live_claim(session: Session, now: datetime) -> None:
 
 
 def other_agent_error(session: Session) -> SessionWithAnotherAgent:
-    """Return the error for the agent of a pillar that does not have a session."""
     return not_holder_error(session, f"it is with {session.active_agent}", "the session is with another agent")
 
 
 def not_holder_error(session: Session, detail: str, reason: str) -> SessionWithAnotherAgent:
-    """Return the error for an agent that does not have a session."""
     metadata = {"chat_session_id": session.id, "active_agent": session.active_agent, "reason": reason}
     return SessionWithAnotherAgent(f"You do not have the chat session {session.id}: {detail}", metadata=metadata)
 
@@ -379,12 +376,10 @@ def lock_open_session(
 
 
 def next_version(session: Session, at: datetime, **changes: Any) -> Session:
-    """Return the next version of a session."""
     return replace(session, version=session.version + 1, updated_at=at, **changes)
 
 
 def check_version(session: Session, version: int | None) -> None:
-    """Raise SessionUpdateFailed if a session is not in the stated version."""
     if version not in (None, session.version):
         raise SessionUpdateFailed(
             f"The chat session {session.id} has version {session.version}, not {version}; read it and try again",
@@ -393,12 +388,10 @@ def check_version(session: Session, version: int | None) -> None:
 
 
 def session_event(session: Session, kind: EventType, at: datetime, data: Mapping[str, Any]) -> Event:
-    """Return an event of a session that concerns the agent that has it."""
     return Event(session.tenant, kind, session.active_agent, at, session.id, session.user_id, data)
 
 
 def message_event(session: Session, message: ChatMessage) -> Event:
-    """Return the event of an appended message."""
     named = {} if message.body.message_id is None else {"message_id": message.body.message_id}
     data = {"sequence": message.sequence, "role": message.body.role.value, **named}
     return session_event(session, EventType.MESSAGE_APPENDED, message.sent_at, data)
@@ -415,7 +408,6 @@ def require_same_message(known: ChatMessage, content: MessageContent) -> ChatMes
 
 
 def is_same_content(one: MessageContent, other: MessageContent) -> bool:
-    """Return whether two messages have the same content."""
     if (one.role, one.content, one.message_id) != (other.role, other.content, other.message_id):
         return False
     return is_same_json(one.metadata, other.metadata)
@@ -432,7 +424,6 @@ def session_not_found(session_id: str) -> SessionNotFound:
 
 
 def session_closed(session: Session) -> SessionNotFound:
-    """Return the error for a closed session."""
     return SessionNotFound(
         f"The chat session {session.id} is closed; open another one", metadata={"chat_session_id": session.id}
     )

@@ -126,7 +126,6 @@ class SqlRoutingStore:
         self._last_sequence = CompiledStatement(LAST_SEQUENCE, dialect)
 
     def activation(self, unit_of_work: UnitOfWork, tenant: str, key: str) -> Activation | None:
-        """Return the activation of a key, or None."""
         row = self._activation.first(unit_of_work, {"tenant": tenant, "key": replace_unstorable(key)})
         return None if row is None else decode_activation(*row)
 
@@ -135,7 +134,6 @@ class SqlRoutingStore:
         self._add_activation.run(unit_of_work, activation_row(tenant, activation))
 
     def share(self, unit_of_work: UnitOfWork, tenant: str, share_id: str) -> Share | None:
-        """Return a share, or None."""
         row = self._share.first(unit_of_work, {"tenant": tenant, "id": replace_unstorable(share_id)})
         return None if row is None else share_from_row(row)
 
@@ -404,7 +402,6 @@ class SqlPresenceStore:
         return None if row is None else AgentPresence(*row)
 
     def presences(self, unit_of_work: UnitOfWork, tenant: str) -> list[AgentPresence]:
-        """Return the presence of all local agents of a tenant."""
         query = select(liaison_heartbeats).where(heartbeats.tenant == tenant)
         return [AgentPresence(*row) for row in unit_of_work.execute(query)]
 
@@ -444,7 +441,6 @@ class SqlPresenceStore:
         unit_of_work.execute(delete(liaison_holds).where(*hold_conditions(hold)))
 
     def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next session or agent is due for a check, or None if there is none."""
         ((session, agent),) = self._first_due.all(unit_of_work, {})
         return min((instant for instant in (session, agent) if instant is not None), default=None)
 
@@ -464,7 +460,6 @@ def hold_conditions(hold: SessionHold) -> tuple[Any, ...]:
 
 
 def hold_from_row(row: Sequence[Any]) -> SessionHold:
-    """Return a hold from a row of `liaison_holds`."""
     tenant, session_id, agent, activation_key, handed_over_at, claimed_at, _due_at, unclaimed, silence, absence = row
     flags = zip(REPORTED_COLUMNS, (unclaimed, silence, absence), strict=True)
     reported = frozenset(kind for kind, is_reported in flags if is_reported)

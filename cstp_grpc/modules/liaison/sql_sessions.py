@@ -241,7 +241,6 @@ class SqlSessionStore:
         return int(count)
 
     def active(self, unit_of_work: UnitOfWork, tenant: str, user_id: str) -> Session | None:
-        """Return the active session of a user, or None."""
         row = self._active.first(unit_of_work, {"tenant": tenant, "user_id": replace_unstorable(user_id)})
         return None if row is None else session_from_row(row)
 
@@ -376,14 +375,12 @@ def session_query(conditions: SessionFilter, request: PageRequest) -> Select[Any
 
 
 def next_session_token(last: Session, conditions: SessionFilter) -> str:
-    """Return the token of the page after a session."""
     return encode_page_token(conditions, (to_microseconds(last.created_at), last.id))
 
 
 def build_page(
     rows: Sequence[Row], item_of: Callable[[Row], T], request: PageRequest, token_of: Callable[[T], str]
 ) -> Page[T]:
-    """Build a page from rows, of which there may be one more than fits."""
     fits = rows[: count_within_budget(rows[: request.limit], row_size)]
     items = tuple(map(item_of, fits))
     return Page(items, token_of(items[-1]) if len(rows) > len(items) else "")

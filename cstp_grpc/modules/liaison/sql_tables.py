@@ -218,7 +218,6 @@ decode_canonical_json = json.JSONDecoder(parse_int=parse_int_or_double).decode
 
 
 def session_row(session: Session) -> RowValues:
-    """Return a session as a row of `chat_sessions`."""
     return {**session_values(session), "context": encode_canonical_json(session.context)}
 
 
@@ -326,7 +325,6 @@ def message_row(tenant: str, session_id: str, message: ChatMessage) -> RowValues
 
 
 def message_from_row(row: Row) -> ChatMessage:
-    """Return a message from a row of `chat_messages`."""
     _tenant, _session_id, sequence, message_id, role, active_agent, author, sent_at, metadata, content = row
     body = MessageContent(
         MessageRole(role), content, None if metadata is None else decode_canonical_json(metadata), message_id
@@ -353,7 +351,6 @@ def share_row(share: Share) -> RowValues:
 
 
 def delivery_values(share: Share) -> RowValues:
-    """Return the delivery columns of a share."""
     return {
         "delivery": share.delivery.value,
         "attempts": share.attempts,
@@ -421,7 +418,6 @@ def event_values(event: Event) -> RowValues:
 
 
 def event_from_row(row: Row) -> Event:
-    """Return an event from a row of `liaison_events`."""
     tenant, sequence, kind, session_id, user_id, agent, occurred_at, data = row
     return Event(
         tenant, EventType(kind), agent, occurred_at, session_id, user_id, decode_canonical_json(data), sequence
@@ -467,12 +463,10 @@ def decode_activation(answer: str, shared_context: str) -> Activation:
 
 
 def instants_to_text(values: Mapping[str, Any]) -> RowValues:
-    """Return values with instants as ISO 8601 text."""
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
 
 def instants_from_text(values: Mapping[str, Any]) -> RowValues:
-    """Return values with the instants that `instants_to_text` encoded."""
     return {
         name: datetime.fromisoformat(value) if name in INSTANT_MEMBERS and value is not None else value
         for name, value in values.items()

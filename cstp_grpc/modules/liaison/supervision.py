@@ -67,7 +67,6 @@ class HeldSession:
     absent_since: datetime | None
 
     def alarms(self, limits: AlarmLimits, now: datetime) -> tuple[Alarm, ...]:
-        """Return the active alarms."""
         return tuple(Alarm(kind, since) for kind, since, limit in self._conditions(limits) if since + limit <= now)
 
     def next_due(self, limits: AlarmLimits, now: datetime) -> datetime | None:
@@ -254,7 +253,6 @@ class SupervisionTask:
         )
 
     def start(self) -> None:
-        """Start the thread."""
         self._work.start()
 
     def stop(self) -> None:

@@ -113,7 +113,6 @@ def complete_content(
 
 
 def cut_title(text: str) -> str:
-    """Return a text as a title."""
     return text if len(text) <= MAX_TITLE_CHARACTERS else f"{text[: MAX_TITLE_CHARACTERS - 1]}…"
 
 

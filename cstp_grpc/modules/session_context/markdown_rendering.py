@@ -65,7 +65,6 @@ PartTexts = Mapping[SessionContextPart, Sequence[str]]
 
 
 def render_parts(context: SessionContext) -> PartTexts:
-    """Return the text of each item, part by part."""
     return {part: [RENDERERS[part](item) for item in context.items_of(part)] for part in SessionContextPart}
 
 
@@ -200,5 +199,4 @@ def cut_note(text: str) -> str:
 
 
 def format_date(instant: datetime) -> str:
-    """Return the day of an instant."""
     return instant.strftime("%Y-%m-%d")

@@ -32,7 +32,6 @@ MAX_PATHS: Final = 10
 
 
 def parse_session_context(message: session_context_pb2.GetSessionContextRequest) -> SessionContextRequest:
-    """Parse what a session is about."""
     return SessionContextRequest(
         max_tokens=message.max_tokens if message.HasField("max_tokens") else DEFAULT_TOKENS,
         task=proto_values.optional_field(message, "task"),

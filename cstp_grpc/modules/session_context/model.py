@@ -91,12 +91,10 @@ class SessionContext:
     missing: tuple[str, ...] = ()
 
     def items_of(self, part: SessionContextPart) -> tuple[Any, ...]:
-        """Return the items of a part."""
         items: tuple[Any, ...] = getattr(self, part.value)
         return items
 
     def keep_first(self, counts: Mapping[SessionContextPart, int]) -> SessionContext:
-        """Return the context with only so many items of each part."""
         kept: dict[str, Any] = {part.value: self.items_of(part)[:count] for part, count in counts.items()}
         return replace(self, **kept)
 

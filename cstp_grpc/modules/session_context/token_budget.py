@@ -47,7 +47,6 @@ def fit_to_budget(context: SessionContext, max_tokens: int) -> FittedContext:
 
 
 def order_in_rounds(sizes: Mapping[SessionContextPart, int]) -> Iterator[SessionContextPart]:
-    """Yield the part of each item, in the order in which they are taken."""
     left = dict(sizes)
     while any(left.values()):
         for part in SessionContextPart:

@@ -29,7 +29,6 @@ CANCELABLE: Final = frozenset({TaskState.SUBMITTED, *WAITING})
 
 
 def states_that_may_become(state: TaskState) -> frozenset[TaskState]:
-    """Return the states from which a task may change to this one."""
     return CANCELABLE if state is TaskState.CANCELED else frozenset(STATE_AFTER_TIMEOUT)
 
 

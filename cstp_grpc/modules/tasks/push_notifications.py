@@ -79,7 +79,6 @@ class PushUrlPolicy:
 
 
 def is_loopback(ip: str) -> bool:
-    """Return True if an IP address is a loopback address."""
     return ipaddress.ip_address(ip).is_loopback
 
 
@@ -263,7 +262,6 @@ def push_audit_entry(notification: TaskNotification, at: datetime, action: str, 
 
 
 def new_notification(agent: str, task_id: str, config_id: str, version: int, caused_at: datetime) -> TaskNotification:
-    """Return a notification about a version of a task, due when it is caused."""
     return TaskNotification(str(uuid.uuid4()), agent, task_id, config_id, version, caused_at, caused_at)
 
 

@@ -213,7 +213,6 @@ def compute_settles_at(task: Task, time_left: timedelta) -> datetime:
 
 
 def truncate_to_milliseconds(instant: datetime) -> datetime:
-    """Return an instant truncated to milliseconds."""
     # The precision of timestamps in A2A: filters and page tokens then compare equal to what callers have seen.
     return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
 

@@ -54,21 +54,18 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     async def FindTask(
         self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.FindTaskResponse:
-        """Find the task that a message started."""
         task_id, task = await self._read(self._repository.find, current_caller.get().agent, request.key)
         return tasks_pb2.FindTaskResponse(id=task_id, task=None if task is None else task_message(task))
 
     async def GetTask(
         self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.GetTaskResponse:
-        """Read a task."""
         task = await self._read(self._repository.get, current_caller.get().agent, request.id)
         return tasks_pb2.GetTaskResponse(task=task_message(task))
 
     def ListTasks(
         self, request: tasks_pb2.ListTasksRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.ListTasksResponse:
-        """List tasks."""
         conditions = parse_task_filter(request, current_caller.get().agent)
         page = self._repository.page(conditions, PageRequest(request.page_size, request.page_token))
         return tasks_pb2.ListTasksResponse(
@@ -103,13 +100,11 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     def DeletePushConfig(
         self, request: tasks_pb2.DeletePushConfigRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.DeletePushConfigResponse:
-        """Delete a push configuration of a task."""
         self._repository.delete_push_config(current_caller.get().agent, request.task_id, request.id)
         return tasks_pb2.DeletePushConfigResponse()
 
 
 def parse_push_config(message: tasks_pb2.PushConfig) -> PushConfig:
-    """Parse a push configuration."""
     return PushConfig(
         id=message.id,
         format=PUSH_FORMAT.required_word(message.format),
@@ -133,7 +128,6 @@ def push_config_message(config: PushConfig) -> tasks_pb2.PushConfig:
 
 
 def parse_task_content(message: tasks_pb2.Task) -> TaskContent:
-    """Parse the content of a task."""
     return TaskContent(message.id, message.context_id, TASK_STATE.required_word(message.state), message.content)
 
 
@@ -154,7 +148,6 @@ def parse_task_filter(message: tasks_pb2.ListTasksRequest, agent: str) -> TaskFi
 
 
 def task_message(task: Task) -> tasks_pb2.Task:
-    """Convert a task to a message."""
     return tasks_pb2.Task(
         id=task.id,
         context_id=task.context_id,

@@ -201,7 +201,6 @@ def config_condition(agent: str, task_id: str, config_id: str) -> ColumnElement[
 
 
 def notification_condition(notification: TaskNotification) -> ColumnElement[bool]:
-    """Return the condition that selects one notification."""
     # The id besides the key: a notification of the same key that replaced it meanwhile must stay.
     values = (notification.agent, notification.task_id, notification.config_id, notification.version)
     return and_(

@@ -314,7 +314,6 @@ def branch_query(part: ListingBranch, conditions: TaskFilter, request: PageReque
 
 
 def count_query(parts: Iterable[ListingBranch]) -> Select[Any]:
-    """Return the query that counts the tasks of a listing."""
     first, second = (part.select(func.count()).scalar_subquery() for part in parts)
     return select(first + second)
 
@@ -375,5 +374,4 @@ def record_from_row(row: Row) -> TaskRecord:
 
 
 def next_page_token(last: Task, conditions: TaskFilter) -> str:
-    """Return the token of the page after a task."""
     return encode_page_token(conditions, (to_microseconds(last.updated_at), last.id))

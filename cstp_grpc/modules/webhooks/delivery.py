@@ -56,7 +56,6 @@ class WebhookUrl:
 
     @property
     def netloc(self) -> str:
-        """The host and the port, as in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -76,12 +75,10 @@ class UrlAllowList:
         self._prefixes = tuple(prefixes)
 
     def address(self, url: str) -> WebhookUrl | None:
-        """Parse a URL; return None if it is invalid or not allowed."""
         address = parse_webhook_url(url)
         return address if address is not None and self.includes(address) else None
 
     def includes(self, address: WebhookUrl) -> bool:
-        """Return True if a URL begins with one of the prefixes."""
         return any(address.begins_with(prefix) for prefix in self._prefixes)
 
 
@@ -119,7 +116,6 @@ def parse_host(netloc: str) -> str | None:
 
 
 def is_ip_address(host: str) -> bool:
-    """Return True if a host is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -285,7 +281,6 @@ class WebhookOutbox(Generic[ItemT]):
         self._settled = settled
 
     def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next notification is due; None if there is none."""
         return self._store.next_due(unit_of_work)
 
     def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
@@ -310,7 +305,6 @@ class WebhookOutbox(Generic[ItemT]):
         return None if request is None else lambda: self._send(item, request)
 
     def key_of(self, item: ItemT) -> str:
-        """Return the id of a notification."""
         return item.id
 
     def recipient_of(self, item: ItemT) -> str:
@@ -318,7 +312,6 @@ class WebhookOutbox(Generic[ItemT]):
         return self._builder.recipient_of(item)
 
     def name_of(self, item: ItemT) -> str:
-        """Return the name of a notification for the log."""
         return f"the notification {item.id}"
 
     def _send(self, item: ItemT, request: WebhookRequest) -> AttemptResult:

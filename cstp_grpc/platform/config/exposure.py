@@ -24,7 +24,6 @@ def check_listeners(settings: Settings, listeners: Sequence[Listener]) -> None:
 
 
 def allow_plain_listeners(settings: Settings) -> Settings:
-    """Return the settings as `--insecure` changes them."""
     return settings.model_copy(update={"serve": settings.serve.model_copy(update={"insecure": True})})
 
 

@@ -285,7 +285,6 @@ def count_workers(settings: ServeSettings) -> int:
 
 
 def count_bridges(settings: ServeSettings) -> int:
-    """Return the number of bridge processes."""
     number = settings.workers if settings.bridge_workers is None else settings.bridge_workers
     return count_cores() if number == "auto" else number
 
@@ -392,7 +391,6 @@ class AuthSettings(SettingsSection):
 
     @property
     def tenants(self) -> dict[str, str]:
-        """The tenant of each agent that the settings name."""
         tenants = {certificate.name: certificate.tenant for certificate in self.certificates}
         return tenants | {token.name: token.tenant for token in self.tokens}
 

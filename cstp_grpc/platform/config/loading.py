@@ -56,7 +56,6 @@ def child_types(kind: Any, part: int | str) -> Iterator[Any]:
 
 
 def is_settings_model(kind: Any) -> bool:
-    """Return whether a type is a group of settings."""
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 

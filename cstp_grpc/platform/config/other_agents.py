@@ -273,7 +273,6 @@ class LiaisonSettings(SettingsSection):
         return self
 
     def fallbacks_of(self, pillar: str) -> tuple[str, ...]:
-        """Return the chain of fallback pillars of a pillar, without the guide."""
         # It ends, because check_fallbacks rejects cycles.
         chain: list[str] = []
         target = self.pillars[pillar].fallback

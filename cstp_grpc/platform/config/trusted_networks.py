@@ -18,7 +18,6 @@ PORT_SUFFIX = re.compile(r":\d+$")
 
 
 def parse_ip(text: str) -> IpAddress | None:
-    """Return an address, of IPv4 where it is mapped into IPv6; None if the text is none."""
     try:
         parsed = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

@@ -230,7 +230,6 @@ def is_flow_style(node: yaml.Node) -> bool:
 
 
 def find_pair(node: yaml.Node, key: str) -> tuple[yaml.Node, yaml.Node] | tuple[None, None]:
-    """Return the nodes of a key and its value, or two Nones."""
     if isinstance(node, yaml.MappingNode):
         for key_node, value in node.value:
             if key_node.value == key:
@@ -239,7 +238,6 @@ def find_pair(node: yaml.Node, key: str) -> tuple[yaml.Node, yaml.Node] | tuple[
 
 
 def append_keys(text: str, content: dict[str, Any]) -> str:
-    """Append keys to the end of a text."""
     newline = detect_newline(text)
     before = text.rstrip()
     gap = 2 * newline if before else ""

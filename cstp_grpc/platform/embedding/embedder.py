@@ -49,7 +49,6 @@ class CachedEmbedder:
 
     @property
     def model(self) -> str:
-        """The name of the inner embedder's model."""
         return self._inner.model
 
     @property
@@ -58,7 +57,6 @@ class CachedEmbedder:
         return self._inner.dimensions
 
     def is_cached(self, text: str) -> bool:
-        """Return True if the vector of a text is cached."""
         # Without the lock: `in` does not reorder the cache, and an outdated answer only costs time.
         return cache_key(text) in self._vectors
 
@@ -93,7 +91,6 @@ class LazyEmbedder:
 
     @property
     def model(self) -> str:
-        """The model's name."""
         return self._model
 
     @property
@@ -102,7 +99,6 @@ class LazyEmbedder:
         return self._dimensions
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        """Return False: no vector is cached."""
         return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:

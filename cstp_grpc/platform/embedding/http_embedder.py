@@ -75,7 +75,6 @@ class HttpEmbedder:
         return self._endpoint.dimensions
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        """Return False: no vector is cached."""
         return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:

@@ -58,7 +58,6 @@ class LexicalEmbedder:
         return DIMENSIONS
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        """Return False: no vector is cached."""
         return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:

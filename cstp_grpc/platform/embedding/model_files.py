@@ -108,7 +108,6 @@ class ModelFileLocations:
 
 
 def default_locations() -> ModelFileLocations:
-    """Return the default locations of model files."""
     cache = Path.home() / ".cache" / "chroma" / "onnx_models" / MODEL / "onnx"
     return ModelFileLocations(cache, package_folder(), download_model)
 
@@ -158,7 +157,6 @@ def files_at_model_path(folder: Path) -> ModelFiles:
 
 
 def files_in_folder(folder: Path) -> ModelFiles | None:
-    """Return the model files in a folder, safetensors before ONNX; None if a file is missing."""
     tokenizer = folder / TOKENIZER
     if not tokenizer.is_file():
         return None

@@ -175,7 +175,6 @@ class MiniLmEmbedder:
         return DIMENSIONS
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        """Return False: no vector is cached."""
         return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -273,7 +272,6 @@ class OnnxFolderEmbedder:
         return self._dimensions
 
     def is_cached(self, text: str) -> bool:  # noqa: ARG002
-        """Return False: no vector is cached."""
         return False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -346,7 +344,6 @@ class ModelFolder:
         return tokenizer
 
     def open_session(self, threads: int) -> onnxruntime.InferenceSession:
-        """Return a session of the model."""
         try:
             return open_onnx_session(self.model, threads)
         except Exception as error:
@@ -354,7 +351,6 @@ class ModelFolder:
             raise ConfigError(f"{SETTING}: {self.model} is not an ONNX model; the log says why") from error
 
     def pooling(self) -> Pooling:
-        """Return the one pooling that the configuration turns on."""
         config = self.read_json(POOLING_CONFIG)
         modes = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
         if len(modes) != 1 or modes[0] not in POOLINGS:

@@ -142,7 +142,6 @@ class BertGraph:
         return name
 
     def _move_out(self, constant: TensorProto) -> None:
-        """Move the content of a constant to the external weights."""
         # Zero bytes up to the next page.
         self.weights += bytes(-len(self.weights) % ALIGNMENT)
         set_external_data(constant, self._weights_file, offset=len(self.weights), length=len(constant.raw_data))
@@ -150,7 +149,6 @@ class BertGraph:
         constant.ClearField("raw_data")
 
     def _op(self, kind: str, *inputs: str, **attributes: int | float | list[int]) -> str:
-        """Add a node with one output and return the name of the output."""
         output = f"{kind}_{len(self._nodes)}"
         self._nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
         return output

@@ -54,7 +54,6 @@ class NotificationListener:
         return self._listening.is_set()
 
     def start(self) -> None:
-        """Start the thread."""
         self._stop_pipe = os.pipe()
         self._task.start()
 

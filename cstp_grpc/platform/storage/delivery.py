@@ -215,7 +215,6 @@ class DeliveryDispatcher(Generic[ItemT]):
         return min(pauses, default=None)
 
     def _check_due(self) -> tuple[datetime | None, bool]:
-        """Return when the next item is due, and whether it may be due now."""
         if self._reading is None:
             return None, True
         with self._reading() as unit_of_work:

@@ -95,7 +95,6 @@ class DataDirLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release the lock."""
         self.release()
 
 
@@ -147,7 +146,6 @@ class ProcessWriteLock:
         self._writing = open_lock_file(path.with_name(f"{path.name}.writing"))
 
     def __enter__(self) -> Self:
-        """Wait for the lock."""
         # `flock` and not `lockf`: it belongs to the open file, so that two writers in one process, as in tests, exclude
         # each other too, and closing another descriptor of the file releases nothing.
         fcntl.flock(self._next, fcntl.LOCK_EX)

@@ -80,7 +80,6 @@ class PostgresqlTools:
                 raise SnapshotFailed(f"{name}: {told or f'ended with code {tool.returncode}'}")
 
     def _connection(self) -> tuple[str, str | None]:
-        """Return the connection string without a password, and the password."""
         url = self.database.engine.url
         parameters = url.translate_connect_args(username="user", database="dbname")
         parameters |= {name: value for name, value in url.query.items() if isinstance(value, str)}
@@ -165,7 +164,6 @@ def count_table_rows(connection: Connection) -> dict[str, int]:
 
 
 def drop_statements(connection: Connection, tables: AbstractSet[str]) -> list[str]:
-    """Return the statements that drop those of the tables that are there, with the functions of their triggers."""
     present = sorted(tables & set(inspect(connection).get_table_names()))
     functions = connection.execute(TRIGGER_FUNCTIONS, {"tables": present}).scalars().all()
     dropped = [sql.SQL("DROP TABLE {} CASCADE;").format(sql.Identifier(name)).as_string(None) for name in present]

@@ -59,5 +59,4 @@ class SequenceOrder:
 
 
 def nearest_number(key: int, near: int) -> int:
-    """Return the number with a key that is nearest to another number."""
     return near + (key - near + KEYS // 2) % KEYS - KEYS // 2

@@ -111,7 +111,6 @@ class HeldFile:
         return self._map[:count]
 
     def close(self) -> None:
-        """Close the file."""
         if self._map is not None:
             self._map.close()
         os.close(self.descriptor)
@@ -393,7 +392,6 @@ class DatabaseFileWatch:
         self._periodic = PeriodicTask("files", self._check, interval, logger, complaint, delay=interval)
 
     def start(self) -> None:
-        """Start the checks."""
         self._periodic.start()
 
     def stop(self) -> None:

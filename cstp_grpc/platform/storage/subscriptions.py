@@ -221,7 +221,6 @@ class Subscription(AsyncIterator[ItemT], Generic[ItemT, ConditionsT]):
         self._end = end
 
     def __aiter__(self) -> Self:
-        """Return the subscription itself."""
         return self
 
     async def __anext__(self) -> ItemT:

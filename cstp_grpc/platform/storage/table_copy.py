@@ -45,7 +45,6 @@ class TableDigest:
     checksum: int = 0
 
     def add(self, rows: Sequence[Sequence[Any]]) -> TableDigest:
-        """Return the digest with more rows."""
         hashes = (int.from_bytes(hashlib.sha256(repr(tuple(row)).encode()).digest()) for row in rows)
         return TableDigest(self.rows + len(rows), (self.checksum + sum(hashes)) % DIGEST_MODULUS)
 
@@ -147,7 +146,6 @@ def suspended_trigger(connection: Connection, table: str, trigger: str) -> Itera
 
 
 def copy_rows(reading: Connection, writing: Connection, table: Table, on_rows: Callable[[int], object]) -> TableDigest:
-    """Copy the rows of a table and return what was read."""
     digest, names = TableDigest(), list(table.columns.keys())
     for rows in read_rows(reading, table):
         digest = digest.add(rows)
@@ -157,7 +155,6 @@ def copy_rows(reading: Connection, writing: Connection, table: Table, on_rows: C
 
 
 def digest_table(connection: Connection, table: Table) -> TableDigest:
-    """Return the digest of the rows of a table."""
     digest = TableDigest()
     for rows in read_rows(connection, table):
         digest = digest.add(rows)

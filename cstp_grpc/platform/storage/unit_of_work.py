@@ -429,12 +429,10 @@ def bind_parameters(names: Iterable[str]) -> dict[str, BindParameter[Any]]:
 
 
 def indexed_converters(converters: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Return the converters that are not None, each with its position."""
     return [(position, convert) for position, convert in enumerate(converters) if convert is not None]
 
 
 def apply_converters(values: Sequence[Any], converters: Sequence[tuple[int, Any]]) -> list[Any]:
-    """Return the values with the converters applied at their positions."""
     changed = list(values)
     for position, convert in converters:
         changed[position] = convert(changed[position])

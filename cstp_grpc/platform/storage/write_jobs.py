@@ -70,7 +70,6 @@ class PendingJob(Generic[T]):
         return self.outcome()
 
     def outcome(self) -> T:
-        """Return the result or raise the error of a finished job."""
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
@@ -87,7 +86,6 @@ class PendingFutureJob(PendingJob[T]):
         self.future.set_running_or_notify_cancel()
 
     def end(self) -> None:
-        """Complete the Future."""
         if self._error is not None:
             self.future.set_exception(self._error)
         else:

@@ -76,7 +76,6 @@ class ExposedRegistry(Collector):
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families."""
         for family in self._registry.collect():
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
@@ -95,5 +94,4 @@ class ThreadCollector(Collector):
     """Counts the threads of Python; those of gRPC and ONNX Runtime are not among them."""
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the number of threads."""
         yield GaugeMetricFamily("process_python_threads", "Threads of Python that are alive.", threading.active_count())

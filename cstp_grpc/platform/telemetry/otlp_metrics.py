@@ -135,7 +135,6 @@ def to_histogram_points(samples: Iterable[Sample], started: int, now: int) -> It
 
 
 def to_otlp_exemplar(sample: Sample, now: int) -> Exemplar:
-    """Return the exemplar of a bucket."""
     exemplar: Any = sample.exemplar
     labels: Mapping[str, str] = exemplar.labels
     at = now if exemplar.timestamp is None else int(float(exemplar.timestamp) * NANOS)

@@ -91,7 +91,6 @@ class OutgoingCall:
         self.metadata: TraceMetadata = tuple(carrier.items())
 
     def end(self, status: str) -> None:
-        """End the span with how the call ended."""
         self._span.set_attribute("cstp.status", status)
         if status in FAILURES_OF_OTHERS:
             self._span.set_status(trace.StatusCode.ERROR)
@@ -185,7 +184,6 @@ class OtlpTracing:
         return span
 
     def exemplar(self) -> dict[str, str] | None:
-        """Return the ids of the current span, if it is sampled."""
         found = trace.get_current_span().get_span_context()
         if not found.trace_flags.sampled:
             return None

@@ -49,7 +49,6 @@ class KnownCertificate:
     valid_until: float
 
     def is_valid(self, at: float) -> bool:
-        """Return whether the certificate is valid at an instant."""
         return self.valid_from <= at < self.valid_until
 
 

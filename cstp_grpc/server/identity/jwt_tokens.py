@@ -36,7 +36,6 @@ class ClaimMapping:
     permissions: Mapping[str, frozenset[Permission]]
 
     def identify(self, claims: Mapping[str, Any]) -> TokenIdentity | None:
-        """Return whom claims identify; None if they name no agent or no tenant."""
         agent = find_claim(claims, self.agent)
         tenant = self.tenant if self.tenant_claim is None else find_claim(claims, self.tenant_claim)
         if not isinstance(agent, str) or not agent or not is_name(tenant):
@@ -130,7 +129,6 @@ class JwtVerifier:
         return known if self.is_current(known) else None
 
     def is_current(self, verified: VerifiedJwt) -> bool:
-        """Return whether a JWT that was verified has not expired."""
         return self._clock() < verified.expires_at
 
     def still_valid(self, verified: VerifiedJwt) -> Callable[[], bool]:

@@ -80,7 +80,6 @@ class SigningKeys:
         return self._confirmed_at is not None and self.clock() - self._confirmed_at <= STALE_SECONDS
 
     def find(self, key_id: str | None, algorithm: str) -> Sequence[jwt.PyJWK]:
-        """Return the keys that a token may be signed with."""
         return self.keys.get((key_id, algorithm), ())
 
     def request_refresh(self) -> bool:

@@ -33,7 +33,6 @@ class RateLimitState:
     window_seconds: int
 
     def to_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata that tell it."""
         return (
             (LIMIT_KEY, str(self.limit)),
             (REMAINING_KEY, str(max(self.remaining, 0))),
@@ -125,7 +124,6 @@ class CallsInProgress:
         return 0 if self._shedder is None else self._shedder.shed_count
 
     async def wait_until_idle(self) -> None:
-        """Wait until no call is in progress."""
         self._idle = asyncio.Event()
         # `leave` sees the event that was just set up, since nothing is awaited in between.
         if self._total:
@@ -163,7 +161,6 @@ class CallsInProgress:
 
 
 def too_many_calls_error(whose: str, limit: int, setting: str) -> RateLimited:
-    """Return the error for a call beyond a limit."""
     return RateLimited(
         f"Too many calls {whose} are in progress: the limit is {limit} (grpc.{setting}); wait for answers",
         retry_after=RETRY_SECONDS,

@@ -94,7 +94,6 @@ def retry_pushback_metadata(error: errors.CstpError, remaining: float | None) ->
 
 
 def blocks_within_limit(blocks: Sequence[errors.BlockingGuardrail]) -> Iterator[errors.BlockingGuardrail]:
-    """Yield the blocking guardrails that fit into the limit."""
     taken = 0
     for block in blocks:
         taken += len(f"{block.guardrail_id}{block.name}{block.message}".encode())

@@ -115,7 +115,6 @@ class SharedRateLimiter:
             self._note_answer()
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._pool.aclose()
 
     async def _count(self, call: InboundCall, further: int) -> None:
@@ -139,7 +138,6 @@ class SharedRateLimiter:
             raise too_many_calls_in_window(what, limit, wait, further)
 
     def _note_answer(self) -> None:
-        """Note that Redis answers."""
         if self._lost_until is not None:
             logger.warning("Redis answers again, so rate limits are shared")
             self._lost_until = None

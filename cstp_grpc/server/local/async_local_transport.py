@@ -45,7 +45,6 @@ class AsyncLocalTransport:
         return AsyncResponseStream(AsyncLocalStreamReader(agent, stream, method), THIS_PROCESS)
 
     async def close(self) -> None:
-        """Close the folder."""
         await asyncio.to_thread(self._folder.close)
 
     async def _open(self) -> LocalAgent:
@@ -64,7 +63,6 @@ class AsyncLocalStreamReader:
         self._cancelled = False
 
     def __aiter__(self) -> Self:
-        """Return the reader itself."""
         return self
 
     async def __anext__(self) -> Message:
@@ -75,7 +73,6 @@ class AsyncLocalStreamReader:
         return self._decode(data)
 
     def cancel(self) -> None:
-        """End the stream."""
         self._cancelled = True
         self._agent.cancel_stream(self._stream)
 

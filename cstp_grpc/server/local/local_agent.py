@@ -65,7 +65,6 @@ class ForeignCommitCheck:
     """
 
     def __init__(self, database: Database, version: DatabaseVersion, listeners: Sequence[Callable[[], object]]) -> None:
-        """Check from the present version on."""
         self._database = database
         self._version = version
         self._listeners = listeners
@@ -130,7 +129,6 @@ class LocalAgent:
         return self._submit(lambda: self._open_stream(method, request, timeout))
 
     def read_stream(self, stream: LocalStream) -> Future[bytes | None]:
-        """Return the future of the next response of a stream, which is None after the last."""
         return self._submit(stream.next_response)
 
     def cancel_stream(self, stream: LocalStream) -> None:

@@ -28,11 +28,9 @@ class LocalCallFailed(grpc.RpcError):
         self._status = status
 
     def code(self) -> grpc.StatusCode:
-        """Return the status code."""
         return self._status.code
 
     def details(self) -> str:
-        """Return the message of the status."""
         return self._status.details
 
     def trailing_metadata(self) -> Any:
@@ -82,7 +80,6 @@ class LocalCallContext:
         return data
 
     async def send_initial_metadata(self, metadata: TrailingMetadata) -> None:  # noqa: ARG002
-        """Note that the call is admitted."""
         self.admitted.set()
 
     async def write(self, response: bytes) -> None:
@@ -143,7 +140,6 @@ class LocalStream:
         return None
 
     def cancel(self) -> None:
-        """End the stream."""
         self._running.cancel()
 
     def _finish(self, running: asyncio.Task[None]) -> None:

@@ -83,5 +83,4 @@ def choose_local_agent(settings: Settings, wanted: str | None) -> str:
 
 
 def tenant_of_agent(settings: Settings, agent: str) -> str:
-    """Return the tenant of an agent: that of its tokens, or the default one."""
     return next((token.tenant for token in settings.auth.tokens if token.name == agent), DEFAULT_TENANT)

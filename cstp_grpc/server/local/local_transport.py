@@ -52,12 +52,10 @@ class LocalFolder:
 
     @property
     def opened(self) -> LocalAgent | None:
-        """What is open, or None."""
         # Without the lock: reading a reference is atomic.
         return self._opened
 
     def close(self) -> None:
-        """Close the folder for good."""
         with self._lock:
             self._closed = True
             opened, self._opened = self._opened, None
@@ -96,7 +94,6 @@ class LocalTransport:
         return ResponseStream(LocalStreamReader(agent, stream, method), THIS_PROCESS)
 
     def close(self) -> None:
-        """Close the folder."""
         self._folder.close()
 
 
@@ -128,7 +125,6 @@ class LocalStreamReader:
         return self._decode(data)
 
     def cancel(self) -> None:
-        """End the stream."""
         self._agent.cancel_stream(self._stream)
 
 

@@ -86,7 +86,6 @@ class BackupManifest:
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
         return sum(file.bytes for file in self.files)
 
 
@@ -166,7 +165,6 @@ def read_backup(folder: Path, start_progress: ProgressStart) -> BackupManifest:
 
 
 def write_manifest(folder: Path, manifest: BackupManifest) -> None:
-    """Write the manifest of a backup, and return when all of the backup is on disk."""
     path = folder / MANIFEST
     path.touch(mode=0o600)
     path.write_text(json.dumps(asdict(manifest), indent=2) + "\n")
@@ -202,7 +200,6 @@ def describe_file(folder: Path, path: str) -> SavedFile:
 
 
 def hash_file(path: Path, on_progress: Callable[[int], object]) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):

@@ -91,7 +91,6 @@ def run_check(name: str, check: Callable[[], Iterator[Diagnosis]]) -> list[Diagn
 
 
 def measure_free_space(folder: Path) -> int:
-    """Return the bytes that are free at a folder."""
     return shutil.disk_usage(folder).free
 
 
@@ -157,7 +156,6 @@ def check_database(settings: Settings, now: datetime, *, thorough: bool) -> Iter
 
 
 def judge_migration(seen: DatabaseCondition) -> Diagnosis:
-    """Judge whether this version can use a database."""
     if seen.migration is None:
         return Diagnosis("database", OK, f"{seen.name}: is empty; a server creates the tables")
     if seen.migration not in known_revisions():
@@ -181,7 +179,6 @@ def judge_capacity(seen: DatabaseCondition) -> Iterator[Diagnosis]:
 
 
 def judge_clock(seen: DatabaseCondition, now: datetime) -> Iterator[Diagnosis]:
-    """Judge the clock of this machine by that of the database and by what is on record."""
     advice = "Let this machine and that of the database keep their clocks by NTP."
     if abs(seen.clock_ahead) > CLOCK_SECONDS:
         message = f"the clock of the database is {seen.clock_ahead:+.1f} s from that of this machine"

@@ -164,7 +164,6 @@ def staged_path(path: Path) -> Path:
 
 
 def data_files(manifest: BackupManifest) -> Iterator[tuple[Path, SavedFile]]:
-    """Yield the files of the data folder in a backup, each with its path in the data folder."""
     for saved in manifest.files:
         path = Path(saved.path)
         if path.parts[0] == FILES_FOLDER:

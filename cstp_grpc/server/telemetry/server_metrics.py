@@ -40,11 +40,9 @@ class ServerMetrics:
         self.peers = PeerInstruments(self.registry, spans)
 
     def measure_embedder(self, embedder: Embedder) -> Embedder:
-        """Return an embedder that is measured."""
         return MeasuredEmbedder(embedder, self.registry, self._spans)
 
     def measure_audit(self, sink: AuditSink) -> AuditSink:
-        """Return an audit sink that is measured."""
         return MeasuredAuditSink(sink, self.registry, self._spans)
 
     def add_measures(self, measures: Sequence[Measure], *, reads_database: bool) -> None:

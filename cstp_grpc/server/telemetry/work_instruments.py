@@ -120,7 +120,6 @@ class SearchInstruments:
         )
 
     def measure_search(self) -> AbstractContextManager[object]:
-        """Measure the block, which is a search."""
         return self._spans.measure("recall")
 
     def measure_proposals(self) -> AbstractContextManager[object]:
@@ -184,11 +183,9 @@ class PeerInstruments:
         )
 
     def begin_call(self, peer: str, method: str) -> CallSpan:
-        """Begin the span of a call of a peer."""
         return self._spans.begin_call(f"peer {method}", {"cstp.peer": peer, "cstp.method": method})
 
     def observe_call(self, peer: str, status: str, seconds: float) -> None:
-        """Count a call of a peer."""
         self._seconds.labels(peer, status).observe(seconds)
 
 
@@ -253,7 +250,6 @@ class MeasuredEmbedder:
 
     @property
     def model(self) -> str:
-        """The name of the inner embedder's model."""
         return self._inner.model
 
     @property

@@ -214,7 +214,6 @@ def build_retention(shared: SharedParts, journal: Journal) -> list[ExpiryTask]:
 
 
 def build_feed(shared: SharedParts, store: SqlDecisionStore, tokens: RevisionTokens) -> JournalFeed:
-    """Build the feed of changed decisions."""
     storage = shared.settings.storage
     limits = build_watch_limits(storage)
     # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
@@ -222,7 +221,6 @@ def build_feed(shared: SharedParts, store: SqlDecisionStore, tokens: RevisionTok
 
 
 def build_watch_limits(storage: StorageSettings) -> WatchLimits:
-    """Build the limits of watches of one kind."""
     return WatchLimits(
         storage.max_watchers,
         storage.watchers_per_agent,
@@ -233,7 +231,6 @@ def build_watch_limits(storage: StorageSettings) -> WatchLimits:
 
 
 def build_read_policy(settings: Settings) -> ReadPolicy:
-    """Build the read policy: agents with a peer token, or the name of a peer, read only what is shared with peers."""
     # Also peers without a token in the settings: they may have one that was made while servers run.
     named = [peer.name for peer in settings.federation.peers]
     peers = [*named, *(token.name for token in settings.auth.tokens if token.peer)]

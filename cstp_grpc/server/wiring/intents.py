@@ -149,7 +149,6 @@ def build_history(
 def build_feed(
     shared: SharedParts, intents: IntentStore, read_policy: ReadPolicy, tokens: RevisionTokens
 ) -> IntentFeed:
-    """Build the feed of announced intents."""
     storage = shared.settings.storage
     limits, run_blocking = build_watch_limits(storage), shared.pools[PoolName.OTHERS].run
     return IntentFeed(intents, read_policy, tokens, limits, storage.refresh_seconds, run_blocking)
@@ -194,7 +193,6 @@ def build_intent_service_module(
 
 
 def build_related_intents(shared: SharedParts, recent: RecentIntents, read_policy: ReadPolicy) -> RelatedIntents:
-    """Build the search for the intents of others."""
     return RelatedIntents(
         recent,
         shared.embedder,

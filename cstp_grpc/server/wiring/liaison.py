@@ -243,7 +243,6 @@ def build_retention(
 
 
 def build_retention_policy(settings: RetentionSettings) -> RetentionPolicy:
-    """Build the retention policy from the settings."""
     kept = (settings.session_days, settings.message_days, settings.share_days, settings.event_days)
     return RetentionPolicy(*(None if days is None else timedelta(days=days) for days in kept))
 
@@ -268,7 +267,6 @@ def build_fallbacks(settings: LiaisonSettings) -> dict[str, Fallback]:
 
 
 def agent_kinds(settings: LiaisonSettings) -> dict[str, str]:
-    """Return the kind of liaison agent of each pillar."""
     return {pillar: configured.kind for pillar, configured in settings.pillars.items()}
 
 
@@ -285,7 +283,6 @@ def build_local_agents(settings: Settings, heartbeats: Heartbeats) -> dict[str, 
 
 
 def local_agent_names(pillar: str, configured: PillarSettings) -> list[str]:
-    """Return the token names of the local agents of a pillar."""
     if configured.agent is None:
         return [liaison_agent(pillar)]
     return [configured.agent] if isinstance(configured.agent, str) else configured.agent

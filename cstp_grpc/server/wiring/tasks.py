@@ -41,7 +41,6 @@ class A2aTaskRenderer:
     """Renders tasks in the versions of A2A."""
 
     def render(self, task: Task, push_format: PushFormat) -> bytes | None:
-        """Return the body of a notification, or None if the content is not an A2A task."""
         # Not loaded before a notification is due: A2A takes long.
         from cstp_grpc.contract.a2a_tasks import encode_notification
 

@@ -55,7 +55,6 @@ def build_tokens_module(shared: SharedParts, sink: AuditSink) -> Module:
 
 
 def build_token_retention(shared: SharedParts, store: SqlTokenStore) -> ExpiryTask:
-    """Build the removal of tokens that ended as long ago as the settings say."""
     kept_for = timedelta(days=shared.settings.auth.managed_tokens.keep_days)
 
     def remove_batch() -> bool:

@@ -87,7 +87,6 @@ class ChromaHttpClient:
             return self._http.request_json(method, path, body, timeout)
 
     def close(self) -> None:
-        """Close all connections."""
         self._http.close()
 
 
@@ -136,7 +135,6 @@ class ChromaIndex:
 
     @property
     def revision(self) -> int:
-        """The revision up to which all changes are indexed; -1 for none."""
         return self._revision
 
     def propose(self, vector: Vector, count: int) -> list[str]:
@@ -188,7 +186,6 @@ class ChromaIndex:
         return [item["name"] for item in found or [] if item["name"] != self._name]
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def _open_collection(self) -> None:

@@ -145,7 +145,6 @@ class ChildChromaServer:
 
     @property
     def url(self) -> str | None:
-        """The URL of the child; None before it responds."""
         return self._url
 
     @property
@@ -252,7 +251,6 @@ class ChildChromaServer:
 
 
 def exit_error(code: int) -> IndexUnavailable:
-    """Return the error for a child that exited with this code."""
     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     kind = IndexUnavailable if code in ENDED_BY_OTHERS else IndexCorrupted
     return kind(f"the Chroma server ended {how}")
@@ -291,7 +289,6 @@ class ChromaKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the server."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()

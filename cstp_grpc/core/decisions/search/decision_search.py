@@ -273,7 +273,6 @@ class DecisionSearch:
         return [*put_successors_first(chosen.preferred, successors), *chosen.others]
 
     def _readable_successors(self, matches: Sequence[Match], caller: str) -> dict[str, str]:
-        """Return the successor of each superseded decision that has one that the caller may read."""
         superseded = [match.decision.id for match in matches if match.decision.status is DecisionStatus.SUPERSEDED]
         if not superseded:
             return {}
@@ -418,7 +417,6 @@ class DecisionLoader:
         self.found: dict[str, Decision] = {}
 
     def read(self, ids: Iterable[str]) -> None:
-        """Add the decisions of `ids` to `found` that were not read before and that the caller may read."""
         unknown = [decision_id for decision_id in ids if decision_id not in self._requested]
         if unknown:
             self._requested.update(unknown)
@@ -442,7 +440,6 @@ class SearchRun:
         self._candidates: dict[DecisionFilter, CandidateRows] = {}
 
     def inquiry(self, filters: DecisionFilter, *, with_exemplars: bool = False) -> EmbeddedQuery:
-        """Return the query under a filter."""
         return EmbeddedQuery(self.query, filters, self._caller, self._min_score, with_exemplars)
 
     def candidates(self, filters: DecisionFilter) -> CandidateRows:

@@ -251,7 +251,6 @@ class IndexSupervisor:
 
     @property
     def ready_revision(self) -> int | None:
-        """The revision up to which all changes are indexed; None while the index is not ready."""
         index = self._index
         return None if index is None else index.revision
 

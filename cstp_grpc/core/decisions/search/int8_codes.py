@@ -53,7 +53,6 @@ class QuantizedVectors:
 
 
 def vector_lengths(vectors: Vectors) -> Scores:
-    """Return the Euclidean lengths of vectors."""
     # In float64, since the squares of very short vectors are 0 in float32.
     exact = vectors.astype(np.float64)
     lengths: Scores = np.sqrt(np.vecdot(exact, exact)).astype(np.float32)
@@ -79,7 +78,6 @@ class Int8Codes:
         return cls(np.zeros((capacity, dimensions), np.int8), np.zeros(capacity, np.float32), extremes)
 
     def write(self, begin: int, vectors: Vectors) -> None:
-        """Write the codes of vectors into rows from `begin` on."""
         rounded, end = QuantizedVectors.of(vectors), begin + len(vectors)
         self.codes[begin:end], self.scales[begin:end] = rounded.codes, rounded.scales
         found = np.array([rounded.residuals.max(), rounded.norms.max()], np.float32)

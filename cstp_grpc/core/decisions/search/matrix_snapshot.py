@@ -99,7 +99,6 @@ class MatrixColumns:
         return len(self.revisions)
 
     def copy(self, kept: Selector, capacity: int) -> MatrixColumns:
-        """Return new columns that begin with the kept rows."""
         return MatrixColumns(*(copy_rows(getattr(self, field.name), kept, capacity) for field in fields(self)))
 
     def write(self, position: int, row: IndexRow, interner: StringInterner) -> None:
@@ -116,12 +115,10 @@ class MatrixColumns:
         self.shared[position] = row.visibility is Visibility.SHARED
 
     def owned_by(self, rows: Selector, caller: str, interner: StringInterner) -> Mask:
-        """Return a mask of the rows of an agent."""
         mask: Mask = self.agents[rows] == interner.find(caller)
         return mask
 
     def of_any_category(self, rows: Selector, categories: Iterable[str], interner: StringInterner) -> Mask:
-        """Return a mask of the rows in one of the categories."""
         return np.isin(self.categories[rows], [interner.find(category) for category in categories])
 
     def matching(self, rows: Selector, caller: str, filters: DecisionFilter, interner: StringInterner) -> Mask:
@@ -198,7 +195,6 @@ def copy_rows(array: NDArray[Any], kept: Selector, capacity: int) -> NDArray[Any
 
 
 def combine_bits(bits: Iterable[int]) -> int:
-    """Return the bitwise OR of bits."""
     combined = 0
     for bit in bits:
         combined |= bit
@@ -223,7 +219,6 @@ class PassageRows:
 
     @classmethod
     def empty(cls, capacity: int, dimensions: int, pool: SharedVectorPool | None) -> PassageRows:
-        """Return no rows, with room for `capacity` rows of one passage; with `pool`, vectors are shared."""
         vectors: RowVectors
         if pool is None:
             vectors = LocalVectors.empty(capacity, dimensions)
@@ -258,7 +253,6 @@ class PassageRows:
         return start + len(passages.vectors)
 
     def kept(self, rows: Rows, size: int, end: int, capacity: int) -> tuple[PassageRows, int]:
-        """Return the passages of some of `size` rows with room for `capacity` rows, and the end of them."""
         numbers, starts = self.numbers_of(rows, size, end)
         copied = np.zeros(capacity, np.int64)
         copied[: len(rows)] = starts
@@ -287,7 +281,6 @@ class PassageRows:
         return self.best_of_each(self.vectors.products(end, query, scorer), size)
 
     def best_of_each(self, scores: Similarities, size: int) -> Similarities:
-        """Return the best of the scores of each of the first `size` rows, of which `scores` has all passages."""
         return scores if len(scores) == size else np.maximum.reduceat(scores, self.starts[:size])
 
     def best_of(self, rows: Rows, size: int, end: int, query: Vector) -> Similarities:
@@ -343,7 +336,6 @@ class MatrixSnapshot:
         )
 
     def similarities(self, rows: Rows, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
-        """Return the similarity of the best passage of each of the rows to a query."""
         if len(rows) < DENSE_SHARE * self.size:
             return self.passages.best_of(rows, self.size, self.passage_count, query)
         scores = self.passages.best_of_all(self.size, self.passage_count, query, scorer)

@@ -117,8 +117,6 @@ def embed_missing_vectors(
 def put_vectors_job(
     store: DecisionStore, model: str, prepared: PreparedTexts, ids: Sequence[str], change_log: SqlChangeLog
 ) -> Callable[[UnitOfWork], None]:
-    """Return the job that stores the vectors of decisions as they are by then."""
-
     def job(unit_of_work: UnitOfWork) -> None:
         # Other servers may have changed or deleted some since they were read, and now wait until this one is done.
         change_log.hold(unit_of_work)
@@ -155,7 +153,6 @@ class MatrixLoader:
 
     @property
     def is_current(self) -> bool:
-        """Whether `load` has nothing to do."""
         return self._loaded == self._changes
 
     def load(self) -> None:
@@ -210,7 +207,6 @@ class PassageRefresher:
         self._thread = threading.Thread(target=self._run, name="passages", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -141,7 +141,6 @@ class PassingRows:
         return self._exemplary
 
     def excluded(self) -> Mask:
-        """Return a mask of all other rows."""
         if self._excluded is None:
             excluded = np.ones(self._snapshot.size, np.bool_)
             excluded[self.rows] = False
@@ -161,7 +160,6 @@ class ReadableRows:
 
 
 def exemplary_masks(snapshot: MatrixSnapshot, rows: Rows) -> tuple[Mask, Mask]:
-    """Return masks of the rows that failed, and of those with a lesson."""
     failed = (snapshot.columns.outcomes[rows] & FAILED) != 0
     return failed, snapshot.passages.has_lesson[rows]
 
@@ -414,7 +412,6 @@ def sum_word_evidence(
 def word_evidence(
     rows: Rows, covered: NDArray[np.float64], fields: NDArray[np.uint8], rarities: Sequence[float]
 ) -> WordEvidence:
-    """Return the evidence of rows, given the sum of the weights of the terms that each has."""
     coverage = covered / sum(rarities)
     added = evidence_of_words(coverage, rarities)
     added[(fields & NAME_FIELD) != 0] += NAME_WEIGHT

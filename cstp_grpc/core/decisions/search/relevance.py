@@ -59,7 +59,6 @@ class RelevanceCurve:
     """The standard deviation of a query's similarities to a journal which knows about it; None if it does not count."""
 
     def score(self, evidence: float) -> float:
-        """Return the score of an evidence, from 0 to 1."""
         return 1 / (1 + math.exp(-self.slope * (evidence - self.midpoint)))
 
     def evidence(self, score: float) -> float:
@@ -96,7 +95,6 @@ all-MiniLM-L6-v2 (`cstp_grpc/platform/embedding/embedder.py`)."""
 
 
 def relevance_curve(model: str) -> RelevanceCurve:
-    """Return the curve of a model."""
     return RELEVANCE_CURVES.get(model, MINILM)
 
 
@@ -138,7 +136,6 @@ class RankedQuery:
 
     @classmethod
     def of(cls, text: str, vector: Vector, model: str, favoured: Favoured = NOTHING_FAVOURED) -> RankedQuery:
-        """Return the query of a text."""
         curve, is_identifier = relevance_curve(model), is_numbered_identifier(text)
         if is_identifier:
             curve = RelevanceCurve(curve.slope, curve.midpoint + IDENTIFIER_WEIGHT)

@@ -40,13 +40,11 @@ ROWS_PER_GATHER = 256
 
 
 def dot_products(vectors: NDArray[Float], query: NDArray[Float]) -> NDArray[Float]:
-    """Return the dot product of each vector with a query."""
     scores: NDArray[Float] = np.vecdot(vectors, query)
     return scores
 
 
 def gather_dot_products(vectors: NDArray[Float], rows: Numbers, query: NDArray[Float]) -> NDArray[Float]:
-    """Return the dot products of the vectors at some rows with a query."""
     scores = np.empty(len(rows), vectors.dtype)
     for start in range(0, len(rows), ROWS_PER_GATHER):
         scores[start : start + ROWS_PER_GATHER] = dot_products(vectors[rows[start : start + ROWS_PER_GATHER]], query)
@@ -64,7 +62,6 @@ class ParallelDotProduct:
         self._free = threading.Lock()
 
     def products(self, vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the dot product of each vector with a query."""
         scores = np.empty(len(vectors), np.float32)
 
         def fill(begin: int, end: int) -> None:
@@ -165,7 +162,6 @@ class LocalVectors:
         return copied
 
     def take(self, rows: Rows) -> Vectors:
-        """Return the vectors of rows."""
         return self._array[rows]
 
     def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
@@ -173,7 +169,6 @@ class LocalVectors:
         return scorer.products(self._array[:size], query)
 
     def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
-        """Return the dot products of some rows with a query."""
         return gather_dot_products(self._array, rows, query)
 
     def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
@@ -330,7 +325,6 @@ class SharedVectors:
         return SharedVectors(self._pool, slots)
 
     def take(self, rows: Rows) -> Vectors:
-        """Return the vectors of rows."""
         return self._pool.vectors[self._slots[rows]]
 
     def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
@@ -342,7 +336,6 @@ class SharedVectors:
         return scorer.products(vectors, query)[self._slots[:size]]
 
     def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
-        """Return the dot products of some rows with a query."""
         return gather_dot_products(self._pool.vectors, self._slots[rows], query)
 
     def estimates(self, size: int, queries: QuantizedVectors, scorer: ParallelDotProduct) -> Scores:
@@ -381,7 +374,6 @@ class QueryBatch:
         self._scan: Scan | None = None
 
     def scan(self, vectors: RowVectors, size: int, scorer: ParallelDotProduct) -> Scan:
-        """Return a scan of at least `size` rows."""
         with self._lock:
             scan = self._scan
             if scan is None or scan.vectors is not vectors or scan.size < size:

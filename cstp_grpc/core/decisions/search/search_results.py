@@ -82,7 +82,6 @@ class RecentResults:
         return parameters in self._kept
 
     def find(self, parameters: SearchParameters, state: SearchState) -> ChosenMatches | None:
-        """Return the results of a search in a state; None if they are not kept."""
         with self._lock:
             kept = self._kept.get(parameters) if self._enter(state) else None
         return None if kept is None else kept.chosen
@@ -221,18 +220,15 @@ def choose_precedents(
 
 
 def best_match(groups: Iterable[MatchGroup], is_wanted: Callable[[Match], bool]) -> Match | None:
-    """Return the match with the greatest score that is wanted."""
     wanted = [match for group in groups for match in group.matches if is_wanted(match)]
     return max(wanted, key=lambda match: match.score, default=None)
 
 
 def has_failed(match: Match) -> bool:
-    """Return True if the decision failed."""
     return match.decision.outcome is Outcome.FAILURE
 
 
 def has_lesson(match: Match) -> bool:
-    """Return True if the decision has a lesson."""
     return bool(match.decision.notes)
 
 

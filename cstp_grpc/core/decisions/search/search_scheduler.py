@@ -141,7 +141,6 @@ class SearchScheduler:
                     pending.settle()
 
     def _run_batch(self, batch: Sequence[PendingSearch]) -> None:
-        """Run the searches of a batch one after the other, and keep their results."""
         with self._search.expect_texts([pending.text for pending in batch]):
             for pending in batch:
                 try:

@@ -58,7 +58,6 @@ class SnapshotRowCache:
     """All rows that a caller may read."""
 
     def keep(self, caller: str, filters: DecisionFilter, passing: PassingRows) -> None:
-        """Keep the rows that passed a filter if there is room."""
         kept = list(self.rows.values())
         if len(kept) < MAX_CACHED_FILTERS and sum(map(len, kept)) + len(passing) <= MAX_CACHED_ROWS:
             self.rows[caller, filters] = passing
@@ -208,7 +207,6 @@ class VectorMatrix:
         return mask
 
     def _peer_readable_mask(self, snapshot: MatrixSnapshot, rows: Selector) -> Mask:
-        """Return a mask of the rows that peers may read if they are shared."""
         mask = np.ones(snapshot.size, np.bool_)[rows]
         if self._sharing.categories:
             mask &= snapshot.columns.of_any_category(rows, self._sharing.categories, self._interner)

@@ -52,7 +52,6 @@ class Segment:
 
     @classmethod
     def sorted_by_key(cls, keys: Keys, postings: Postings) -> Segment:
-        """Return the segment of postings that are sorted by row, with the key of each."""
         # Stable, so that the rows of a key stay in rising order; it merges two sorted runs in one pass.
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
@@ -64,7 +63,6 @@ class Segment:
         )
 
     def posting_keys(self) -> Keys:
-        """Return the key of each posting."""
         return np.repeat(self.keys, np.diff(self.starts))
 
     def find(self, keys: Keys) -> Iterator[tuple[int, int, int]]:
@@ -144,7 +142,6 @@ NO_POSTINGS = Postings(np.empty(0, np.int32), np.empty(0, np.float16), np.empty(
 
 
 def term_keys(hashes: NDArray[np.uint32], readers: NDArray[np.integer[Any]]) -> Keys:
-    """Return the keys of terms in rows of readers."""
     return (hashes.astype(np.uint64) << np.uint64(32)) | readers.astype(np.uint64)
 
 
@@ -156,7 +153,6 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
 
 
 def join_postings(parts: Sequence[Postings]) -> Postings:
-    """Return the postings of all parts, one after the other."""
     if len(parts) == 1:
         return parts[0]
     return Postings(
@@ -167,12 +163,10 @@ def join_postings(parts: Sequence[Postings]) -> Postings:
 
 
 def slice_postings(postings: Postings, start: int, end: int) -> Postings:
-    """Return the postings from `start` to `end`."""
     return Postings(postings.rows[start:end], postings.impacts[start:end], postings.fields[start:end])
 
 
 def keep_readable(postings: Postings, readable: Mask) -> Postings:
-    """Return the postings in readable rows."""
     kept = readable[postings.rows]
     if kept.all():
         return postings
