@@ -30,8 +30,9 @@ from tests.waiting import wait_until
 
 POOL_SIZE = 4
 
-for module in (Path(cstp_grpc.__file__).parent).glob("*/sql_*.py"):
-    importlib.import_module(f"cstp_grpc.{module.parent.name}.{module.stem}")
+PACKAGE = Path(cstp_grpc.__file__).parent
+for module in PACKAGE.rglob("sql_*.py"):
+    importlib.import_module(".".join(["cstp_grpc", *module.relative_to(PACKAGE).with_suffix("").parts]))
 ALL_TABLES = metadata
 """The tables of all rooms."""
 

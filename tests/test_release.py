@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from cstp_grpc.version import VERSION
+from cstp_grpc.common.version import VERSION
 from tests.installations import ROOT
 
 WORKFLOWS = ROOT / ".github" / "workflows"
