@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # These packages decide what agents may do, and prove it. To measure all of them would double the time of `make test`.
 COVER ?=
 MEASURED := core/audit core/guardrails core/tokens modules/approvals
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs docs-images format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs docs-images released format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -115,6 +115,10 @@ docs: $(VENV)/.installed-dev ## Write docs/api.md, docs/configuration.md, the JS
 
 docs-images: $(VENV)/.installed-dev ## Draw docs/images: what commands print on a server with example decisions.
 	$(BIN)/python scripts/terminal_pictures.py
+
+released: $(VENV)/.installed-dev ## Keep the contract and a journal of this version, with which the next release is compared.
+	$(BIN)/buf build proto --exclude-source-info -o released/contract.binpb.gz
+	$(BIN)/python -m tests.platform.storage.released released/journal.sql
 
 format: $(VENV)/.installed-dev ## Format Python and proto.
 	$(BIN)/ruff format .

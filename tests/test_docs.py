@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted(
     path
     for pattern in (
-        *("*.md", "actions/*.md", "docs/**/*.md", "examples/**/*.md", "clients/*/README.md"),
+        *("*.md", "actions/*.md", "docs/**/*.md", "examples/**/*.md", "released/*.md", "clients/*/README.md"),
         *(f"{folder}/**/AGENTS.md" for folder in ("bridge", "clients", "cstp_grpc", "tests")),
     )
     for path in ROOT.glob(pattern)
