@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # These packages decide what agents may do, and prove it. To measure all of them would double the time of `make test`.
 COVER ?=
 MEASURED := core/audit core/guardrails core/tokens modules/approvals
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs docs-images released format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs site docs-images released format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -107,11 +107,14 @@ generate: $(VENV)/.installed-dev ## Generate cstp_grpc/gen and clients/go/gen fr
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py
 	$(WITH_GO) generate
 
-docs: $(VENV)/.installed-dev ## Write docs/api.md, docs/configuration.md, the JSON Schema of rulebooks and the plugin for Claude Code.
+docs: $(VENV)/.installed-dev ## Write docs/api, docs/configuration, the JSON Schema of rulebooks and the plugin for Claude Code.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py
 	$(BIN)/python scripts/claude_plugin.py
-	$(BIN)/cstp config docs > docs/configuration.md
+	$(BIN)/python scripts/config_docs.py
 	$(BIN)/cstp guardrails schema > guardrails/rulebook.schema.json
+
+site: $(VENV)/.installed-dev ## Build the documentation site into site/.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 docs-images: $(VENV)/.installed-dev ## Draw docs/images: what commands print on a server with example decisions.
 	$(BIN)/python scripts/terminal_pictures.py
@@ -130,7 +133,7 @@ constraints: $(VENV)/.installed-dev ## Pin what is installed now.
 
 clean: ## Remove the virtual environment, caches and what clients are built of; var/ stays.
 	@for client in clients/*/; do $(MAKE) --no-print-directory -C $$client clean; done
-	rm -rf $(VENV) build/frameworks build/deploy build/hosts .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) build/frameworks build/deploy build/hosts site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 
 preflight:
 	@sh scripts/preflight.sh "$(PYTHON)"

@@ -28,6 +28,7 @@ DOCUMENTS = sorted(
     for path in ROOT.glob(pattern)
 )
 README = (ROOT / "README.md").read_text()
+ERRORS = (ROOT / "docs" / "api" / "errors.md").read_text()
 SOURCES = [
     f"/{path.relative_to(ROOT)}"
     for folder in ("bridge", "cstp_grpc", "examples", "proto", "scripts", "tests", "third_party")
@@ -53,24 +54,34 @@ def test_the_modules_that_documents_name_exist(document: Path) -> None:
     assert {name for name in named if not any(path.endswith(f"/{name}") for path in SOURCES)} <= ELSEWHERE
 
 
-def test_every_rpc_is_documented() -> None:
-    text = (ROOT / "docs" / "api.md").read_text()
-    for name in contract_methods():
-        assert f"`{name}`" in text, f"docs/api.md: {name} is missing; run `make docs`"
+@pytest.mark.parametrize("name", contract_methods())
+def test_every_rpc_is_documented_with_its_permission_and_intent_type(name: str) -> None:
+    method = contract_methods()[name]
+    sections = [
+        section
+        for page in (ROOT / "docs" / "api").glob("*.md")
+        for section in re.findall(
+            rf"^### `{re.escape(name)}`\n(.*?)(?=^##|\Z)", page.read_text(), re.MULTILINE | re.DOTALL
+        )
+    ]
+    assert len(sections) == 1, f"docs/api: {name} is missing; run `make docs`"
+    assert f"\n- Permission: {method.permission}\n" in sections[0]
+    assert ("- Intent type: " in sections[0]) == bool(method.intent_type)
+    assert f"- Intent type: `{method.intent_type}`\n" in sections[0] or not method.intent_type
 
 
-def test_every_intent_type_is_documented_with_its_method() -> None:
-    text = (ROOT / "docs" / "api.md").read_text()
-    for method in contract_methods().values():
-        if method.intent_type:
-            row = f"| `{method.name}` | {method.permission} | `{method.intent_type}` |"
-            assert row in text, f"docs/api.md: {method.name} is missing among the intent types; run `make docs`"
+def test_the_first_page_of_the_contract_lists_every_rpc() -> None:
+    text = (ROOT / "docs" / "api" / "README.md").read_text()
+    listed = re.findall(r"^\| \[`([\w.]+)`\]\([\w.#-]+\) \| (\w+) \|(?: `([\w.]+)` \|)?$", text, re.MULTILINE)
+    methods = contract_methods().values()
+    assert sorted(listed) == sorted((method.name, method.permission, method.intent_type) for method in methods)
 
 
 def test_every_reason_is_documented_with_its_codes() -> None:
-    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (.*) \|$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (.*) \|$", ERRORS, re.MULTILINE))
     for reason, codes in REASON_CODES.items():
-        assert reason in rows, f"docs/api.md: {reason} is missing; run `make docs`"
+        assert reason in rows, f"docs/api/errors.md: {reason} is missing; run `make docs`"
+        assert re.search(rf"^- `{reason}`: \w", ERRORS, re.MULTILINE), reason
         shown = rows[reason].split(" | ")
         assert shown[0] == ("" if codes.bridge_only else codes.grpc_code), reason
         assert shown[1:5] == [

@@ -1,4 +1,4 @@
-"""The first rule of docs/guardrails.md, from its first line to its enforcement, and what the reference must name."""
+"""The first rule of docs/guardrails/first-rule.md, and the names that the reference must contain."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from cstp_grpc.core.guardrails.inputs import InputType
 from cstp_grpc.core.guardrails.rulebook_format import TEST_ACTION
 from tests.snippets import ROOT, read_snippets, reading
 
-DOCUMENT = "docs/guardrails.md"
-REFERENCE = (ROOT / "docs" / "guardrails-reference.md").read_text(encoding="utf-8")
-TOOLS = (ROOT / "docs" / "guardrails-tools.md").read_text(encoding="utf-8")
+DOCUMENT = "docs/guardrails/first-rule.md"
+TOOLS = (ROOT / "docs" / "guardrails" / "tools.md").read_text(encoding="utf-8")
+REFERENCE = "\n".join(
+    page.read_text(encoding="utf-8")
+    for page in sorted((ROOT / "docs" / "guardrails").glob("*.md"))
+    if page.name not in {"first-rule.md", "tools.md"}
+)
 RULE = "bulk-change-needs-backup"
 
 

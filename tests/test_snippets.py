@@ -37,8 +37,11 @@ NOT_RUN = {
     ("docs/benchmarks.md", "make bench"): "takes ten minutes: its parts are tried by tests/bench",
     ("docs/calibration.md", "41 decisions with "): "a plot: compared by tests/cli/test_calibration.py",
     ("docs/callbacks.md", "{"): "sent by a server: compared by tests/modules/callbacks/test_guide.py",
-    ("docs/deployment.md", "$ cstp serve --config cstp.yaml --workers auto"): "tried by tests/cli/test_workers.py",
-    ("docs/deployment.md", "kubectl create namespace cstp"): "needs a cluster of Kubernetes",
+    (
+        "docs/deployment/scaling.md",
+        "$ cstp serve --config cstp.yaml --workers auto",
+    ): "tried by tests/cli/test_workers.py",
+    ("docs/deployment/containers.md", "kubectl create namespace cstp"): "needs a cluster of Kubernetes",
     **{
         ("docs/importing.md", title): "imported by tests/modules/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")
@@ -48,7 +51,7 @@ NOT_RUN = {
         "docs/observability.md",
         "scrape_configs:",
     ): "a file of Prometheus: tests/platform/telemetry asks the endpoint",
-    ("docs/guardrails-reference.md", "commands.exists"): "a part of rules: packs are full of such ones",
+    ("docs/guardrails/commands.md", "commands.exists"): "a part of rules: packs are full of such ones",
     ("docs/hooks.md", "```cstp-learning"): "the form of a block: read by tests/agents/hooks/test_learning_blocks.py",
     (
         "docs/hooks.md",
@@ -56,7 +59,7 @@ NOT_RUN = {
     ): "a session of Claude Code: such ones are run by tests/agents/hosts/interop.py",
     ("docs/hooks.md", "/plugin marketplace add"): "typed into Claude Code",
     ("docs/frameworks.md", "examples/frameworks/"): "part of an example, which `make test-frameworks` runs",
-    ("docs/guardrails.md", ""): "walked, and looked at afterwards, by tests/test_guardrails_guide.py",
+    ("docs/guardrails/first-rule.md", ""): "walked, and looked at afterwards, by tests/test_guardrails_guide.py",
     ("docs/installing.md", ""): "installs from the network: tried by tests/test_installed_wheel.py",
     (
         "docs/intent-layer.md",
@@ -77,8 +80,9 @@ LONG_DOCUMENTS = {
         "clients",
         "federation",
         "frameworks",
-        "guardrails-reference",
-        "guardrails-tools",
+        "guardrails/explanations",
+        "guardrails/listing-rules",
+        "guardrails/tools",
         "intent-layer",
         "intents",
         "liaison",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,14 +18,15 @@ from cstp_grpc.platform.config import ENV_PREFIX, Settings
 INTRODUCTION = """\
 # Configuration
 
-Made from the models in `cstp_grpc/platform/config/` by `cstp config docs > docs/configuration.md`.
+Every setting of a server and its bridge. `make docs` generates these pages from the models in
+`cstp_grpc/platform/config/`; `cstp config docs` prints them.
 
 `cstp serve --config FILE` reads one YAML file, or the one that `CSTP_CONFIG` names; without either the defaults below
-hold. Keys are nested as the headings say: `grpc.port` is the key `port` of the mapping `grpc`. An unknown key is an
+hold. Keys are nested as the headings show: `grpc.port` is the key `port` of the mapping `grpc`. An unknown key is an
 error, and `cstp config check` names everything that is wrong. `${NAME}` in a value is replaced by the environment
-variable `NAME`; a missing one stops the start. Each setting can also be given in the environment, under the name in the
-last column, which wins over the file; lists and mappings are written there as JSON. A variable of an unknown section,
-such as `CSTP_STORAG__URL`, is an error.
+variable `NAME`; a missing one stops the start. Each setting can also be given by its environment variable, which wins
+over the file; lists and mappings are written there as JSON. A variable of an unknown section, such as
+`CSTP_STORAG__URL`, is an error.
 
 A relative path in the file is relative to the folder of the file, that of a SQLite database too. One in the environment
 or on the command line is relative to the working directory, as is the default of `data_dir`.
@@ -59,13 +61,14 @@ cstp:
     auto_respond: true
 ```
 
-It listens on all addresses without TLS, so that it also needs `--insecure`, or [TLS or a proxy](deployment.md).
+It listens on all addresses without TLS, so that it also needs `--insecure`, or [TLS or a proxy](../deployment/tls.md).
 
 The commands that call a server read four more variables: `CSTP_CONFIG` (the configuration file), `CSTP_AGENTS_FILE`
-(where agents are named: [the agents file](clients.md#the-agents-file)) and, for a server that no agents file describes,
-`CSTP_TOKEN` (the bearer token) and `CSTP_CA_FILE` (a PEM file of the authorities that certify it).
+(where agents are named: [the agents file](../clients.md#the-agents-file)) and, for a server that no agents file
+describes, `CSTP_TOKEN` (the bearer token) and `CSTP_CA_FILE` (a PEM file of the authorities that certify it).
 """
-HEADINGS = ("key", "type", "default", "meaning", "environment")
+REQUIRED = "required"
+LINE_LENGTH = 118
 
 Schema = Mapping[str, Any]
 
@@ -79,12 +82,12 @@ def config_markdown() -> str:
 def iter_section_lines(path: str, schema: Schema, definitions: Schema) -> Iterator[str]:
     """Yield the lines of a section and of its subsections."""
     inner: list[tuple[str, Schema]] = []
-    rows = []
+    settings: list[str] = []
     for name, described in schema["properties"].items():
         key = f"{path}.{name}" if path else name
         target = resolve_reference(described, definitions) or optional_group(described, definitions)
         if target is None:
-            rows.append(setting_row(key, described))
+            settings += setting_lines(key, described)
         else:
             inner.append((key, target))
         items = resolve_reference(described.get("items", {}), definitions)
@@ -93,12 +96,8 @@ def iter_section_lines(path: str, schema: Schema, definitions: Schema) -> Iterat
         named = [resolve_reference(values, definitions) for values in described.get("patternProperties", {}).values()]
         inner += [(f"{key}.NAME", values) for values in named if values is not None]
     yield f"## {path or 'The top'}\n"
-    yield f"{to_single_line(schema['description'])}\n"
-    if rows:
-        yield f"| {' | '.join(HEADINGS)} |"
-        yield f"|{'---|' * len(HEADINGS)}"
-        yield from rows
-        yield ""
+    yield f"{wrap_text(schema['description'])}\n"
+    yield from settings
     for key, nested in inner:
         yield from iter_section_lines(key, nested, definitions)
 
@@ -116,16 +115,18 @@ def optional_group(described: Schema, definitions: Schema) -> Schema | None:
     return None if group is None else {**group, "description": described["description"]}
 
 
-def setting_row(key: str, described: Schema) -> str:
-    cells = (
-        f"`{key}`",
-        describe_type(described),
-        describe_default(described),
-        to_single_line(described.get("description", "")),
-        # Members of lists and mappings have no variable of their own: those are given as a whole, in JSON.
-        "" if "[]" in key or ".NAME." in key else f"`{ENV_PREFIX}{key.replace('.', '__').upper()}`",
-    )
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+def setting_lines(key: str, described: Schema) -> Iterator[str]:
+    """Yield the heading of a setting, its meaning, and its type, default and environment variable."""
+    facts = [f"Type: {describe_type(described)}."]
+    if default := describe_default(described):
+        facts.append("Required." if default == REQUIRED else f"Default: {default}.")
+    # Members of lists and mappings have no variable of their own: those are given as a whole, in JSON.
+    if "[]" not in key and ".NAME." not in key:
+        facts.append(f"Environment: `{ENV_PREFIX}{key.replace('.', '__').upper()}`.")
+    yield f"### `{key}`\n"
+    if meaning := described.get("description"):
+        yield f"{wrap_text(meaning)}\n"
+    yield f"{wrap_text(' '.join(facts))}\n"
 
 
 def describe_type(described: Schema) -> str:
@@ -164,7 +165,7 @@ def describe_range(described: Schema) -> str:
 def describe_default(described: Schema) -> str:
     """Return the default of a setting in words."""
     if "default" not in described:
-        return "must be given" if "items" not in described else "see below"
+        return REQUIRED if "items" not in described else "see below"
     value = described["default"]
     if described.get("uniqueItems"):
         # A set has no order, and the document must not differ from run to run.
@@ -172,8 +173,9 @@ def describe_default(described: Schema) -> str:
     return "" if value is None else f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
-def to_single_line(text: str) -> str:
-    return " ".join(text.split())
+def wrap_text(text: str) -> str:
+    """Return a paragraph in lines of the length that our Markdown has."""
+    return textwrap.fill(" ".join(text.split()), LINE_LENGTH, break_long_words=False, break_on_hyphens=False)
 
 
 @click.group()
@@ -230,11 +232,11 @@ def check_command(out: Output, insecure: bool) -> None:
 
 @config_group.command()
 def docs_command() -> None:
-    """Print docs/configuration.md.
+    """Print docs/configuration as one Markdown document.
 
     \b
     Example:
-      cstp config docs > docs/configuration.md
+      cstp config docs > configuration.md
     """
     click.echo(config_markdown(), nl=False)
 

@@ -12,25 +12,30 @@ import pytest
 from cstp_grpc.core.guardrails.rulebook import default_rulebook_path
 from cstp_grpc.platform.config import Settings, describe_plain_listeners, load_settings
 from cstp_grpc.platform.config.exposure import ALL_LISTENERS
+from scripts.config_docs import split_pages
 from tests.cli.conftest import Invoke
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration"
 
 
-def test_the_document_describes_the_settings_as_they_are(invoke: Invoke) -> None:
-    document = invoke("config", "docs").stdout
-    assert document == DOCS.read_text(encoding="utf-8"), "run `cstp config docs > docs/configuration.md`"
+def test_the_pages_describe_the_settings_as_they_are(invoke: Invoke) -> None:
+    pages = split_pages(invoke("config", "docs").stdout)
+    assert pages == {page.name: page.read_text(encoding="utf-8") for page in DOCS.glob("*.md")}, "run `make docs`"
 
 
 def test_every_setting_is_described_with_its_variable(invoke: Invoke) -> None:
-    rows = [line for line in invoke("config", "docs").stdout.splitlines() if line.startswith("| `")]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in rows]
-    assert len(cells) > 40
-    assert [row[0] for row in cells if not row[1] or not row[3]] == []
-    described = {row[0]: row for row in cells}
-    assert described["`grpc.port`"][1:3] == ["whole number, 0 to 65535", "`50051`"]
-    assert described["`a2a.task_days`"][1] == "number above 0, 3650 or less"
-    assert described["`grpc.port`"][4] == "`CSTP_GRPC__PORT`"
+    described = dict(
+        re.findall(
+            r"^### `([\w.\[\]]+)`\n\n(.*?)\n(?=\n#|\Z)", invoke("config", "docs").stdout, re.MULTILINE | re.DOTALL
+        )
+    )
+    assert {key.partition(".")[0].partition("[")[0] for key in described} == {*Settings.model_fields}
+    assert len(described) > 200
+    assert [key for key, text in described.items() if not re.search(r"\w\n\nType: \w|\.\n\nType: ", text)] == []
+    assert described["grpc.port"].endswith(
+        "\n\nType: whole number, 0 to 65535. Default: `50051`. Environment: `CSTP_GRPC__PORT`."
+    )
+    assert "\n\nType: number above 0, 3650 or less. " in described["a2a.task_days"]
 
 
 def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
@@ -235,7 +240,9 @@ def test_the_configuration_of_the_design_works_as_it_stands(elsewhere: Path, inv
 
 
 def test_the_document_adds_two_lines_to_the_design_so_that_tokens_announce(home: Path, invoke: Invoke) -> None:
-    block = next(each for each in re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL) if "8100" in each)
+    block = next(
+        each for each in re.findall(r"```yaml\n(.*?)```", (DOCS / "README.md").read_text(), re.DOTALL) if "8100" in each
+    )
     added = [line for line in block.splitlines() if "permissions" in line]
     assert len(added) == 2
     assert [line for line in block.splitlines() if line not in added] == DESIGN.splitlines()
@@ -353,7 +360,7 @@ def test_every_path_in_a_file_is_relative_to_its_folder(home: Path, invoke: Invo
     assert found == [Path("etc/x")] * len(PATHS)
     assert settings.storage_url == "sqlite:///etc/x.db"
     # A setting that takes a path and is not tried here would go unnoticed.
-    rows = [line for line in invoke("config", "docs").stdout.splitlines() if " | path | " in line]
+    rows = [line for line in invoke("config", "docs").stdout.splitlines() if re.match(r"Type: path\b", line)]
     assert len(rows) == len(PATHS)
 
 

@@ -230,7 +230,7 @@ def test_the_trail_is_signed_by_a_key_that_outlives_pods() -> None:
     [mount] = [each for each in container["volumeMounts"] if Path(each["mountPath"]) == signing_key.parent]
     [volume] = [each for each in pod["volumes"] if each["name"] == mount["name"]]
     assert "secret" in volume
-    assert f"--from-file={signing_key.name}" in (ROOT / "docs" / "deployment.md").read_text()
+    assert f"--from-file={signing_key.name}" in (ROOT / "docs" / "deployment" / "containers.md").read_text()
 
 
 def test_a_pod_has_the_time_to_stop_that_a_server_takes() -> None:
