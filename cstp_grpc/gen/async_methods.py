@@ -25,8 +25,7 @@ class AsyncCstp:
         self._caller = caller
 
     async def get_access(self, *, timeout: float | None = None) -> access_pb2.GetAccessResponse:
-        """Tells which agent the caller's token identifies, what it may do, by which guardrails it is judged and which
-        limits hold for it.
+        """Returns the agent that the caller's token identifies, with its permissions, guardrails and limits.
 
         Args:
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
@@ -56,10 +55,10 @@ class AsyncCstp:
         Args:
             request_id: Chosen by the caller at random, to make a repetition safe: 1 to 128 visible ASCII characters.
             agent: The agent that it identifies; 1 to 200 characters.
-            permissions: What the agent may do with it; at least one permission, and none but those of the caller. One
-                of query, check, announce, record, review, admin, any, converse, route, erase, approve.
-            expires_at: From when on it is not accepted any more; after `auth.managed_tokens.default_days` when absent.
-            note: What it is for; 1 to 200 characters.
+            permissions: Permissions of the token; at least one, and only those of the caller. One of query, check,
+                announce, record, review, admin, any, converse, route, erase, approve.
+            expires_at: When it expires. [default: after `auth.managed_tokens.default_days`]
+            note: Its purpose; 1 to 200 characters.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.create_token(request_id, agent, permissions, expires_at=expires_at, note=note)
@@ -79,7 +78,7 @@ class AsyncCstp:
         they are needed.
 
         Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             agent: Of exactly this agent.
             with_ended: True lists those too that were revoked or have expired.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
@@ -105,9 +104,9 @@ class AsyncCstp:
         Args:
             request_id: As for CreateToken.
             id: The identifier of the token.
-            keep_seconds: How many seconds the old one is still accepted, up to 30 days and not beyond its own end; an
-                hour when absent, and 0 ends it at once.
-            expires_at: When the new one ends; when absent, it has the length of time that the old one had.
+            keep_seconds: Seconds for which the old token is still accepted, up to 30 days and at most until it expires;
+                0 revokes it at once. [default: one hour]
+            expires_at: When the new token expires. [default: the lifetime of the old one]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.rotate_token(request_id, id, keep_seconds=keep_seconds, expires_at=expires_at)
@@ -154,7 +153,7 @@ class AsyncCstp:
         needed.
 
         Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             status: In any of these states. One of pending, granted, denied, used, expired, revoked.
             agent: Of exactly this agent.
             digest: About exactly this action.
@@ -180,9 +179,10 @@ class AsyncCstp:
 
         Args:
             id: Its identifier.
-            comment: What the agent and auditors are to know; 1 to 2000 characters.
-            reusable_until: Until when it lets the action through any number of times; once when absent. Where several
-                people grant it, it counts until the earliest of what they say, and once where any of them says nothing.
+            comment: Comment for the agent and for auditors; 1 to 2000 characters.
+            reusable_until: Until when the approval can be used any number of times. If several people grant it, the
+                earliest of their instants counts, and it can be used once if one of them gives none. [default: it can
+                be used once]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.grant_approval(id, comment=comment, reusable_until=reusable_until)
@@ -216,10 +216,10 @@ class AsyncCstp:
         comment: str | None = None,
         timeout: float | None = None,
     ) -> approvals_pb2.Approval:
-        """Takes back what was granted and is not used up, or a denial.
+        """Revokes an approval that is not used up, or a denial.
 
-        The next check of the action asks anew. Revoking it again changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED
-        as for GrantApproval; CONFLICT where it is neither granted nor denied.
+        The next check of the action makes a new request. Revoking it again changes nothing. Errors: NOT_FOUND;
+        PERMISSION_DENIED as for GrantApproval; CONFLICT if it is neither granted nor denied.
 
         Args:
             id: Its identifier.
@@ -251,7 +251,7 @@ class AsyncCstp:
         Args:
             status: In any of these states, as they are read. One of pending, granted, denied, used, expired, revoked.
             agent: Of exactly this agent.
-            after: The resume token of an answer, from which the watch goes on; now when absent.
+            after: Resume token of a response; the watch continues after it. [default: now]
             resume: Whether it goes on after a passing failure; it is else raised.
             on_failure: Is told each such failure, and how many seconds the pause is.
             timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
@@ -278,10 +278,10 @@ class AsyncCstp:
         Args:
             correlation_id: The correlation id under which the caller announced it: 1 to 128 visible ASCII characters.
             outcome: How it turned out. One of success, failure, partial, abandoned.
-            notes: What is to be known about it; 1 to 2000 characters.
-            decision_id: The decision that came of it, which the caller may read.
-            revision: The revision to close, from 1; the latest when absent. A caller that may announce another revision
-                states it, so that a repeated call does not close that one.
+            notes: Notes; 1 to 2000 characters.
+            decision_id: The resulting decision; the caller must be able to read it.
+            revision: The revision to close, from 1. A caller that may announce another revision should state it, so
+                that a repeated call does not close that one. [default: the latest]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.close_intent(correlation_id, outcome, notes=notes, decision_id=decision_id, revision=revision)
@@ -314,7 +314,7 @@ class AsyncCstp:
             category: Of exactly this category.
             stakes: With any of these stakes. One of low, medium, high, critical.
             project: About exactly this project.
-            after: The resume token of an answer, from which the watch goes on; now when absent.
+            after: Resume token of a response; the watch continues after it. [default: now]
             resume: Whether it goes on after a passing failure; it is else raised.
             on_failure: Is told each such failure, and how many seconds the pause is.
             timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
@@ -346,18 +346,18 @@ class AsyncCstp:
         writes: Sequence[str] = (),
         timeout: float | None = None,
     ) -> cstp_pb2.AnnounceIntentResponse:
-        """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of
-        the guardrails and suggestions; where paths are given, also with what governs their code.
+        """Announces an intent, records it, and returns similar past decisions, the verdict of the guardrails and
+        suggestions; with paths, also the nodes that govern their code.
 
         Another content under the same correlation id is a revision of the intent. Errors: QUERY_FAILED,
         GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), NOT_FOUND for an unknown project, and RATE_LIMITED
         as for CheckGuardrails.
 
         Args:
-            intent: What the agent intends to do; 1 to 8000 characters, not blank.
+            intent: The intended action; 1 to 8000 characters, not blank.
             context: Further text that is searched together with the intent; at most 20000 characters.
             category: The category of the decision; similar decisions of this category come first.
-            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            stakes: Stakes of the action. [default: medium] One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             agent: Who the agent says it is.
             correlation_id: Chosen by the caller to tie announcements and answers together: 1 to 128 visible ASCII
@@ -366,23 +366,21 @@ class AsyncCstp:
                 ids.
             metadata: Structured data; the guardrails read it as `context`. At most 24 levels deep, and with as many
                 values as that. Checks that `confirmedChecks` in it lists by their texts are not suggested.
-            project: The project that the paths are in, as the server is configured with it; when absent and there are
-                paths, the only one that is configured.
+            project: The configured project that contains the paths. [default: the only configured project, if there are
+                paths]
             paths: The files and folders that the agent is about to touch, relative to the project's root; at most 100,
                 each of 1 to 4096 characters. They need not exist yet.
-            scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
-                federated.
+            scope: Who answers. [default: the configured scope for the category and stakes] One of local, federated.
             agents: The peers to ask where the scope is federated; when empty, all that speak for the category. Required
                 peers that do are always asked. At most 32.
-            min_journal_revision: The journalRevision of an answer of this agent: similar decisions are searched in what
-                the journal had then, or later, whichever of several servers answers. 1 to 100 characters; when absent,
-                what other servers wrote may be missed for a moment. Peers do not get it. Nothing is recorded if it
-                cannot be met.
-            visibility: Who is told of the intent: where it is shared, other agents that announce something alike within
-                24 hours read its text, category, stakes, project and paths, with its verdict and how it was closed.
-                When absent, as the server is configured for the agent, private by default. Shared and private
-                announcements are different contents, so that one that is announced again as private is no longer told.
-                Peers do not get it. One of private, shared.
+            min_journal_revision: The journalRevision of an earlier response to this agent: the search covers the
+                journal at that revision or later, on whichever server. 1 to 100 characters; without it, recent writes
+                of other servers may be missing. It is not sent to peers. Nothing is recorded if the server cannot reach
+                the revision.
+            visibility: Visibility of the intent. If it is shared, other agents that announce a similar intent within 24
+                hours can read its text, category, stakes, project, paths, verdict and closing. A shared and a private
+                announcement have different contents: announcing it again as private hides it. It is not sent to peers.
+                [default: as configured for the agent, otherwise private] One of private, shared.
             command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
                 structure.
             shell: The language of the command. [default: bash] One of bash, powershell.
@@ -434,20 +432,19 @@ class AsyncCstp:
         Errors: QUERY_FAILED.
 
         Args:
-            query: What to look for; 1 to 8000 characters, not blank.
+            query: Search text; 1 to 8000 characters, not blank.
             filters: Conditions that answers must meet.
-            limit: How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it.
-            min_score: The least score of an answer, 0 to 1; when absent the server's configured one, 0.08 by default.
+            limit: Maximum number of decisions, 1 to 50. The server's configured maximum caps it. [default: 10]
+            min_score: Minimum score of a result, 0 to 1. [default: the configured score, 0.08 unless changed]
             include_reasons: Whether to answer with the types of the decisions' reasons. Their texts are never part of a
                 query's answer.
             agent: Who the agent says it is.
-            scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
-                federated.
+            scope: Who answers. [default: the configured scope for the category and stakes] One of local, federated.
             agents: The peers to ask where the scope is federated; when empty, all that speak for the category, or all
                 of them if none is filtered by. At most 32.
-            min_journal_revision: The journalRevision of an answer of this agent: the search finds what the journal had
-                then, or later, whichever of several servers answers. 1 to 100 characters; when absent, what other
-                servers wrote may be missed for a moment. Peers do not get it.
+            min_journal_revision: The journalRevision of an earlier response to this agent: the search covers the
+                journal at that revision or later, on whichever server. 1 to 100 characters; without it, recent writes
+                of other servers may be missing. It is not sent to peers.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.query_decisions(
@@ -482,16 +479,16 @@ class AsyncCstp:
         agents: Sequence[str] = (),
         timeout: float | None = None,
     ) -> cstp_pb2.CheckGuardrailsResponse:
-        """Judges an action by the guardrails and records the check.
+        """Evaluates an action against the guardrails and records the check.
 
-        Errors: GUARDRAIL_EVAL_FAILED where there is no usable rule set; a single rule that cannot be evaluated is a
-        violation instead. RATE_LIMITED where the action needs an approval and the caller has too many approval requests
-        pending.
+        Errors: GUARDRAIL_EVAL_FAILED if there is no usable rule set; a single rule that cannot be evaluated is a
+        violation instead. RATE_LIMITED if the action needs an approval and the caller has too many pending approval
+        requests.
 
         Args:
             description: In words; 1 to 8000 characters, not blank.
             category: The category of the decision.
-            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            stakes: Stakes of the action. [default: medium] One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
                 most 24 levels deep, and with at most 2000 values unless the server is configured otherwise.
@@ -505,8 +502,7 @@ class AsyncCstp:
             reads: The files that a tool is about to read, absolute or relative to the directory; at most 100.
             writes: The files that a tool is about to write, likewise.
             agent: Who the agent says it is.
-            scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
-                federated.
+            scope: Who answers. [default: the configured scope for the category and stakes] One of local, federated.
             agents: The peers to ask where the scope is federated; when empty, all that speak for the category. Required
                 peers that do are always asked. At most 32.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
@@ -551,7 +547,7 @@ class AsyncCstp:
         Yields one after another and fetches pages as they are needed.
 
         Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             event: About exactly this. One of guardrail_check, intent_announced, decision_recorded, decision_imported,
                 decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
                 learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
@@ -599,19 +595,19 @@ class AsyncCstp:
         before: datetime | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[audit_pb2.JudgedAction]:
-        """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and
-        the verdict then given: latest first, page by page.
+        """Lists evaluated actions of checks and announcements, each with its rules and verdict: latest first, page by
+        page.
 
-        With it another rulebook can be tried on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a
-        token of other conditions, QUERY_FAILED. Yields one after another and fetches pages as they are needed.
+        Use it to try another rulebook on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a token
+        of other conditions, QUERY_FAILED. Yields one after another and fetches pages as they are needed.
 
         Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 200 count as 200.
+            page_size: Of each page: maximum number of items in the page, at most 200. [default: 50]
             requesting_agent: Checked or announced by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked, warned or was in a dry run.
-            after: Judged at this instant or later.
-            before: Judged at this instant or earlier.
+            after: Evaluated at this instant or later.
+            before: Evaluated at this instant or earlier.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_judged_actions(
@@ -642,7 +638,7 @@ class AsyncCstp:
         Yields one after another and fetches pages as they are needed.
 
         Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             agent: Announced by exactly this agent.
             correlation_id: With exactly this correlation id.
             category: Of exactly this category.
@@ -706,22 +702,21 @@ class AsyncCstp:
             filters: Conditions that decisions must meet; without an agent, those of the caller are read. `outcome` must
                 be empty.
             all_agents: True reads the decisions of every agent, as far as the caller may read them.
-            limit: How many factors, and how many groups of failures, at the most; 20 when absent or 0, and more than
-                100 count as 100.
+            limit: Maximum number of factors and of groups of failures, each at most 100. [default: 20]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
         return await self._caller.make(call, timeout=timeout)
 
     async def erase_agent(self, agent: str, *, timeout: float | None = None) -> erasure_pb2.EraseAgentResponse:
-        """Erases what an agent has left: its decisions with their reviews, vectors and links, what it said in reviews
-        of others' decisions, its intents, approval requests, tasks, citations and notifications, and from the audit
-        trail the contents of its entries and of those about its decisions and requests.
+        """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
+        decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+        entries and of entries about its decisions and requests.
 
-        Kept are identifiers of its decisions, and in the audit trail that the entries were made, by whom and when. It
-        is done in batches, so a call that fails is repeated and goes on. Revoke the tokens of the agent before, or it
-        leaves more. Errors: INVALID_ARGUMENT for a name that the server itself uses, PERMISSION_DENIED for an agent of
-        another tenant, UNAVAILABLE.
+        The identifiers of its decisions stay, and so do the agent, event and time of each audit entry. It works in
+        batches: repeat a failed call, and it continues. Revoke the agent's tokens first, or it can leave new data.
+        Errors: INVALID_ARGUMENT for a name that the server itself uses, PERMISSION_DENIED for an agent of another
+        tenant, UNAVAILABLE.
 
         Args:
             agent: The agent, by the name of its tokens; 1 to 200 characters. It must belong to the caller's tenant; an
@@ -765,7 +760,7 @@ class AsyncCstp:
         other rules. Yields one after another and fetches pages as they are needed.
 
         Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_guardrails(page_size=page_size)
@@ -784,7 +779,7 @@ class AsyncCstp:
         needed.
 
         Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_inputs(page_size=page_size)
@@ -831,7 +826,7 @@ class AsyncCstp:
         Args:
             description: In words; 1 to 8000 characters, not blank.
             category: The category of the decision.
-            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            stakes: Stakes of the action. [default: medium] One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
                 most 24 levels deep, and with at most 2000 values unless the server is configured otherwise.
@@ -844,13 +839,13 @@ class AsyncCstp:
                 the project.
             reads: The files that a tool is about to read, absolute or relative to the directory; at most 100.
             writes: The files that a tool is about to write, likewise.
-            acting_agent: The agent that acts, for guardrails that are for some agents only; the caller when absent.
+            acting_agent: The agent that acts, for guardrails that apply to some agents only. [default: the caller]
             permissions: The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if
                 neither is given] One of query, check, announce, record, review, admin, any, converse, route, erase,
                 approve.
-            at: The instant at which it acts; now when absent.
+            at: The instant at which it acts. [default: now]
             guardrail_ids: Only these guardrails; all when empty.
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.explain_guardrails(
@@ -890,17 +885,16 @@ class AsyncCstp:
         agent: types_pb2.AgentInfo | Fields | None = None,
         timeout: float | None = None,
     ) -> guardrails_pb2.BatchCheckGuardrailsResponse:
-        """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
+        """Evaluates up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
         durable write.
 
-        An action that cannot be judged has an error in its place, which spoils no other. Errors: INVALID_ARGUMENT if
-        any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be
-        recorded.
+        An action that cannot be evaluated gets an error, and the others get their verdicts. Errors: INVALID_ARGUMENT if
+        an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be recorded.
 
         Args:
             description: In words; 1 to 8000 characters, not blank.
             category: The category of the decision.
-            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            stakes: Stakes of the action. [default: medium] One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             context: The inputs of the guardrails, by their names in snake case or camel case. A null means absent. At
                 most 24 levels deep, and with at most 2000 values unless the server is configured otherwise.
@@ -958,22 +952,22 @@ class AsyncCstp:
         Errors: CONFLICT where the request id was used for another content.
 
         Args:
-            title: What was decided; 1 to 500 characters, not blank.
+            title: Title of the decision; 1 to 500 characters, not blank.
             request_id: Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters.
             context: The circumstances; private, never part of a query's answer, at most 200000 characters.
             category: Its category, for instance "architecture"; 1 to 100 characters.
-            stakes: What was at risk. One of low, medium, high, critical.
+            stakes: Stakes of the action. One of low, medium, high, critical.
             confidence: How sure the agent was, 0 to 1.
-            status: Where it stands; decided when absent, reviewed when absent beside an outcome. One of proposed,
-                decided, reviewed, superseded.
+            status: Its status. [default: decided, or reviewed if there is an outcome] One of proposed, decided,
+                reviewed, superseded.
             outcome: How it turned out, where that is known already. One of success, failure, partial, abandoned.
-            date: When it was decided; the time of recording when absent.
+            date: When it was decided. [default: the time of recording]
             notes: The lesson; readable wherever the decision is. At most 5000 characters.
             reasons: Why.
             tags: Words to find it by.
             project: The project it belongs to; 1 to 200 characters.
-            visibility: Who may read it; private when absent. One of private, shared.
-            review_by: When its outcome is to be reviewed; ListDecisions lists what is due. No date when absent.
+            visibility: Who may read it. [default: private] One of private, shared.
+            review_by: When its outcome is due for review, if it is; ListDecisions lists due decisions.
             links: How it relates to others.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
@@ -1024,7 +1018,7 @@ class AsyncCstp:
         Yields one after another and fetches pages as they are needed.
 
         Args:
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             filters: Conditions that decisions must meet.
             review_due: Only decisions of the caller's whose review is due: `reviewBy` has passed, nobody has reviewed
                 them since, and they are not superseded.
@@ -1050,7 +1044,7 @@ class AsyncCstp:
         Args:
             id: Its identifier.
             outcome: The outcome. One of success, failure, partial, abandoned.
-            notes: The lesson; the present one stays when absent. At most 5000 characters.
+            notes: The lesson; at most 5000 characters. [default: unchanged]
             request_id: Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters. Without it,
                 each call is another review.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
@@ -1085,10 +1079,10 @@ class AsyncCstp:
 
         Args:
             id: Its identifier.
-            title: What was decided; 1 to 500 characters, not blank.
+            title: Title of the decision; 1 to 500 characters, not blank.
             context: The circumstances; private, at most 200000 characters.
             category: Its category; 1 to 100 characters.
-            stakes: What was at risk. One of low, medium, high, critical.
+            stakes: Stakes of the action. One of low, medium, high, critical.
             confidence: How sure the agent was, 0 to 1.
             status: Where it stands. A review and a successor still count more. One of proposed, decided, reviewed,
                 superseded.
@@ -1099,7 +1093,7 @@ class AsyncCstp:
             review_by: When its outcome is to be reviewed.
             update_mask: The fields of `changes` that count. One that is named here and absent there is removed; title,
                 status and date cannot be. Absent or empty, all fields that `changes` has.
-            expected_revision: The revision that the changes were made from; any when absent.
+            expected_revision: The revision on which the changes are based. [default: any]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.update_decision(
@@ -1174,8 +1168,8 @@ class AsyncCstp:
 
         Args:
             id: Its identifier.
-            depth: How many links away from it decisions may be; 2 when absent or 0, at most 10.
-            max_nodes: How many decisions there may be; 100 when absent or 0, at most 500.
+            depth: Maximum distance from it in links, at most 10. [default: 2]
+            max_nodes: Maximum number of decisions, at most 500. [default: 100]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.get_decision_graph(id, depth=depth, max_nodes=max_nodes)
@@ -1194,9 +1188,8 @@ class AsyncCstp:
 
         Args:
             filters: Conditions that decisions must meet.
-            min_similarity: The cosine similarity of two decisions from which they are duplicates, 0.5 to 1; 0.9 when
-                absent.
-            limit: How many groups at the most; 20 when absent or 0, at most 100.
+            min_similarity: Minimum cosine similarity of duplicates, 0.5 to 1. [default: 0.9]
+            limit: Maximum number of groups, at most 100. [default: 20]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.find_duplicate_decisions(filters=filters, min_similarity=min_similarity, limit=limit)
@@ -1235,18 +1228,19 @@ class AsyncCstp:
         on_failure: OnFailure | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[journal_pb2.WatchDecisionsResponse, None]:
-        """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call.
+        """Streams each change of the decisions that the caller may read, until the caller ends the call.
 
-        The first answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the
-        revision of any answer goes on behind it, on any server of this agent. Several changes of a decision may be one,
-        and deletions are told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another
-        journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller takes nothing for
-        long. Yields each as it comes, over gRPC only. After a passing failure a watch goes on by itself behind the last
-        one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.
+        The first response has only a `journalRevision`: the position at which the watch begins. A watch opened with the
+        revision of any response continues after it, on any server of this agent. Several changes of a decision may
+        arrive as one, and deletions are reported for the caller's own decisions only. Errors: INVALID_ARGUMENT for a
+        revision of another journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller
+        does not read for long. Yields each as it comes, over gRPC only. After a passing failure a watch goes on by
+        itself behind the last one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long
+        as it takes.
 
         Args:
             filters: Conditions that changed decisions must meet. Deletions are told whatever they are.
-            after: The `journalRevision` of an answer, behind which the watch begins; now when absent.
+            after: The `journalRevision` of a response; the watch begins after it. [default: now]
             resume: Whether it goes on after a passing failure; it is else raised.
             on_failure: Is told each such failure, and how many seconds the pause is.
             timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
@@ -1287,10 +1281,10 @@ class AsyncCstp:
     ) -> AsyncIterator[journal_pb2.ImportResult]:
         """Imports decisions from other records, one message each.
 
-        Importing a source again changes nothing where its content is the same and updates the decision where it is not.
-        A decision that the caller deleted stays deleted unless the record says otherwise. Records are stored batch by
-        batch; after a broken stream, what was stored stays, and the import can simply be repeated. They travel in
-        batches, each of which is stored when its results are yielded; over gRPC only.
+        Importing a source again updates the decision if its content has changed. A decision that the caller deleted
+        stays deleted unless the record says otherwise. Records are stored in batches; after a broken stream the stored
+        batches stay, and the import can be repeated. They travel in batches, each of which is stored when its results
+        are yielded; over gRPC only.
 
         Args:
             requests: What is sent.
@@ -1326,20 +1320,20 @@ class AsyncCstp:
         links: journal_pb2.Links | Fields | None = None,
         timeout: float | None = None,
     ) -> pre_actions_pb2.PreActionResponse:
-        """Announces what the caller is about to do, as AnnounceIntent does, and records the decision to do it if the
-        verdict allows it.
+        """Announces an intent, as AnnounceIntent does, and records its decision if the verdict allows the action, in
+        one transaction.
 
-        Both are one transaction, or neither is on disk. Where peers are asked, the announcement is on disk before they
-        are, and a repetition records the decision that is missing. The same announcement under the same correlation id
-        with the same decision is a repetition, whose decision is recorded once; it is judged anew. The caller needs the
-        permission `record` as well. Errors: as AnnounceIntent; CONFLICT, with nothing recorded, where the announcement
-        was made with another decision, or its decision is deleted.
+        If peers are asked, the announcement is stored before the peers are called, and a repeated call records a
+        missing decision. The same announcement with the same correlation id and decision is a repetition: its decision
+        is recorded once, and the guardrails are evaluated again. The caller also needs the permission `record`. Errors:
+        as AnnounceIntent; CONFLICT, with nothing recorded, if the announcement was made with another decision, or its
+        decision is deleted.
 
         Args:
-            intent: What the agent intends to do; 1 to 8000 characters, not blank.
+            intent: The intended action; 1 to 8000 characters, not blank.
             context: Further text that is searched together with the intent; at most 20000 characters.
             category: The category of the decision; similar decisions of this category come first.
-            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            stakes: Stakes of the action. [default: medium] One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             agent: Who the agent says it is.
             correlation_id: Chosen by the caller to tie announcements and answers together: 1 to 128 visible ASCII
@@ -1348,23 +1342,21 @@ class AsyncCstp:
                 ids.
             metadata: Structured data; the guardrails read it as `context`. At most 24 levels deep, and with as many
                 values as that. Checks that `confirmedChecks` in it lists by their texts are not suggested.
-            project: The project that the paths are in, as the server is configured with it; when absent and there are
-                paths, the only one that is configured.
+            project: The configured project that contains the paths. [default: the only configured project, if there are
+                paths]
             paths: The files and folders that the agent is about to touch, relative to the project's root; at most 100,
                 each of 1 to 4096 characters. They need not exist yet.
-            scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
-                federated.
+            scope: Who answers. [default: the configured scope for the category and stakes] One of local, federated.
             agents: The peers to ask where the scope is federated; when empty, all that speak for the category. Required
                 peers that do are always asked. At most 32.
-            min_journal_revision: The journalRevision of an answer of this agent: similar decisions are searched in what
-                the journal had then, or later, whichever of several servers answers. 1 to 100 characters; when absent,
-                what other servers wrote may be missed for a moment. Peers do not get it. Nothing is recorded if it
-                cannot be met.
-            visibility: Who is told of the intent: where it is shared, other agents that announce something alike within
-                24 hours read its text, category, stakes, project and paths, with its verdict and how it was closed.
-                When absent, as the server is configured for the agent, private by default. Shared and private
-                announcements are different contents, so that one that is announced again as private is no longer told.
-                Peers do not get it. One of private, shared.
+            min_journal_revision: The journalRevision of an earlier response to this agent: the search covers the
+                journal at that revision or later, on whichever server. 1 to 100 characters; without it, recent writes
+                of other servers may be missing. It is not sent to peers. Nothing is recorded if the server cannot reach
+                the revision.
+            visibility: Visibility of the intent. If it is shared, other agents that announce a similar intent within 24
+                hours can read its text, category, stakes, project, paths, verdict and closing. A shared and a private
+                announcement have different contents: announcing it again as private hides it. It is not sent to peers.
+                [default: as configured for the agent, otherwise private] One of private, shared.
             command: The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its
                 structure.
             shell: The language of the command. [default: bash] One of bash, powershell.
@@ -1372,9 +1364,9 @@ class AsyncCstp:
                 the project.
             reads: The files that a tool is about to read, absolute or relative to the directory; at most 100.
             writes: The files that a tool is about to write, likewise.
-            decision: The decision to record. What it leaves out of context, category, stakes, confidence and project is
-                that of the announcement. When absent, the intent is the title, and where that is too long the beginning
-                of the context too; a server that stores no contents of intents requires it.
+            decision: The decision to record. Its context, category, stakes, confidence and project default to those of
+                the announcement. Without it, the intent is the title, and a long intent continues in the context; a
+                server that does not store contents of intents requires it.
             links: How the decision relates to others.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
@@ -1412,22 +1404,22 @@ class AsyncCstp:
         max_tokens: int | None = None,
         timeout: float | None = None,
     ) -> session_context_pb2.GetSessionContextResponse:
-        """Answers what the caller should know when it starts: its decisions that are due for review, that failed and
-        that are recent, lessons by category, the rules and inputs in force, what its confidences have meant, intents of
-        others, and what governs the paths that it names.
+        """Returns the context for the start of a session: the caller's decisions that are due for review, that failed
+        and that are recent, lessons by category, the rules and inputs in force, the calibration of its confidences,
+        intents of others, and the nodes that govern the given paths.
 
-        It is cut to a budget of tokens, the most useful first. Errors: QUERY_FAILED, NOT_FOUND for an unknown project,
+        It fits a budget of tokens, the most useful parts first. Errors: QUERY_FAILED, NOT_FOUND for an unknown project,
         INVALID_ARGUMENT for a path that leaves the project.
 
         Args:
-            task: What the agent is going to do. Related are the intents of others that resemble it; when absent, recent
-                ones. 1 to 8000 characters, not blank.
-            project: The project that it is about, as the server is configured with it: its decisions come first. When
-                absent and there are paths, the only one that is configured.
+            task: The task of the session, which selects related intents of others; 1 to 8000 characters, not blank.
+                [default: recent intents are related]
+            project: The configured project of the session; its decisions come first. [default: the only configured
+                project, if there are paths]
             paths: The files and folders that it is about, relative to the project's root; at most 100. When empty and a
                 project is named, its root.
-            max_tokens: How many tokens the Markdown may have, 200 to 100000; 2000 when absent. A token is estimated as
-                four characters.
+            max_tokens: Maximum size of the Markdown in tokens, 200 to 100000. A token is estimated as four characters.
+                [default: 2000]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.get_session_context(task=task, project=project, paths=paths, max_tokens=max_tokens)
@@ -1451,7 +1443,7 @@ class AsyncIntentLayer:
         max_tokens: int | None = None,
         timeout: float | None = None,
     ) -> intent_layer_pb2.ResolveContextResponse:
-        """Returns what governs a path: the sections of the nodes from the project's root down to it, merged.
+        """Returns the context of a path: the merged sections of the nodes from the project's root down to it.
 
         A path that does not exist yet is governed by its nearest existing ancestor. Errors: NOT_FOUND for an unknown
         project, INVALID_ARGUMENT for a path that leaves it.
@@ -1461,9 +1453,8 @@ class AsyncIntentLayer:
             path: A file or folder of it; `.` is the root. It need not exist yet.
             sections: Only these sections, in any case and in this order; all when empty. Headings of level 3 count too.
             compact: Whether the Markdown leaves the title, the hierarchy and the origins out.
-            with_pending: Whether learnings that nobody has reviewed yet are included; for a folder also those about
-                what is in it.
-            max_tokens: How many tokens the Markdown may have, 50 to 1000000; no limit when absent. The target's own
+            with_pending: Whether unreviewed learnings are included; for a folder also those about its contents.
+            max_tokens: Maximum size of the Markdown in tokens, 50 to 1000000. [default: no limit] The target's own
                 Pitfalls, Checks and Contracts stay longest.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
@@ -1490,7 +1481,7 @@ class AsyncIntentLayer:
 
         Args:
             project: The project.
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_nodes(project, page_size=page_size)
@@ -1522,7 +1513,7 @@ class AsyncIntentLayer:
         paths: Sequence[str] = (),
         timeout: float | None = None,
     ) -> intent_layer_pb2.ValidateNodesResponse:
-        """Judges nodes by the protocol: sections, budget, links, paths, freshness.
+        """Validates nodes: sections, budget, links, paths, freshness.
 
         Errors: NOT_FOUND.
 
@@ -1563,9 +1554,9 @@ class AsyncIntentLayer:
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> intent_layer_pb2.InitNodeResponse:
-        """Writes a commented skeleton of a node for a folder, from what can be seen there.
+        """Writes a commented skeleton of a node for a folder, based on its files.
 
-        Errors: NOT_FOUND; CONFLICT where the folder has a node.
+        Errors: NOT_FOUND; CONFLICT if the folder has a node.
 
         Args:
             project: The project.
@@ -1600,10 +1591,10 @@ class AsyncIntentLayer:
             title: In one line; 1 to 200 characters, not blank.
             detail: In full; 1 to 20000 characters, not blank.
             type: Its kind. One of pitfall, check, pattern, insight.
-            agent_id: Who learned it; the caller when absent.
-            evidence: What shows it: output, a commit, a link; at most 20000 characters.
+            agent_id: The agent that learned it. [default: the caller]
+            evidence: Evidence, such as output, a commit or a link; at most 20000 characters.
             also_paths: Further files or folders that it is about.
-            operation: What the agent was doing, in one line; at most 200 characters.
+            operation: The operation of the agent, in one line; at most 200 characters.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.report_learning(
@@ -1638,7 +1629,7 @@ class AsyncIntentLayer:
             states: In one of these states; any when empty. One of pending, integrated, rejected.
             types: Of one of these kinds; any when empty. One of pitfall, check, pattern, insight.
             path: Only those about this file or folder, or something in it.
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            page_size: Of each page: maximum number of items in the page, at most 1000. [default: 50]
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_learnings(project, states=states, types=types, path=path, page_size=page_size)
@@ -1667,9 +1658,9 @@ class AsyncIntentLayer:
             project: The project.
             id: The learning.
             verdict: The verdict. One of accept, reject, defer.
-            reviewer: Whom the caller reviews for, which is noted beside the caller; never trusted.
+            reviewer: The reviewer that the caller acts for, recorded with the caller; never trusted.
             reason: Why; at most 2000 characters.
-            edits: What is merged in the place of what was reported.
+            edits: Text to merge in place of the reported one.
             force: Whether a likely duplicate is merged all the same.
             dry_run: Whether to show only what would happen.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
@@ -1707,10 +1698,9 @@ class AsyncLiaison:
         user has an active session that was opened with another content, or the identifier is taken.
 
         Args:
-            user_id: The user; the calling agent itself when absent. 1 to 200 characters.
-            chat_session_id: The session's identifier: 1 to 128 visible ASCII characters. Made up when absent.
-            context: What the agents know at the start; `conversation_history` is not for it, since messages are
-                appended.
+            user_id: The user; 1 to 200 characters. [default: the calling agent]
+            chat_session_id: Identifier of the session: 1 to 128 visible ASCII characters. [default: random]
+            context: Initial context of the agents; without `conversation_history`, because messages are appended.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.open_session(user_id=user_id, chat_session_id=chat_session_id, context=context)
@@ -1728,9 +1718,8 @@ class AsyncLiaison:
         Errors: SESSION_NOT_FOUND.
 
         Args:
-            chat_session_id: Its identifier; when absent, the active session of the user.
-            user_id: The user whose active session is read where no identifier is given; the calling agent itself when
-                absent.
+            chat_session_id: Its identifier. [default: the active session of the user]
+            user_id: The user whose active session is read if there is no identifier. [default: the calling agent]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.get_session(chat_session_id, user_id=user_id)
@@ -1752,8 +1741,8 @@ class AsyncLiaison:
         Args:
             user_id: Only those of this user.
             active_agent: Only those that this agent has.
-            status: Only those that go on, or have ended; both when absent. One of active, closed.
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 100 count as 100.
+            status: Only open or only closed sessions. [default: both] One of active, closed.
+            page_size: Of each page: maximum number of items in the page, at most 100. [default: 50]
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_sessions(user_id=user_id, active_agent=active_agent, status=status, page_size=page_size)
@@ -1779,7 +1768,7 @@ class AsyncLiaison:
 
         Args:
             chat_session_id: The session.
-            content: What is said; 1 to 100000 characters.
+            content: Text of the message; 1 to 100000 characters.
             role: Who speaks. One of user, assistant, system.
             metadata: Structured data that belongs to it; at most 24 levels deep.
             message_id: Makes a repetition safe: 1 to 128 visible ASCII characters, once within the session.
@@ -1810,7 +1799,7 @@ class AsyncLiaison:
 
         Args:
             chat_session_id: The session.
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 100 count as 100.
+            page_size: Of each page: maximum number of items in the page, at most 100. [default: 50]
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_messages(chat_session_id, page_size=page_size)
@@ -1834,7 +1823,7 @@ class AsyncLiaison:
             chat_session_id: The session.
             context: Members to set; null removes one. `conversation_history` is not for it, since messages are
                 appended.
-            version: The version that the session must have; any when absent.
+            version: The version that the session must have. [default: any]
             claim_number: The number of the claim by which the caller has the session; refused if another one is
                 current, or none.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
@@ -1855,7 +1844,7 @@ class AsyncLiaison:
 
         Args:
             chat_session_id: The session.
-            version: The version that the session must have; any when absent.
+            version: The version that the session must have. [default: any]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.close_session(chat_session_id, version=version)
@@ -1915,12 +1904,11 @@ class AsyncLiaison:
         Args:
             target_pillar: The pillar: one of those that are configured, `content`, `insights`, `journey` and `solution`
                 by default.
-            chat_session_id: The session; when absent, the active session of the user.
+            chat_session_id: The session. [default: the active session of the user]
             routing_reason: Why; at most 2000 characters.
-            context_to_share: What to share; when absent, the whole context of the conversation, with its history. At
-                most 24 levels deep.
-            user_id: The user whose active session is routed where no identifier is given; the calling agent itself when
-                absent.
+            context_to_share: The context to share; at most 24 levels deep. [default: the whole context of the
+                conversation, with its history]
+            user_id: The user whose active session is routed if there is no identifier. [default: the calling agent]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.route_to_liaison_agent(
@@ -1950,7 +1938,7 @@ class AsyncLiaison:
         Args:
             chat_session_id: The session.
             reason: Why; at most 2000 characters.
-            version: The version that the session must have; any when absent.
+            version: The version that the session must have. [default: any]
             claim_number: The number of the claim by which the caller has the session; refused if another one is
                 current, or none.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
@@ -1976,11 +1964,11 @@ class AsyncLiaison:
 
         Args:
             source_agent: Who shares it, for instance `guide`; at most 200 characters.
-            target_agent: Whom it is for: `liaison_` and a pillar.
+            target_agent: The receiving agent: `liaison_` and a pillar.
             shared_context: The context; at most 24 levels deep.
             conversation_id: The conversation that it belongs to, as the source names it; 1 to 200 characters.
-            idempotency_key: By which a repetition is known: 1 to 128 visible ASCII characters. When absent, made of
-                agents, conversation and the hash of the context.
+            idempotency_key: Idempotency key: 1 to 128 visible ASCII characters. [default: derived from the agents, the
+                conversation and the hash of the context]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.share_context_to_agent(
@@ -1993,7 +1981,7 @@ class AsyncLiaison:
         return await self._caller.make(call, timeout=timeout)
 
     async def get_share(self, share_id: str, *, timeout: float | None = None) -> liaison_pb2.Share:
-        """Reads what was shared, and what became of its delivery.
+        """Reads a share and the state of its delivery.
 
         Errors: NOT_FOUND.
 
@@ -2036,7 +2024,7 @@ class AsyncLiaison:
         A remote agent is asked, unless that was done a moment ago.
 
         Args:
-            target_pillar: Only that of this pillar; those of all pillars when absent.
+            target_pillar: Only the agent of this pillar. [default: agents of all pillars]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_liaison_agents(target_pillar=target_pillar)
@@ -2058,8 +2046,7 @@ class AsyncLiaison:
 
         Args:
             chat_session_id: The session.
-            claimant: The instance of the agent that takes it; the calling agent's name when absent. 1 to 200
-                characters.
+            claimant: The instance of the agent that claims it; 1 to 200 characters. [default: the calling agent's name]
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.claim_session(chat_session_id, claimant=claimant)
@@ -2084,7 +2071,7 @@ class AsyncLiaison:
             agent: Only those that concern this agent.
             types: Only those of these types; any when empty.
             after: Only those after this sequence.
-            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 100 count as 100.
+            page_size: Of each page: maximum number of items in the page, at most 100. [default: 50]
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_events(
@@ -2119,8 +2106,7 @@ class AsyncLiaison:
             chat_session_id: Only those of this session.
             agent: Only those that concern this agent.
             types: Only those of these types; any when empty.
-            after: From the one after this sequence on; 0 is from the beginning, and when absent only what happens from
-                now on.
+            after: Only events after this sequence; 0 is the beginning. [default: only new events]
             resume: Whether it goes on after a passing failure; it is else raised.
             on_failure: Is told each such failure, and how many seconds the pause is.
             timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.

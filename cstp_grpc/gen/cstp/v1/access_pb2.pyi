@@ -38,7 +38,7 @@ Global___GetAccessRequest: _TypeAlias = GetAccessRequest  # noqa: Y015
 
 @_typing.final
 class GetAccessResponse(_message.Message):
-    """What holds for the caller."""
+    """The identity, permissions, guardrails and limits of the caller."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -59,11 +59,11 @@ class GetAccessResponse(_message.Message):
     """The tenant that the token belongs to."""
     @_builtins.property
     def permissions(self) -> _containers.RepeatedScalarFieldContainer[_options_pb2.Permission.ValueType]:
-        """What it may do."""
+        """Its permissions."""
 
     @_builtins.property
     def guardrails(self) -> Global___GuardrailSet:
-        """The guardrails that judge it."""
+        """The guardrails that apply to it."""
 
     @_builtins.property
     def limits(self) -> Global___Limits:
@@ -97,7 +97,7 @@ class GuardrailSet(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     version: _builtins.str
-    """Names the rulebooks and their contents: where it is the same, the same rules judge."""
+    """Names the rulebooks and their contents: equal versions mean equal rules."""
     count: _builtins.int
     """How many rules there are."""
     def __init__(

@@ -47,8 +47,7 @@ class AccessServiceServicer:
     """
 
     def GetAccess(self, request, context):
-        """Tells which agent the caller's token identifies, what it may do, by which guardrails it is judged and which limits
-        hold for it.
+        """Returns the agent that the caller's token identifies, with its permissions, guardrails and limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

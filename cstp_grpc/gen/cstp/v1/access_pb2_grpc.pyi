@@ -34,9 +34,7 @@ class AccessServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AccessServiceAsyncStub: ...
     GetAccess: _grpc.UnaryUnaryMultiCallable[_access_pb2.GetAccessRequest, _access_pb2.GetAccessResponse]
-    """Tells which agent the caller's token identifies, what it may do, by which guardrails it is judged and which limits
-    hold for it.
-    """
+    """Returns the agent that the caller's token identifies, with its permissions, guardrails and limits."""
 
 @_typing.type_check_only
 class AccessServiceAsyncStub(AccessServiceStub):
@@ -44,9 +42,7 @@ class AccessServiceAsyncStub(AccessServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetAccess: _aio.UnaryUnaryMultiCallable[_access_pb2.GetAccessRequest, _access_pb2.GetAccessResponse]  # type: ignore[assignment]
-    """Tells which agent the caller's token identifies, what it may do, by which guardrails it is judged and which limits
-    hold for it.
-    """
+    """Returns the agent that the caller's token identifies, with its permissions, guardrails and limits."""
 
 class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
     """AccessService tells callers about themselves."""
@@ -57,8 +53,6 @@ class AccessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _access_pb2.GetAccessRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.GetAccessResponse, _abc.Awaitable[_access_pb2.GetAccessResponse]]:
-        """Tells which agent the caller's token identifies, what it may do, by which guardrails it is judged and which limits
-        hold for it.
-        """
+        """Returns the agent that the caller's token identifies, with its permissions, guardrails and limits."""
 
 def add_AccessServiceServicer_to_server(servicer: AccessServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

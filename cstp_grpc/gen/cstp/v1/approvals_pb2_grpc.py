@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class ApprovalServiceStub:
-    """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-    the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
+    """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own; an agent
+    with the permission `approve` reads all. No agent decides on its own request, nor on one that is made on its
+    behalf.
     """
 
     def __init__(self, channel):
@@ -69,8 +70,9 @@ class ApprovalServiceStub:
 
 
 class ApprovalServiceServicer:
-    """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-    the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
+    """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own; an agent
+    with the permission `approve` reads all. No agent decides on its own request, nor on one that is made on its
+    behalf.
     """
 
     def GetApproval(self, request, context):
@@ -109,9 +111,9 @@ class ApprovalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeApproval(self, request, context):
-        """Takes back what was granted and is not used up, or a denial. The next check of the action asks anew. Revoking it again
-        changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT where it is neither granted nor
-        denied.
+        """Revokes an approval that is not used up, or a denial. The next check of the action makes a new request. Revoking
+        it again changes nothing. Errors: NOT_FOUND; PERMISSION_DENIED as for GrantApproval; CONFLICT if it is neither
+        granted nor denied.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,8 +172,9 @@ def add_ApprovalServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ApprovalService:
-    """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own, and whoever has
-    the permission `approve` all of them. Nobody decides on a request of its own, nor on one that is on its behalf.
+    """ApprovalService holds the approval requests that checks and announcements make. An agent reads its own; an agent
+    with the permission `approve` reads all. No agent decides on its own request, nor on one that is made on its
+    behalf.
     """
 
     @staticmethod

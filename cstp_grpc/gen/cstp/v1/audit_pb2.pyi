@@ -34,7 +34,7 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     AUDIT_EVENT_UNSPECIFIED: _AuditEvent.ValueType  # 0
     """Never recorded."""
     AUDIT_EVENT_GUARDRAIL_CHECK: _AuditEvent.ValueType  # 1
-    """An action was judged by the guardrails."""
+    """The guardrails evaluated an action."""
     AUDIT_EVENT_INTENT_ANNOUNCED: _AuditEvent.ValueType  # 2
     """An intent was announced."""
     AUDIT_EVENT_DECISION_RECORDED: _AuditEvent.ValueType  # 3
@@ -101,7 +101,7 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     AUDIT_EVENT_APPROVAL_DENIED: _AuditEvent.ValueType  # 30
     """An approval was denied."""
     AUDIT_EVENT_APPROVAL_REVOKED: _AuditEvent.ValueType  # 31
-    """What was granted was taken back."""
+    """An approval was revoked."""
     AUDIT_EVENT_APPROVAL_USED: _AuditEvent.ValueType  # 32
     """An approval has let an action through; the check or announcement has an entry of its own under the same request."""
     AUDIT_EVENT_APPROVAL_EXPIRED: _AuditEvent.ValueType  # 33
@@ -113,23 +113,23 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     AUDIT_EVENT_TOKEN_REVOKED: _AuditEvent.ValueType  # 36
     """A token was revoked."""
     AUDIT_EVENT_AGENT_ERASED: _AuditEvent.ValueType  # 37
-    """What an agent had left was erased."""
+    """The data of an agent were erased."""
     AUDIT_EVENT_CONTENT_REMOVED: _AuditEvent.ValueType  # 38
-    """The contents of entries were removed because they were as old as the server keeps them, or with what an agent had
-    left: how many. Their hashes stay.
+    """The contents of a number of entries were removed: their retention time was over, or the data of an agent were
+    erased. Their hashes stay.
     """
     AUDIT_EVENT_ENTRIES_REMOVED: _AuditEvent.ValueType  # 39
     """Entries of the trail were removed because they were as old as the server keeps them: how many."""
     AUDIT_EVENT_SUBJECT_ERASED: _AuditEvent.ValueType  # 40
-    """What was kept about a subject was erased. Who it was is not said, so that the trail does not keep that."""
+    """The data about a subject were erased. The entry does not name the subject, so that the trail does not store it."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
-    """What an entry is about."""
+    """The event that an entry records."""
 
 AUDIT_EVENT_UNSPECIFIED: AuditEvent.ValueType  # 0
 """Never recorded."""
 AUDIT_EVENT_GUARDRAIL_CHECK: AuditEvent.ValueType  # 1
-"""An action was judged by the guardrails."""
+"""The guardrails evaluated an action."""
 AUDIT_EVENT_INTENT_ANNOUNCED: AuditEvent.ValueType  # 2
 """An intent was announced."""
 AUDIT_EVENT_DECISION_RECORDED: AuditEvent.ValueType  # 3
@@ -196,7 +196,7 @@ AUDIT_EVENT_APPROVAL_GRANTED: AuditEvent.ValueType  # 29
 AUDIT_EVENT_APPROVAL_DENIED: AuditEvent.ValueType  # 30
 """An approval was denied."""
 AUDIT_EVENT_APPROVAL_REVOKED: AuditEvent.ValueType  # 31
-"""What was granted was taken back."""
+"""An approval was revoked."""
 AUDIT_EVENT_APPROVAL_USED: AuditEvent.ValueType  # 32
 """An approval has let an action through; the check or announcement has an entry of its own under the same request."""
 AUDIT_EVENT_APPROVAL_EXPIRED: AuditEvent.ValueType  # 33
@@ -208,15 +208,15 @@ AUDIT_EVENT_TOKEN_ROTATED: AuditEvent.ValueType  # 35
 AUDIT_EVENT_TOKEN_REVOKED: AuditEvent.ValueType  # 36
 """A token was revoked."""
 AUDIT_EVENT_AGENT_ERASED: AuditEvent.ValueType  # 37
-"""What an agent had left was erased."""
+"""The data of an agent were erased."""
 AUDIT_EVENT_CONTENT_REMOVED: AuditEvent.ValueType  # 38
-"""The contents of entries were removed because they were as old as the server keeps them, or with what an agent had
-left: how many. Their hashes stay.
+"""The contents of a number of entries were removed: their retention time was over, or the data of an agent were
+erased. Their hashes stay.
 """
 AUDIT_EVENT_ENTRIES_REMOVED: AuditEvent.ValueType  # 39
 """Entries of the trail were removed because they were as old as the server keeps them: how many."""
 AUDIT_EVENT_SUBJECT_ERASED: AuditEvent.ValueType  # 40
-"""What was kept about a subject was erased. Who it was is not said, so that the trail does not keep that."""
+"""The data about a subject were erased. The entry does not name the subject, so that the trail does not store it."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final
@@ -250,22 +250,22 @@ class AuditEntry(_message.Message):
     id: _builtins.str
     """Its identifier; later entries have greater numbers."""
     event: Global___AuditEvent.ValueType
-    """What."""
+    """The event."""
     requesting_agent: _builtins.str
     """The agent that called, by its token; empty where it is not known, as for calls that were refused without a token."""
     claimed_agent: _builtins.str
     """The name that the agent claimed in the request; never trusted."""
     action: _builtins.str
-    """What the agent wanted to do, the title of the decision, or what was done in which project with which paths or with
-    which chat session; of calls that were refused their method, `other methods` for those beyond the 1000 agents,
-    methods and reasons that are told apart; absent where its content is not stored.
+    """The action, the title of the decision, or a description with its project, paths or chat session. For refused
+    calls it is the method, or `other methods` beyond the 1000 combinations of agent, method and reason that are
+    counted separately. Absent if contents are not stored.
     """
     allowed: _builtins.bool
-    """The verdict; absent where nothing was judged."""
+    """The verdict; absent if nothing was evaluated."""
     evaluated: _builtins.int
     """How many guardrails were evaluated."""
     rule_set_version: _builtins.str
-    """The version of the rule set that judged; absent where nothing was judged."""
+    """Version of the rule set; absent if nothing was evaluated."""
     request_id: _builtins.str
     """The request that caused it; empty where calls are counted."""
     correlation_id: _builtins.str
@@ -294,7 +294,7 @@ class AuditEntry(_message.Message):
 
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditedPeer]:
-        """What each peer said, where verdicts were merged."""
+        """Responses of the peers, if verdicts were merged."""
 
     @_builtins.property
     def first_at(self) -> _timestamp_pb2.Timestamp:
@@ -383,7 +383,7 @@ Global___AuditEntry: _TypeAlias = AuditEntry  # noqa: Y015
 
 @_typing.final
 class AuditedPeer(_message.Message):
-    """What a peer said of an action or an intent."""
+    """The response of a peer to an action or an intent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -393,7 +393,7 @@ class AuditedPeer(_message.Message):
     agent: _builtins.str
     """The peer, by the name that it is configured with."""
     status: _types_pb2.PeerStatus.ValueType
-    """What became of asking it."""
+    """Result of the call."""
     allowed: _builtins.bool
     """Its verdict; absent where it gave none."""
     def __init__(
@@ -433,7 +433,7 @@ class ListAuditEntriesRequest(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the other fields must stay the same."""
     event: Global___AuditEvent.ValueType
@@ -548,7 +548,7 @@ Global___ListAuditEntriesResponse: _TypeAlias = ListAuditEntriesResponse  # noqa
 
 @_typing.final
 class ListJudgedActionsRequest(_message.Message):
-    """Judged actions to list. Conditions must all be met; an absent one does not restrict."""
+    """Evaluated actions to list. All conditions must hold; an absent one does not restrict."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -560,7 +560,7 @@ class ListJudgedActionsRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 200 count as 200."""
+    """Maximum number of items in the page, at most 200. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the other fields must stay the same."""
     requesting_agent: _builtins.str
@@ -571,11 +571,11 @@ class ListJudgedActionsRequest(_message.Message):
     """Where exactly this guardrail blocked, warned or was in a dry run."""
     @_builtins.property
     def after(self) -> _timestamp_pb2.Timestamp:
-        """Judged at this instant or later."""
+        """Evaluated at this instant or later."""
 
     @_builtins.property
     def before(self) -> _timestamp_pb2.Timestamp:
-        """Judged at this instant or earlier."""
+        """Evaluated at this instant or earlier."""
 
     def __init__(
         self,
@@ -609,7 +609,7 @@ Global___ListJudgedActionsRequest: _TypeAlias = ListJudgedActionsRequest  # noqa
 
 @_typing.final
 class ListJudgedActionsResponse(_message.Message):
-    """A page of judged actions."""
+    """A page of evaluated actions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -637,7 +637,7 @@ Global___ListJudgedActionsResponse: _TypeAlias = ListJudgedActionsResponse  # no
 
 @_typing.final
 class JudgedAction(_message.Message):
-    """An action as guardrails judged it, with the verdict then given."""
+    """An action as the guardrails evaluated it, with the verdict."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -721,13 +721,13 @@ class IntentRecord(_message.Message):
     agent: _builtins.str
     """The agent that announced it, by its token."""
     intent: _builtins.str
-    """What was intended; absent where contents are not stored."""
+    """The action; absent if contents are not stored."""
     context: _builtins.str
     """The further text."""
     category: _builtins.str
     """The category."""
     stakes: _types_pb2.Stakes.ValueType
-    """What was at risk."""
+    """Stakes of the action."""
     confidence: _builtins.float
     """How sure the agent was, 0 to 1."""
     project: _builtins.str
@@ -737,7 +737,7 @@ class IntentRecord(_message.Message):
     previous_revision: _builtins.int
     """The revision that this one replaced; absent for the first."""
     visibility: _types_pb2.Visibility.ValueType
-    """Whether other agents are told of it."""
+    """Whether other agents can read it."""
     @_builtins.property
     def claimed_agent(self) -> _types_pb2.AgentInfo:
         """Who the agent said it was."""
@@ -825,7 +825,7 @@ class ListIntentsRequest(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the other fields must stay the same."""
     agent: _builtins.str

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AuditServiceStub:
-    """AuditService reads what was recorded. Nothing in it can be changed or removed.
+    """AuditService reads the audit trail. It changes and removes nothing.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class AuditServiceStub:
 
 
 class AuditServiceServicer:
-    """AuditService reads what was recorded. Nothing in it can be changed or removed.
+    """AuditService reads the audit trail. It changes and removes nothing.
     """
 
     def ListAuditEntries(self, request, context):
@@ -64,9 +64,9 @@ class AuditServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListJudgedActions(self, request, context):
-        """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
-        then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
-        does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+        """Lists evaluated actions of checks and announcements, each with its rules and verdict: latest first, page by page.
+        Use it to try another rulebook on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a token of
+        other conditions, QUERY_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,7 +106,7 @@ def add_AuditServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AuditService:
-    """AuditService reads what was recorded. Nothing in it can be changed or removed.
+    """AuditService reads the audit trail. It changes and removes nothing.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AuditServiceStub:
-    """AuditService reads what was recorded. Nothing in it can be changed or removed."""
+    """AuditService reads the audit trail. It changes and removes nothing."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -36,30 +36,30 @@ class AuditServiceStub:
     ListAuditEntries: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListAuditEntriesRequest, _audit_pb2.ListAuditEntriesResponse]
     """Lists entries of the trail, latest first, page by page."""
     ListJudgedActions: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListJudgedActionsRequest, _audit_pb2.ListJudgedActionsResponse]
-    """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
-    then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
-    does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+    """Lists evaluated actions of checks and announcements, each with its rules and verdict: latest first, page by page.
+    Use it to try another rulebook on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a token of
+    other conditions, QUERY_FAILED.
     """
     ListIntents: _grpc.UnaryUnaryMultiCallable[_audit_pb2.ListIntentsRequest, _audit_pb2.ListIntentsResponse]
     """Lists announced intents, latest first, page by page."""
 
 @_typing.type_check_only
 class AuditServiceAsyncStub(AuditServiceStub):
-    """AuditService reads what was recorded. Nothing in it can be changed or removed."""
+    """AuditService reads the audit trail. It changes and removes nothing."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListAuditEntries: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListAuditEntriesRequest, _audit_pb2.ListAuditEntriesResponse]  # type: ignore[assignment]
     """Lists entries of the trail, latest first, page by page."""
     ListJudgedActions: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListJudgedActionsRequest, _audit_pb2.ListJudgedActionsResponse]  # type: ignore[assignment]
-    """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
-    then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
-    does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+    """Lists evaluated actions of checks and announcements, each with its rules and verdict: latest first, page by page.
+    Use it to try another rulebook on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a token of
+    other conditions, QUERY_FAILED.
     """
     ListIntents: _aio.UnaryUnaryMultiCallable[_audit_pb2.ListIntentsRequest, _audit_pb2.ListIntentsResponse]  # type: ignore[assignment]
     """Lists announced intents, latest first, page by page."""
 
 class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
-    """AuditService reads what was recorded. Nothing in it can be changed or removed."""
+    """AuditService reads the audit trail. It changes and removes nothing."""
 
     @_abc_1.abstractmethod
     def ListAuditEntries(
@@ -75,9 +75,9 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _audit_pb2.ListJudgedActionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_audit_pb2.ListJudgedActionsResponse, _abc.Awaitable[_audit_pb2.ListJudgedActionsResponse]]:
-        """Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
-        then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
-        does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+        """Lists evaluated actions of checks and announcements, each with its rules and verdict: latest first, page by page.
+        Use it to try another rulebook on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a token of
+        other conditions, QUERY_FAILED.
         """
 
     @_abc_1.abstractmethod

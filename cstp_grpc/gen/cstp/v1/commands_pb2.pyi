@@ -68,7 +68,7 @@ class Command(_message.Message):
     DRY_RUN_FIELD_NUMBER: _builtins.int
     SENDS_OUT_FIELD_NUMBER: _builtins.int
     program: _builtins.str
-    """The program without its folder; empty for what cannot be resolved, and for the files of tools."""
+    """The program without its folder; empty if it cannot be resolved, and for the files of tools."""
     text: _builtins.str
     """The command with its variables resolved, shortened to 300 characters."""
     directory: _builtins.str

@@ -38,7 +38,7 @@ class _SuggestionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sugges
     SUGGESTION_KIND_RELATED_INTENT: _SuggestionKind.ValueType  # 2
     """An intent of another agent that is open, or that was closed without success."""
     SUGGESTION_KIND_CONFIDENCE: _SuggestionKind.ValueType  # 3
-    """What the agent's stated confidence has meant so far."""
+    """Past outcomes at the agent's stated confidence."""
     SUGGESTION_KIND_CHECK: _SuggestionKind.ValueType  # 4
     """A check on the code that was not made yet."""
     SUGGESTION_KIND_SUPERSEDED: _SuggestionKind.ValueType  # 5
@@ -46,14 +46,14 @@ class _SuggestionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sugges
     SUGGESTION_KIND_LESSON: _SuggestionKind.ValueType  # 6
     """The lesson of a similar decision."""
     SUGGESTION_KIND_CONDITION: _SuggestionKind.ValueType  # 7
-    """What similar decisions had that failed, and those had not that succeeded, or the other way round."""
+    """A condition that separates similar decisions that failed from those that succeeded."""
     SUGGESTION_KIND_FAILURE: _SuggestionKind.ValueType  # 8
     """A very similar decision that failed, of which no lesson is noted."""
     SUGGESTION_KIND_PRECEDENT: _SuggestionKind.ValueType  # 9
     """A decision of the caller that has no outcome yet."""
 
 class SuggestionKind(_SuggestionKind, metaclass=_SuggestionKindEnumTypeWrapper):
-    """What a suggestion is drawn from."""
+    """Source of a suggestion."""
 
 SUGGESTION_KIND_UNSPECIFIED: SuggestionKind.ValueType  # 0
 """Never sent."""
@@ -62,7 +62,7 @@ SUGGESTION_KIND_GUARDRAIL: SuggestionKind.ValueType  # 1
 SUGGESTION_KIND_RELATED_INTENT: SuggestionKind.ValueType  # 2
 """An intent of another agent that is open, or that was closed without success."""
 SUGGESTION_KIND_CONFIDENCE: SuggestionKind.ValueType  # 3
-"""What the agent's stated confidence has meant so far."""
+"""Past outcomes at the agent's stated confidence."""
 SUGGESTION_KIND_CHECK: SuggestionKind.ValueType  # 4
 """A check on the code that was not made yet."""
 SUGGESTION_KIND_SUPERSEDED: SuggestionKind.ValueType  # 5
@@ -70,7 +70,7 @@ SUGGESTION_KIND_SUPERSEDED: SuggestionKind.ValueType  # 5
 SUGGESTION_KIND_LESSON: SuggestionKind.ValueType  # 6
 """The lesson of a similar decision."""
 SUGGESTION_KIND_CONDITION: SuggestionKind.ValueType  # 7
-"""What similar decisions had that failed, and those had not that succeeded, or the other way round."""
+"""A condition that separates similar decisions that failed from those that succeeded."""
 SUGGESTION_KIND_FAILURE: SuggestionKind.ValueType  # 8
 """A very similar decision that failed, of which no lesson is noted."""
 SUGGESTION_KIND_PRECEDENT: SuggestionKind.ValueType  # 9
@@ -111,7 +111,7 @@ Global___MatchReason: _TypeAlias = MatchReason  # noqa: Y015
 
 @_typing.final
 class AnnounceIntentRequest(_message.Message):
-    """What is about to be done, and by whom."""
+    """An intent and its agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -135,13 +135,13 @@ class AnnounceIntentRequest(_message.Message):
     READS_FIELD_NUMBER: _builtins.int
     WRITES_FIELD_NUMBER: _builtins.int
     intent: _builtins.str
-    """What the agent intends to do; 1 to 8000 characters, not blank."""
+    """The intended action; 1 to 8000 characters, not blank."""
     context: _builtins.str
     """Further text that is searched together with the intent; at most 20000 characters."""
     category: _builtins.str
     """The category of the decision; similar decisions of this category come first."""
     stakes: _types_pb2.Stakes.ValueType
-    """What is at risk; medium when absent."""
+    """Stakes of the action. [default: medium]"""
     confidence: _builtins.float
     """How sure the agent is, 0 to 1."""
     correlation_id: _builtins.str
@@ -150,21 +150,19 @@ class AnnounceIntentRequest(_message.Message):
     once; any other content is a revision. Ids of other agents are other ids.
     """
     project: _builtins.str
-    """The project that the paths are in, as the server is configured with it; when absent and there are paths, the only
-    one that is configured.
-    """
+    """The configured project that contains the paths. [default: the only configured project, if there are paths]"""
     scope: _types_pb2.Scope.ValueType
-    """Who answers; when absent, as the server is configured for the category and stakes."""
+    """Who answers. [default: the configured scope for the category and stakes]"""
     min_journal_revision: _builtins.str
-    """The journalRevision of an answer of this agent: similar decisions are searched in what the journal had then, or
-    later, whichever of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be
-    missed for a moment. Peers do not get it. Nothing is recorded if it cannot be met.
+    """The journalRevision of an earlier response to this agent: the search covers the journal at that revision or
+    later, on whichever server. 1 to 100 characters; without it, recent writes of other servers may be missing. It is
+    not sent to peers. Nothing is recorded if the server cannot reach the revision.
     """
     visibility: _types_pb2.Visibility.ValueType
-    """Who is told of the intent: where it is shared, other agents that announce something alike within 24 hours read its
-    text, category, stakes, project and paths, with its verdict and how it was closed. When absent, as the server is
-    configured for the agent, private by default. Shared and private announcements are different contents, so that one
-    that is announced again as private is no longer told. Peers do not get it.
+    """Visibility of the intent. If it is shared, other agents that announce a similar intent within 24 hours can read
+    its text, category, stakes, project, paths, verdict and closing. A shared and a private announcement have
+    different contents: announcing it again as private hides it. It is not sent to peers. [default: as configured for
+    the agent, otherwise private]
     """
     command: _builtins.str
     """The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its structure."""
@@ -310,17 +308,17 @@ class AnnounceIntentResponse(_message.Message):
 
     @_builtins.property
     def suggestions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """At most five suggestions, the most useful first; none where nothing is worth saying. What is suggested is more
-        relevant than what is only listed, and says more than a title.
+        """At most five suggestions, the most useful first. A suggestion is more relevant than a listed decision, and says
+        more than a title.
         """
 
     @_builtins.property
     def code_context(self) -> _code_pb2.CodeContext:
-        """What governs the code at the paths of the request; absent where none were given."""
+        """Rules and notes for the paths of the request; absent without paths."""
 
     @_builtins.property
     def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentResponse]:
-        """What each peer answered, in the order of their names, where the scope was federated."""
+        """Responses of the peers by name, if the scope was federated."""
 
     @_builtins.property
     def related_intents(self) -> _containers.RepeatedCompositeFieldContainer[_intents_pb2.RelatedIntent]:
@@ -331,7 +329,7 @@ class AnnounceIntentResponse(_message.Message):
 
     @_builtins.property
     def suggestion_details(self) -> _containers.RepeatedCompositeFieldContainer[Global___Suggestion]:
-        """What the suggestions rest on, in their order. Those of peers that do not say it have no details."""
+        """Evidence for the suggestions, in their order. Suggestions of peers without evidence have no details."""
 
     def __init__(
         self,
@@ -359,7 +357,7 @@ Global___AnnounceIntentResponse: _TypeAlias = AnnounceIntentResponse  # noqa: Y0
 
 @_typing.final
 class Suggestion(_message.Message):
-    """A suggestion with what it rests on."""
+    """A suggestion with its evidence."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -375,7 +373,7 @@ class Suggestion(_message.Message):
     text: _builtins.str
     """The suggestion, as it is among `suggestions`."""
     kind: Global___SuggestionKind.ValueType
-    """What it is drawn from."""
+    """Its source."""
     guardrail_id: _builtins.str
     """The guardrail that it rests on."""
     agent: _builtins.str
@@ -456,7 +454,7 @@ class SimilarDecision(_message.Message):
     id: _builtins.str
     """The decision's identifier."""
     title: _builtins.str
-    """What was decided."""
+    """Title of the decision."""
     outcome: _types_pb2.Outcome.ValueType
     """How it turned out; absent while unknown."""
     distance: _builtins.float
@@ -552,18 +550,18 @@ class GuardrailStatus(_message.Message):
     one has denied it.
     """
     rule_set_version: _builtins.str
-    """The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
-    byte of them. Empty in the merged answer of a client that asks several agents.
+    """Version of the rules that were evaluated, as in the audit trail: the names of the rulebooks, and a digest of
+    their bytes. Empty in the merged answer of a client that asks several agents.
     """
     check_id: _builtins.str
     """Identifies the check: the requestId of its audit entry. Empty where the version of the rules is."""
     @_builtins.property
     def violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
-        """What blocks, and what needs approval."""
+        """Violations that block the action or require an approval."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
-        """What only warns."""
+        """Violations that only warn."""
 
     @_builtins.property
     def quorum(self) -> Global___Quorum:
@@ -571,7 +569,7 @@ class GuardrailStatus(_message.Message):
 
     @_builtins.property
     def dryrun_violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
-        """What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run."""
+        """Violations of guardrails in a dry run: they are reported and not enforced."""
 
     @_builtins.property
     def assumed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -655,7 +653,7 @@ class Vote(_message.Message):
     agent: _builtins.str
     """The peer."""
     allow: _builtins.bool
-    """Whether it allows the action; one that did not judge does not."""
+    """Whether it allows the action; false if it did not evaluate it."""
     def __init__(
         self,
         *,
@@ -672,7 +670,7 @@ Global___Vote: _TypeAlias = Vote  # noqa: Y015
 
 @_typing.final
 class AgentResponse(_message.Message):
-    """What one peer answered."""
+    """Response of one peer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -686,7 +684,7 @@ class AgentResponse(_message.Message):
     agent: _builtins.str
     """The peer, by the name that it is configured with."""
     status: _types_pb2.PeerStatus.ValueType
-    """What became of asking it."""
+    """Result of the call."""
     latency_ms: _builtins.float
     """How long it took, in milliseconds."""
     @_builtins.property
@@ -699,11 +697,11 @@ class AgentResponse(_message.Message):
 
     @_builtins.property
     def decisions(self) -> Global___PeerDecisions:
-        """What it found, where decisions were asked for."""
+        """Decisions that it found, if the call was a query."""
 
     @_builtins.property
     def feedback(self) -> Global___PeerFeedback:
-        """Its feedback beside the verdict, where an intent was announced to it."""
+        """Its feedback apart from the verdict, if the call announced an intent."""
 
     def __init__(
         self,
@@ -776,7 +774,7 @@ Global___PeerDecisions: _TypeAlias = PeerDecisions  # noqa: Y015
 
 @_typing.final
 class PeerFeedback(_message.Message):
-    """What a peer says of an intent beside its verdict."""
+    """Feedback of a peer to an intent, apart from its verdict."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -803,7 +801,7 @@ class PeerFeedback(_message.Message):
 
     @_builtins.property
     def suggestion_details(self) -> _containers.RepeatedCompositeFieldContainer[Global___Suggestion]:
-        """What the suggestions rest on; empty from agents that do not say it."""
+        """Evidence for the suggestions; empty if the agent gives none."""
 
     def __init__(
         self,
@@ -838,19 +836,19 @@ class QueryDecisionsRequest(_message.Message):
     AGENTS_FIELD_NUMBER: _builtins.int
     MIN_JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """What to look for; 1 to 8000 characters, not blank."""
+    """Search text; 1 to 8000 characters, not blank."""
     limit: _builtins.int
-    """How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it."""
+    """Maximum number of decisions, 1 to 50. The server's configured maximum caps it. [default: 10]"""
     min_score: _builtins.float
-    """The least score of an answer, 0 to 1; when absent the server's configured one, 0.08 by default."""
+    """Minimum score of a result, 0 to 1. [default: the configured score, 0.08 unless changed]"""
     include_reasons: _builtins.bool
     """Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer."""
     scope: _types_pb2.Scope.ValueType
-    """Who answers; when absent, as the server is configured for the category and stakes."""
+    """Who answers. [default: the configured scope for the category and stakes]"""
     min_journal_revision: _builtins.str
-    """The journalRevision of an answer of this agent: the search finds what the journal had then, or later, whichever
-    of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be missed for a
-    moment. Peers do not get it.
+    """The journalRevision of an earlier response to this agent: the search covers the journal at that revision or
+    later, on whichever server. 1 to 100 characters; without it, recent writes of other servers may be missing. It is
+    not sent to peers.
     """
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
@@ -900,7 +898,7 @@ Global___QueryDecisionsRequest: _TypeAlias = QueryDecisionsRequest  # noqa: Y015
 
 @_typing.final
 class QueryDecisionsResponse(_message.Message):
-    """What a search found."""
+    """Results of a search."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -948,7 +946,7 @@ class QueryDecisionsResponse(_message.Message):
 
     @_builtins.property
     def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentResponse]:
-        """What each peer answered, in the order of their names, where the scope was federated."""
+        """Responses of the peers by name, if the scope was federated."""
 
     @_builtins.property
     def totals(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
@@ -975,7 +973,7 @@ Global___QueryDecisionsResponse: _TypeAlias = QueryDecisionsResponse  # noqa: Y0
 
 @_typing.final
 class DecisionSummary(_message.Message):
-    """What a query tells of a decision."""
+    """Summary of a decision in search results."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1002,13 +1000,13 @@ class DecisionSummary(_message.Message):
     id: _builtins.str
     """The decision's identifier."""
     title: _builtins.str
-    """What was decided."""
+    """Title of the decision."""
     category: _builtins.str
-    """Its category; absent where it has none."""
+    """Its category, if it has one."""
     confidence: _builtins.float
     """How sure the deciding agent was, 0 to 1; absent where unknown."""
     stakes: _types_pb2.Stakes.ValueType
-    """What was at risk; absent where unknown."""
+    """Stakes of the action; absent if unknown."""
     status: _types_pb2.DecisionStatus.ValueType
     """Where it stands."""
     outcome: _types_pb2.Outcome.ValueType
@@ -1018,7 +1016,7 @@ class DecisionSummary(_message.Message):
     notes: _builtins.str
     """The lesson; absent where none was noted."""
     project: _builtins.str
-    """Its project; absent where it has none."""
+    """Its project, if it has one."""
     agent: _builtins.str
     """The agent that recorded it."""
     origin: _builtins.str
@@ -1110,7 +1108,7 @@ Global___DecisionSummary: _TypeAlias = DecisionSummary  # noqa: Y015
 
 @_typing.final
 class CheckGuardrailsRequest(_message.Message):
-    """An action to be judged."""
+    """An action to evaluate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1119,10 +1117,10 @@ class CheckGuardrailsRequest(_message.Message):
     SCOPE_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
     scope: _types_pb2.Scope.ValueType
-    """Who answers; when absent, as the server is configured for the category and stakes."""
+    """Who answers. [default: the configured scope for the category and stakes]"""
     @_builtins.property
     def action(self) -> Global___Action:
-        """What the agent wants to do."""
+        """The action."""
 
     @_builtins.property
     def agent(self) -> _types_pb2.AgentInfo:
@@ -1152,7 +1150,7 @@ Global___CheckGuardrailsRequest: _TypeAlias = CheckGuardrailsRequest  # noqa: Y0
 
 @_typing.final
 class Action(_message.Message):
-    """What an agent wants to do."""
+    """An action that an agent is about to take."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1172,7 +1170,7 @@ class Action(_message.Message):
     category: _builtins.str
     """The category of the decision."""
     stakes: _types_pb2.Stakes.ValueType
-    """What is at risk; medium when absent."""
+    """Stakes of the action. [default: medium]"""
     confidence: _builtins.float
     """How sure the agent is, 0 to 1."""
     project: _builtins.str
@@ -1273,18 +1271,18 @@ class CheckGuardrailsResponse(_message.Message):
     one has denied it.
     """
     rule_set_version: _builtins.str
-    """The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
-    byte of them. Empty in the merged answer of a client that asks several agents.
+    """Version of the rules that were evaluated, as in the audit trail: the names of the rulebooks, and a digest of
+    their bytes. Empty in the merged answer of a client that asks several agents.
     """
     check_id: _builtins.str
     """Identifies the check: the requestId of its audit entry. Empty where the version of the rules is."""
     @_builtins.property
     def violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
-        """What blocks, and what needs approval."""
+        """Violations that block the action or require an approval."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
-        """What only warns."""
+        """Violations that only warn."""
 
     @_builtins.property
     def evaluated_at(self) -> _timestamp_pb2.Timestamp:
@@ -1292,7 +1290,7 @@ class CheckGuardrailsResponse(_message.Message):
 
     @_builtins.property
     def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentResponse]:
-        """What each peer answered, in the order of their names, where the scope was federated."""
+        """Responses of the peers by name, if the scope was federated."""
 
     @_builtins.property
     def quorum(self) -> Global___Quorum:
@@ -1300,7 +1298,7 @@ class CheckGuardrailsResponse(_message.Message):
 
     @_builtins.property
     def dryrun_violations(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
-        """What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run."""
+        """Violations of guardrails in a dry run: they are reported and not enforced."""
 
     @_builtins.property
     def assumed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

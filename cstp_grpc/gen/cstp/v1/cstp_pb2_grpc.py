@@ -57,10 +57,10 @@ class CstpServiceServicer:
     """
 
     def AnnounceIntent(self, request, context):
-        """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-        guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
-        correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-        the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
+        """Announces an intent, records it, and returns similar past decisions, the verdict of the guardrails and
+        suggestions; with paths, also the nodes that govern their code. Another content under the same correlation id is
+        a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all the same),
+        NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,9 +75,9 @@ class CstpServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CheckGuardrails(self, request, context):
-        """Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-        rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
-        approval and the caller has too many approval requests pending.
+        """Evaluates an action against the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED if there is no
+        usable rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED if the action needs
+        an approval and the caller has too many pending approval requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

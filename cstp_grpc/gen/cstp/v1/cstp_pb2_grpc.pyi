@@ -34,19 +34,19 @@ class CstpServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CstpServiceAsyncStub: ...
     AnnounceIntent: _grpc.UnaryUnaryMultiCallable[_cstp_pb2.AnnounceIntentRequest, _cstp_pb2.AnnounceIntentResponse]
-    """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-    guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
-    correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-    the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
+    """Announces an intent, records it, and returns similar past decisions, the verdict of the guardrails and
+    suggestions; with paths, also the nodes that govern their code. Another content under the same correlation id is
+    a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all the same),
+    NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
     """
     QueryDecisions: _grpc.UnaryUnaryMultiCallable[_cstp_pb2.QueryDecisionsRequest, _cstp_pb2.QueryDecisionsResponse]
     """Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
     Errors: QUERY_FAILED.
     """
     CheckGuardrails: _grpc.UnaryUnaryMultiCallable[_cstp_pb2.CheckGuardrailsRequest, _cstp_pb2.CheckGuardrailsResponse]
-    """Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-    rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
-    approval and the caller has too many approval requests pending.
+    """Evaluates an action against the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED if there is no
+    usable rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED if the action needs
+    an approval and the caller has too many pending approval requests.
     """
 
 @_typing.type_check_only
@@ -55,19 +55,19 @@ class CstpServiceAsyncStub(CstpServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AnnounceIntent: _aio.UnaryUnaryMultiCallable[_cstp_pb2.AnnounceIntentRequest, _cstp_pb2.AnnounceIntentResponse]  # type: ignore[assignment]
-    """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-    guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
-    correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-    the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
+    """Announces an intent, records it, and returns similar past decisions, the verdict of the guardrails and
+    suggestions; with paths, also the nodes that govern their code. Another content under the same correlation id is
+    a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all the same),
+    NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
     """
     QueryDecisions: _aio.UnaryUnaryMultiCallable[_cstp_pb2.QueryDecisionsRequest, _cstp_pb2.QueryDecisionsResponse]  # type: ignore[assignment]
     """Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
     Errors: QUERY_FAILED.
     """
     CheckGuardrails: _aio.UnaryUnaryMultiCallable[_cstp_pb2.CheckGuardrailsRequest, _cstp_pb2.CheckGuardrailsResponse]  # type: ignore[assignment]
-    """Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-    rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
-    approval and the caller has too many approval requests pending.
+    """Evaluates an action against the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED if there is no
+    usable rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED if the action needs
+    an approval and the caller has too many pending approval requests.
     """
 
 class CstpServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -79,10 +79,10 @@ class CstpServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cstp_pb2.AnnounceIntentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cstp_pb2.AnnounceIntentResponse, _abc.Awaitable[_cstp_pb2.AnnounceIntentResponse]]:
-        """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-        guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
-        correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-        the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
+        """Announces an intent, records it, and returns similar past decisions, the verdict of the guardrails and
+        suggestions; with paths, also the nodes that govern their code. Another content under the same correlation id is
+        a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all the same),
+        NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
         """
 
     @_abc_1.abstractmethod
@@ -101,9 +101,9 @@ class CstpServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cstp_pb2.CheckGuardrailsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cstp_pb2.CheckGuardrailsResponse, _abc.Awaitable[_cstp_pb2.CheckGuardrailsResponse]]:
-        """Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-        rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
-        approval and the caller has too many approval requests pending.
+        """Evaluates an action against the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED if there is no
+        usable rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED if the action needs
+        an approval and the caller has too many pending approval requests.
         """
 
 def add_CstpServiceServicer_to_server(servicer: CstpServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -88,7 +88,7 @@ Global___EraseAgentResponse: _TypeAlias = EraseAgentResponse  # noqa: Y015
 
 @_typing.final
 class EraseSubjectRequest(_message.Message):
-    """What is kept about whom is to be erased."""
+    """The subject whose data are erased."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ErasureServiceStub:
-    """ErasureService removes what agents have left in a journal, and what is about a subject, for those who have to.
+    """ErasureService removes the data of an agent, or about a subject, from a journal.
     """
 
     def __init__(self, channel):
@@ -48,16 +48,16 @@ class ErasureServiceStub:
 
 
 class ErasureServiceServicer:
-    """ErasureService removes what agents have left in a journal, and what is about a subject, for those who have to.
+    """ErasureService removes the data of an agent, or about a subject, from a journal.
     """
 
     def EraseAgent(self, request, context):
-        """Erases what an agent has left: its decisions with their reviews, vectors and links, what it said in reviews of
-        others' decisions, its intents, approval requests, tasks, citations and notifications, and from the audit trail the
-        contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
-        in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
-        repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-        that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
+        """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
+        decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+        entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
+        agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
+        the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+        uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,7 +95,7 @@ def add_ErasureServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ErasureService:
-    """ErasureService removes what agents have left in a journal, and what is about a subject, for those who have to.
+    """ErasureService removes the data of an agent, or about a subject, from a journal.
     """
 
     @staticmethod

@@ -27,19 +27,19 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ErasureServiceStub:
-    """ErasureService removes what agents have left in a journal, and what is about a subject, for those who have to."""
+    """ErasureService removes the data of an agent, or about a subject, from a journal."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ErasureServiceAsyncStub: ...
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_erasure_pb2.EraseAgentRequest, _erasure_pb2.EraseAgentResponse]
-    """Erases what an agent has left: its decisions with their reviews, vectors and links, what it said in reviews of
-    others' decisions, its intents, approval requests, tasks, citations and notifications, and from the audit trail the
-    contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
-    in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
-    repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-    that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
+    """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
+    decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+    entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
+    agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
+    the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+    uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
     """
     EraseSubject: _grpc.UnaryUnaryMultiCallable[_erasure_pb2.EraseSubjectRequest, _erasure_pb2.EraseSubjectResponse]
     """Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
@@ -50,16 +50,16 @@ class ErasureServiceStub:
 
 @_typing.type_check_only
 class ErasureServiceAsyncStub(ErasureServiceStub):
-    """ErasureService removes what agents have left in a journal, and what is about a subject, for those who have to."""
+    """ErasureService removes the data of an agent, or about a subject, from a journal."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     EraseAgent: _aio.UnaryUnaryMultiCallable[_erasure_pb2.EraseAgentRequest, _erasure_pb2.EraseAgentResponse]  # type: ignore[assignment]
-    """Erases what an agent has left: its decisions with their reviews, vectors and links, what it said in reviews of
-    others' decisions, its intents, approval requests, tasks, citations and notifications, and from the audit trail the
-    contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
-    in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
-    repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-    that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
+    """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
+    decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+    entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
+    agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
+    the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+    uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
     """
     EraseSubject: _aio.UnaryUnaryMultiCallable[_erasure_pb2.EraseSubjectRequest, _erasure_pb2.EraseSubjectResponse]  # type: ignore[assignment]
     """Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
@@ -69,7 +69,7 @@ class ErasureServiceAsyncStub(ErasureServiceStub):
     """
 
 class ErasureServiceServicer(metaclass=_abc_1.ABCMeta):
-    """ErasureService removes what agents have left in a journal, and what is about a subject, for those who have to."""
+    """ErasureService removes the data of an agent, or about a subject, from a journal."""
 
     @_abc_1.abstractmethod
     def EraseAgent(
@@ -77,12 +77,12 @@ class ErasureServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _erasure_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_erasure_pb2.EraseAgentResponse, _abc.Awaitable[_erasure_pb2.EraseAgentResponse]]:
-        """Erases what an agent has left: its decisions with their reviews, vectors and links, what it said in reviews of
-        others' decisions, its intents, approval requests, tasks, citations and notifications, and from the audit trail the
-        contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
-        in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
-        repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-        that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
+        """Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
+        decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+        entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
+        agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
+        the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+        uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod

@@ -151,12 +151,12 @@ class ErrorCodes(_message.Message):
     json_rpc_code: _builtins.int
     """The code of a JSON-RPC error."""
     http_status: _builtins.int
-    """The HTTP status of the JSON-RPC answer to a single call; 200 if absent. The answer to a batch is 200, or 401 if no
-    call of it has a valid token.
+    """The HTTP status of the JSON-RPC answer to a single call; [default: 200] The response to a batch is 200, or 401 if
+    no call of it has a valid token.
     """
     a2a_code: _builtins.int
-    """The code of a JSON-RPC error over A2A, which gives the codes from -32001 to -32099 a meaning of its own; the same as
-    json_rpc_code if absent.
+    """The code of a JSON-RPC error over A2A, which gives the codes from -32001 to -32099 a meaning of its own.
+    [default: json_rpc_code]
     """
     a2a_http_status: _builtins.int
     """The HTTP status of an A2A answer over HTTP+JSON."""
@@ -165,7 +165,7 @@ class ErrorCodes(_message.Message):
     holds only if RetryInfo says how long to wait.
     """
     parent: Global___ErrorReason.ValueType
-    """The more general reason that callers may treat this one as; absent if there is none."""
+    """The more general reason that callers may treat this one as, if there is one."""
     bridge_only: _builtins.bool
     """Whether the reason is given by bridges only, so that no gRPC server sends it."""
     @_builtins.property

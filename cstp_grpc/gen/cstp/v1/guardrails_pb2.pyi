@@ -40,7 +40,7 @@ class _EnforcementEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Enforceme
     """It is not evaluated."""
 
 class Enforcement(_Enforcement, metaclass=_EnforcementEnumTypeWrapper):
-    """What a guardrail does when it fires."""
+    """The effect of a guardrail that fires."""
 
 ENFORCEMENT_UNSPECIFIED: Enforcement.ValueType  # 0
 """Never sent."""
@@ -70,7 +70,7 @@ class _RuleOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RuleOutco
     """It does not concern the action, or is disabled or expired."""
 
 class RuleOutcome(_RuleOutcome, metaclass=_RuleOutcomeEnumTypeWrapper):
-    """What became of a guardrail."""
+    """Result of a guardrail."""
 
 RULE_OUTCOME_UNSPECIFIED: RuleOutcome.ValueType  # 0
 """Never sent."""
@@ -97,7 +97,7 @@ class _InputOriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InputOrig
     INPUT_ORIGIN_DEFAULT: _InputOrigin.ValueType  # 2
     """From its declaration."""
     INPUT_ORIGIN_MISSING: _InputOrigin.ValueType  # 3
-    """There is none."""
+    """The input has no value."""
     INPUT_ORIGIN_INVALID: _InputOrigin.ValueType  # 4
     """The context gives one that is of another type, or not accepted."""
 
@@ -111,7 +111,7 @@ INPUT_ORIGIN_GIVEN: InputOrigin.ValueType  # 1
 INPUT_ORIGIN_DEFAULT: InputOrigin.ValueType  # 2
 """From its declaration."""
 INPUT_ORIGIN_MISSING: InputOrigin.ValueType  # 3
-"""There is none."""
+"""The input has no value."""
 INPUT_ORIGIN_INVALID: InputOrigin.ValueType  # 4
 """The context gives one that is of another type, or not accepted."""
 Global___InputOrigin: _TypeAlias = InputOrigin  # noqa: Y015
@@ -125,7 +125,7 @@ class ListGuardrailsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the rules must still be the same."""
     def __init__(
@@ -176,7 +176,7 @@ Global___ListGuardrailsResponse: _TypeAlias = ListGuardrailsResponse  # noqa: Y0
 
 @_typing.final
 class Guardrail(_message.Message):
-    """A rule by which actions are judged."""
+    """A rule against which actions are evaluated."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -200,7 +200,7 @@ class Guardrail(_message.Message):
     name: _builtins.str
     """Its name for people."""
     description: _builtins.str
-    """What it is about; absent where the rulebook does not tell."""
+    """Its description, if the rulebook has one."""
     severity: _types_pb2.Severity.ValueType
     """Whether it blocks, warns or needs approval."""
     enforcement: Global___Enforcement.ValueType
@@ -212,7 +212,7 @@ class Guardrail(_message.Message):
     suggestion: _builtins.str
     """How to satisfy it; absent where the rulebook says nothing."""
     expression: _builtins.str
-    """What it compares, in CEL, for callers with the permission `admin`; absent for others."""
+    """Its CEL expression, for callers with the permission `admin`; absent for others."""
     @_builtins.property
     def expires(self) -> _timestamp_pb2.Timestamp:
         """From when on it does nothing; absent where it has no end."""
@@ -290,7 +290,7 @@ class ListInputsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the rules must still be the same."""
     def __init__(
@@ -355,16 +355,16 @@ class GuardrailInput(_message.Message):
     name: _builtins.str
     """Its name: the member of the context, in snake case or camel case."""
     type: _builtins.str
-    """What it must be: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`) or
-    `duration` (a text such as `90s`, `1h30m` or `7d`).
+    """Its required type: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`)
+    or `duration` (a text such as `90s`, `1h30m` or `7d`).
     """
     description: _builtins.str
-    """What it says; absent if the rulebook does not tell."""
+    """Its description, if the rulebook has one."""
     required: _builtins.bool
     """Whether no guardrail that reads it can be evaluated without it."""
     @_builtins.property
     def default_value(self) -> _struct_pb2.Value:
-        """What is taken where the caller gives nothing; absent where nothing is."""
+        """Default value, if there is one."""
 
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -423,10 +423,10 @@ class GetRulebookResponse(_message.Message):
     RULEBOOKS_FIELD_NUMBER: _builtins.int
     LAST_FAILED_LOAD_FIELD_NUMBER: _builtins.int
     rule_set_version: _builtins.str
-    """Names the rulebooks and their contents, as verdicts do: where it is the same, the same rules judge."""
+    """Names the rulebooks and their contents, as verdicts do: equal versions mean equal rules."""
     @_builtins.property
     def loaded_at(self) -> _timestamp_pb2.Timestamp:
-        """Since when this server judges by them."""
+        """When this server loaded them."""
 
     @_builtins.property
     def rulebooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rulebook]:
@@ -471,7 +471,7 @@ class FailedLoad(_message.Message):
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___RulebookProblem]:
-        """What is wrong with the files, by file and line; at most 50 problems."""
+        """Problems of the files, by file and line; at most 50."""
 
     def __init__(
         self,
@@ -505,7 +505,7 @@ class RulebookProblem(_message.Message):
     where: _builtins.str
     """The id of the guardrail, or the part of the file."""
     reason: _builtins.str
-    """What is wrong."""
+    """The problem."""
     def __init__(
         self,
         *,
@@ -580,9 +580,9 @@ class ExplainGuardrailsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     acting_agent: _builtins.str
-    """The agent that acts, for guardrails that are for some agents only; the caller when absent."""
+    """The agent that acts, for guardrails that apply to some agents only. [default: the caller]"""
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the rules must still be the same."""
     @_builtins.property
@@ -595,7 +595,7 @@ class ExplainGuardrailsRequest(_message.Message):
 
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
-        """The instant at which it acts; now when absent."""
+        """The instant at which it acts. [default: now]"""
 
     @_builtins.property
     def guardrail_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -662,7 +662,7 @@ Global___ExplainGuardrailsResponse: _TypeAlias = ExplainGuardrailsResponse  # no
 
 @_typing.final
 class GuardrailExplanation(_message.Message):
-    """What becomes of a guardrail for an action, and why."""
+    """The result of a guardrail for an action, and the reason."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -685,14 +685,14 @@ class GuardrailExplanation(_message.Message):
     enforcement: Global___Enforcement.ValueType
     """Whether that is enforced."""
     outcome: Global___RuleOutcome.ValueType
-    """What became of it."""
+    """Its result."""
     reason: _builtins.str
     """Why it is skipped or cannot be evaluated; absent otherwise."""
     microseconds: _builtins.float
     """How long its condition takes; 0 if it is not evaluated."""
     @_builtins.property
     def violation(self) -> _types_pb2.Violation:
-        """What it reports if it fires or cannot be evaluated; absent otherwise."""
+        """Its violation, if it fires or cannot be evaluated."""
 
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplainedPart]:
@@ -785,11 +785,11 @@ class ExplainedInput(_message.Message):
     origin: Global___InputOrigin.ValueType
     """Where its value comes from."""
     value: _builtins.str
-    """Its value as JSON, cut after 200 characters; absent if there is none."""
+    """Its value as JSON, cut after 200 characters, if it has one."""
     given_as: _builtins.str
     """The key of the context that gives it, if that is another spelling of its name."""
     problem: _builtins.str
-    """What is wrong with the value; absent if nothing is."""
+    """The problem of the value, if there is one."""
     def __init__(
         self,
         *,
@@ -820,7 +820,7 @@ Global___ExplainedInput: _TypeAlias = ExplainedInput  # noqa: Y015
 
 @_typing.final
 class BatchCheckGuardrailsRequest(_message.Message):
-    """Actions to be judged."""
+    """Actions to evaluate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -874,7 +874,7 @@ Global___BatchCheckGuardrailsResponse: _TypeAlias = BatchCheckGuardrailsResponse
 
 @_typing.final
 class BatchCheckResult(_message.Message):
-    """What became of one action."""
+    """Result of one action."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -886,7 +886,7 @@ class BatchCheckResult(_message.Message):
 
     @_builtins.property
     def error(self) -> Global___CheckError:
-        """Why it could not be judged."""
+        """The error that prevented the evaluation."""
 
     def __init__(
         self,
@@ -906,7 +906,7 @@ Global___BatchCheckResult: _TypeAlias = BatchCheckResult  # noqa: Y015
 
 @_typing.final
 class CheckError(_message.Message):
-    """Why an action could not be judged."""
+    """An error that prevented the evaluation of an action."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

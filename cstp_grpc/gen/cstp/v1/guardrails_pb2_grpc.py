@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class GuardrailServiceStub:
-    """GuardrailService tells agents by what they are judged, and judges many actions in one call.
+    """GuardrailService lists and explains the guardrails of a caller, and evaluates many actions in one call.
     """
 
     def __init__(self, channel):
@@ -63,7 +63,7 @@ class GuardrailServiceStub:
 
 
 class GuardrailServiceServicer:
-    """GuardrailService tells agents by what they are judged, and judges many actions in one call.
+    """GuardrailService lists and explains the guardrails of a caller, and evaluates many actions in one call.
     """
 
     def ListGuardrails(self, request, context):
@@ -99,9 +99,10 @@ class GuardrailServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchCheckGuardrails(self, request, context):
-        """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
-        write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-        INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
+        """Evaluates up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
+        durable write. An action that cannot be evaluated gets an error, and the others get their verdicts. Errors:
+        INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
+        recorded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,7 +145,7 @@ def add_GuardrailServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GuardrailService:
-    """GuardrailService tells agents by what they are judged, and judges many actions in one call.
+    """GuardrailService lists and explains the guardrails of a caller, and evaluates many actions in one call.
     """
 
     @staticmethod

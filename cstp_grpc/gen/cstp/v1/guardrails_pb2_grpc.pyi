@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class GuardrailServiceStub:
-    """GuardrailService tells agents by what they are judged, and judges many actions in one call."""
+    """GuardrailService lists and explains the guardrails of a caller, and evaluates many actions in one call."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -49,14 +49,15 @@ class GuardrailServiceStub:
     INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
     """
     BatchCheckGuardrails: _grpc.UnaryUnaryMultiCallable[_guardrails_pb2.BatchCheckGuardrailsRequest, _guardrails_pb2.BatchCheckGuardrailsResponse]
-    """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
-    write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-    INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
+    """Evaluates up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
+    durable write. An action that cannot be evaluated gets an error, and the others get their verdicts. Errors:
+    INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
+    recorded.
     """
 
 @_typing.type_check_only
 class GuardrailServiceAsyncStub(GuardrailServiceStub):
-    """GuardrailService tells agents by what they are judged, and judges many actions in one call."""
+    """GuardrailService lists and explains the guardrails of a caller, and evaluates many actions in one call."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListGuardrails: _aio.UnaryUnaryMultiCallable[_guardrails_pb2.ListGuardrailsRequest, _guardrails_pb2.ListGuardrailsResponse]  # type: ignore[assignment]
@@ -75,13 +76,14 @@ class GuardrailServiceAsyncStub(GuardrailServiceStub):
     INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
     """
     BatchCheckGuardrails: _aio.UnaryUnaryMultiCallable[_guardrails_pb2.BatchCheckGuardrailsRequest, _guardrails_pb2.BatchCheckGuardrailsResponse]  # type: ignore[assignment]
-    """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
-    write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-    INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
+    """Evaluates up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
+    durable write. An action that cannot be evaluated gets an error, and the others get their verdicts. Errors:
+    INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
+    recorded.
     """
 
 class GuardrailServiceServicer(metaclass=_abc_1.ABCMeta):
-    """GuardrailService tells agents by what they are judged, and judges many actions in one call."""
+    """GuardrailService lists and explains the guardrails of a caller, and evaluates many actions in one call."""
 
     @_abc_1.abstractmethod
     def ListGuardrails(
@@ -128,9 +130,10 @@ class GuardrailServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _guardrails_pb2.BatchCheckGuardrailsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_guardrails_pb2.BatchCheckGuardrailsResponse, _abc.Awaitable[_guardrails_pb2.BatchCheckGuardrailsResponse]]:
-        """Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
-        write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-        INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
+        """Evaluates up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
+        durable write. An action that cannot be evaluated gets an error, and the others get their verdicts. Errors:
+        INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
+        recorded.
         """
 
 def add_GuardrailServiceServicer_to_server(servicer: GuardrailServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

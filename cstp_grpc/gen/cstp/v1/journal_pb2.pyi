@@ -35,7 +35,7 @@ class _LinkTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LinkType.Val
     LINK_TYPE_DEPENDS_ON: _LinkType.ValueType  # 2
     """It builds on the other."""
     LINK_TYPE_RELATES_TO: _LinkType.ValueType  # 3
-    """The other is worth reading beside it."""
+    """The two are related."""
 
 class LinkType(_LinkType, metaclass=_LinkTypeEnumTypeWrapper):
     """How a decision relates to another."""
@@ -47,7 +47,7 @@ LINK_TYPE_SUPERSEDES: LinkType.ValueType  # 1
 LINK_TYPE_DEPENDS_ON: LinkType.ValueType  # 2
 """It builds on the other."""
 LINK_TYPE_RELATES_TO: LinkType.ValueType  # 3
-"""The other is worth reading beside it."""
+"""The two are related."""
 Global___LinkType: _TypeAlias = LinkType  # noqa: Y015
 
 class _ImportAction:
@@ -68,7 +68,7 @@ class _ImportActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ImportAc
     """The caller deleted its decision, and nothing was stored."""
 
 class ImportAction(_ImportAction, metaclass=_ImportActionEnumTypeWrapper):
-    """What became of an imported record."""
+    """Result of importing a record."""
 
 IMPORT_ACTION_UNSPECIFIED: ImportAction.ValueType  # 0
 """Never sent."""
@@ -133,7 +133,7 @@ class Links(_message.Message):
 
     @_builtins.property
     def relates_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Decisions worth reading beside this one."""
+        """Related decisions."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ Global___Links: _TypeAlias = Links  # noqa: Y015
 
 @_typing.final
 class DecisionContent(_message.Message):
-    """What an agent says of a decision; the server adds identity and history to it."""
+    """The content of a decision, as an agent states it; the server adds identity and history."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -171,17 +171,17 @@ class DecisionContent(_message.Message):
     VISIBILITY_FIELD_NUMBER: _builtins.int
     REVIEW_BY_FIELD_NUMBER: _builtins.int
     title: _builtins.str
-    """What was decided; 1 to 500 characters, not blank."""
+    """Title of the decision; 1 to 500 characters, not blank."""
     context: _builtins.str
     """The circumstances; private, never part of a query's answer, at most 200000 characters."""
     category: _builtins.str
     """Its category, for instance "architecture"; 1 to 100 characters."""
     stakes: _types_pb2.Stakes.ValueType
-    """What was at risk."""
+    """Stakes of the action."""
     confidence: _builtins.float
     """How sure the agent was, 0 to 1."""
     status: _types_pb2.DecisionStatus.ValueType
-    """Where it stands; decided when absent, reviewed when absent beside an outcome."""
+    """Its status. [default: decided, or reviewed if there is an outcome]"""
     outcome: _types_pb2.Outcome.ValueType
     """How it turned out, where that is known already."""
     notes: _builtins.str
@@ -189,10 +189,10 @@ class DecisionContent(_message.Message):
     project: _builtins.str
     """The project it belongs to; 1 to 200 characters."""
     visibility: _types_pb2.Visibility.ValueType
-    """Who may read it; private when absent."""
+    """Who may read it. [default: private]"""
     @_builtins.property
     def date(self) -> _timestamp_pb2.Timestamp:
-        """When it was decided; the time of recording when absent."""
+        """When it was decided. [default: the time of recording]"""
 
     @_builtins.property
     def reasons(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reason]:
@@ -204,7 +204,7 @@ class DecisionContent(_message.Message):
 
     @_builtins.property
     def review_by(self) -> _timestamp_pb2.Timestamp:
-        """When its outcome is to be reviewed; ListDecisions lists what is due. No date when absent."""
+        """When its outcome is due for review, if it is; ListDecisions lists due decisions."""
 
     def __init__(
         self,
@@ -281,13 +281,13 @@ class Decision(_message.Message):
     id: _builtins.str
     """Its identifier, given by the server."""
     title: _builtins.str
-    """What was decided."""
+    """Title of the decision."""
     context: _builtins.str
     """The circumstances; only in GetDecision, and only for the agent that recorded it."""
     category: _builtins.str
     """Its category."""
     stakes: _types_pb2.Stakes.ValueType
-    """What was at risk."""
+    """Stakes of the action."""
     confidence: _builtins.float
     """How sure the agent was, 0 to 1."""
     status: _types_pb2.DecisionStatus.ValueType
@@ -334,7 +334,7 @@ class Decision(_message.Message):
 
     @_builtins.property
     def history(self) -> Global___DecisionHistory:
-        """What happened to it; only in GetDecision and UpdateDecision."""
+        """Its history; only in GetDecision and UpdateDecision."""
 
     def __init__(
         self,
@@ -638,7 +638,7 @@ class ListDecisionsRequest(_message.Message):
     FILTERS_FIELD_NUMBER: _builtins.int
     REVIEW_DUE_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the other fields must stay the same."""
     review_due: _builtins.bool
@@ -708,7 +708,7 @@ class ReviewDecisionRequest(_message.Message):
     outcome: _types_pb2.Outcome.ValueType
     """The outcome."""
     notes: _builtins.str
-    """The lesson; the present one stays when absent. At most 5000 characters."""
+    """The lesson; at most 5000 characters. [default: unchanged]"""
     request_id: _builtins.str
     """Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters. Without it, each call is another
     review.
@@ -778,13 +778,13 @@ class DecisionChanges(_message.Message):
     PROJECT_FIELD_NUMBER: _builtins.int
     REVIEW_BY_FIELD_NUMBER: _builtins.int
     title: _builtins.str
-    """What was decided; 1 to 500 characters, not blank."""
+    """Title of the decision; 1 to 500 characters, not blank."""
     context: _builtins.str
     """The circumstances; private, at most 200000 characters."""
     category: _builtins.str
     """Its category; 1 to 100 characters."""
     stakes: _types_pb2.Stakes.ValueType
-    """What was at risk."""
+    """Stakes of the action."""
     confidence: _builtins.float
     """How sure the agent was, 0 to 1."""
     status: _types_pb2.DecisionStatus.ValueType
@@ -862,7 +862,7 @@ class UpdateDecisionRequest(_message.Message):
     id: _builtins.str
     """Its identifier."""
     expected_revision: _builtins.int
-    """The revision that the changes were made from; any when absent."""
+    """The revision on which the changes are based. [default: any]"""
     @_builtins.property
     def changes(self) -> Global___DecisionChanges:
         """The new values."""
@@ -939,7 +939,7 @@ Global___DeleteDecisionRequest: _TypeAlias = DeleteDecisionRequest  # noqa: Y015
 
 @_typing.final
 class DeleteDecisionResponse(_message.Message):
-    """What is left of a decision."""
+    """The remaining record of a deleted decision."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1043,9 +1043,9 @@ class GetDecisionGraphRequest(_message.Message):
     id: _builtins.str
     """Its identifier."""
     depth: _builtins.int
-    """How many links away from it decisions may be; 2 when absent or 0, at most 10."""
+    """Maximum distance from it in links, at most 10. [default: 2]"""
     max_nodes: _builtins.int
-    """How many decisions there may be; 100 when absent or 0, at most 500."""
+    """Maximum number of decisions, at most 500. [default: 100]"""
     def __init__(
         self,
         *,
@@ -1112,7 +1112,7 @@ class GraphNode(_message.Message):
     id: _builtins.str
     """Its identifier."""
     title: _builtins.str
-    """What was decided."""
+    """Title of the decision."""
     status: _types_pb2.DecisionStatus.ValueType
     """Where it stands."""
     outcome: _types_pb2.Outcome.ValueType
@@ -1189,9 +1189,9 @@ class FindDuplicateDecisionsRequest(_message.Message):
     MIN_SIMILARITY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     min_similarity: _builtins.float
-    """The cosine similarity of two decisions from which they are duplicates, 0.5 to 1; 0.9 when absent."""
+    """Minimum cosine similarity of duplicates, 0.5 to 1. [default: 0.9]"""
     limit: _builtins.int
-    """How many groups at the most; 20 when absent or 0, at most 100."""
+    """Maximum number of groups, at most 100. [default: 20]"""
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that decisions must meet."""
@@ -1334,7 +1334,7 @@ class WatchDecisionsRequest(_message.Message):
     FILTERS_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     after: _builtins.str
-    """The `journalRevision` of an answer, behind which the watch begins; now when absent."""
+    """The `journalRevision` of a response; the watch begins after it. [default: now]"""
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that changed decisions must meet. Deletions are told whatever they are."""
@@ -1492,7 +1492,7 @@ class ImportDecisionsRequest(_message.Message):
     LINKS_FIELD_NUMBER: _builtins.int
     RESTORE_DELETED_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    """What it was read from, the same each time it is imported, for instance "repo/docs/adr/0007-use-x.md" or
+    """Identifier of its source, the same at each import, for instance "repo/docs/adr/0007-use-x.md" or
     "decisions.jsonl#42"; 1 to 1000 characters. With the caller it identifies the decision.
     """
     restore_deleted: _builtins.bool
@@ -1547,7 +1547,7 @@ class SourceLinks(_message.Message):
 
     @_builtins.property
     def relates_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Sources of the decisions worth reading beside this one."""
+        """Sources of related decisions."""
 
     def __init__(
         self,
@@ -1567,7 +1567,7 @@ Global___SourceLinks: _TypeAlias = SourceLinks  # noqa: Y015
 
 @_typing.final
 class ImportResult(_message.Message):
-    """What became of one record."""
+    """Result of importing one record."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1577,7 +1577,7 @@ class ImportResult(_message.Message):
     source: _builtins.str
     """The record's source."""
     action: Global___ImportAction.ValueType
-    """What was done."""
+    """The action taken."""
     decision_id: _builtins.str
     """The identifier of its decision."""
     def __init__(
@@ -1597,7 +1597,7 @@ Global___ImportResult: _TypeAlias = ImportResult  # noqa: Y015
 
 @_typing.final
 class ImportDecisionsResponse(_message.Message):
-    """What became of all records."""
+    """Results of an import."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -198,11 +198,11 @@ class JournalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchDecisions(self, request, context):
-        """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
-        answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
-        answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
-        told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
-        many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+        """Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
+        has only a `journalRevision`: the position at which the watch begins. A watch opened with the revision of any
+        response continues after it, on any server of this agent. Several changes of a decision may arrive as one, and
+        deletions are reported for the caller's own decisions only. Errors: INVALID_ARGUMENT for a revision of another
+        journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,10 +223,9 @@ class JournalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ImportDecisions(self, request_iterator, context):
-        """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-        is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
-        record says otherwise. Records are stored batch by batch; after a broken stream,
-        what was stored stays, and the import can simply be repeated.
+        """Imports decisions from other records, one message each. Importing a source again updates the decision if its
+        content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
+        are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -77,21 +77,20 @@ class JournalServiceStub:
     them. Errors: RATE_LIMITED for too many exports at once.
     """
     WatchDecisions: _grpc.UnaryStreamMultiCallable[_journal_pb2.WatchDecisionsRequest, _journal_pb2.WatchDecisionsResponse]
-    """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
-    answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
-    answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
-    told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
-    many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+    """Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
+    has only a `journalRevision`: the position at which the watch begins. A watch opened with the revision of any
+    response continues after it, on any server of this agent. Several changes of a decision may arrive as one, and
+    deletions are reported for the caller's own decisions only. Errors: INVALID_ARGUMENT for a revision of another
+    journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
     """
     ShareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]
     """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     ImportDecisions: _grpc.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]
-    """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-    is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
-    record says otherwise. Records are stored batch by batch; after a broken stream,
-    what was stored stays, and the import can simply be repeated.
+    """Imports decisions from other records, one message each. Importing a source again updates the decision if its
+    content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
+    are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
     """
 
 @_typing.type_check_only
@@ -143,21 +142,20 @@ class JournalServiceAsyncStub(JournalServiceStub):
     them. Errors: RATE_LIMITED for too many exports at once.
     """
     WatchDecisions: _aio.UnaryStreamMultiCallable[_journal_pb2.WatchDecisionsRequest, _journal_pb2.WatchDecisionsResponse]  # type: ignore[assignment]
-    """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
-    answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
-    answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
-    told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
-    many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+    """Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
+    has only a `journalRevision`: the position at which the watch begins. A watch opened with the revision of any
+    response continues after it, on any server of this agent. Several changes of a decision may arrive as one, and
+    deletions are reported for the caller's own decisions only. Errors: INVALID_ARGUMENT for a revision of another
+    journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
     """
     ShareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]  # type: ignore[assignment]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]  # type: ignore[assignment]
     """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     ImportDecisions: _aio.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]  # type: ignore[assignment]
-    """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-    is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
-    record says otherwise. Records are stored batch by batch; after a broken stream,
-    what was stored stays, and the import can simply be repeated.
+    """Imports decisions from other records, one message each. Importing a source again updates the decision if its
+    content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
+    are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
     """
 
 class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -272,11 +270,11 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _journal_pb2.WatchDecisionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_journal_pb2.WatchDecisionsResponse], _abc.AsyncIterator[_journal_pb2.WatchDecisionsResponse]]:
-        """Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
-        answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
-        answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
-        told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
-        many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+        """Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
+        has only a `journalRevision`: the position at which the watch begins. A watch opened with the revision of any
+        response continues after it, on any server of this agent. Several changes of a decision may arrive as one, and
+        deletions are reported for the caller's own decisions only. Errors: INVALID_ARGUMENT for a revision of another
+        journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
         """
 
     @_abc_1.abstractmethod
@@ -301,10 +299,9 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_journal_pb2.ImportDecisionsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_journal_pb2.ImportDecisionsResponse, _abc.Awaitable[_journal_pb2.ImportDecisionsResponse]]:
-        """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-        is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
-        record says otherwise. Records are stored batch by batch; after a broken stream,
-        what was stored stays, and the import can simply be repeated.
+        """Imports decisions from other records, one message each. Importing a source again updates the decision if its
+        content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
+        are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
         """
 
 def add_JournalServiceServicer_to_server(servicer: JournalServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

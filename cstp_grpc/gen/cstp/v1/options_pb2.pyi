@@ -52,10 +52,10 @@ class _PermissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Permission
     PERMISSION_ERASE: _Permission.ValueType  # 10
     """Delete chat sessions of one's tenant."""
     PERMISSION_APPROVE: _Permission.ValueType  # 11
-    """Grant, deny and revoke approvals of what other agents are about to do, and read their approval requests."""
+    """Grant, deny and revoke approvals for actions of other agents, and read their approval requests."""
 
 class Permission(_Permission, metaclass=_PermissionEnumTypeWrapper):
-    """What an agent must have been granted to call an rpc."""
+    """A permission that an agent needs to call an rpc."""
 
 PERMISSION_UNSPECIFIED: Permission.ValueType  # 0
 """Nothing was stated; the server refuses to start with such an rpc."""
@@ -82,7 +82,7 @@ PERMISSION_ROUTE: Permission.ValueType  # 9
 PERMISSION_ERASE: Permission.ValueType  # 10
 """Delete chat sessions of one's tenant."""
 PERMISSION_APPROVE: Permission.ValueType  # 11
-"""Grant, deny and revoke approvals of what other agents are about to do, and read their approval requests."""
+"""Grant, deny and revoke approvals for actions of other agents, and read their approval requests."""
 Global___Permission: _TypeAlias = Permission  # noqa: Y015
 
 PERMISSION_FIELD_NUMBER: _builtins.int
@@ -93,9 +93,9 @@ INTERNAL_FIELD_NUMBER: _builtins.int
 permission: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___Permission.ValueType]
 """The permission that a caller of the rpc needs."""
 example: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _containers.RepeatedScalarFieldContainer[_builtins.str]]
-"""Params of the rpc as JSON, for those who read what it is good for."""
+"""Example params of the rpc as JSON, for its documentation."""
 intent_type: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.str]
-"""What failures of the rpc say over JSON-RPC of the intent that failed; where it is set, their data also has `error`,
+"""The type of the failed intent in JSON-RPC errors of the rpc; if it is set, their data also has `error`,
 `error_code`, `execution_id` and `details`.
 """
 secret_response: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.bool]

@@ -29,13 +29,13 @@ class PreActionRequest(_message.Message):
     LINKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def announcement(self) -> _cstp_pb2.AnnounceIntentRequest:
-        """What is about to be done."""
+        """The intent."""
 
     @_builtins.property
     def decision(self) -> _journal_pb2.DecisionContent:
-        """The decision to record. What it leaves out of context, category, stakes, confidence and project is that of the
-        announcement. When absent, the intent is the title, and where that is too long the beginning of the context too; a
-        server that stores no contents of intents requires it.
+        """The decision to record. Its context, category, stakes, confidence and project default to those of the announcement.
+        Without it, the intent is the title, and a long intent continues in the context; a server that does not store
+        contents of intents requires it.
         """
 
     @_builtins.property
@@ -59,7 +59,7 @@ Global___PreActionRequest: _TypeAlias = PreActionRequest  # noqa: Y015
 
 @_typing.final
 class PreActionResponse(_message.Message):
-    """What came of the announcement and of the decision."""
+    """The response to the announcement, and the decision."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -71,7 +71,7 @@ class PreActionResponse(_message.Message):
 
     @_builtins.property
     def decision(self) -> _journal_pb2.Decision:
-        """The decision as it is on disk; absent where the verdict does not allow the action, or there is none."""
+        """The stored decision; absent if the verdict does not allow the action, or if there is no verdict."""
 
     def __init__(
         self,

@@ -34,12 +34,12 @@ class PreActionServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PreActionServiceAsyncStub: ...
     PreAction: _grpc.UnaryUnaryMultiCallable[_pre_actions_pb2.PreActionRequest, _pre_actions_pb2.PreActionResponse]
-    """Announces what the caller is about to do, as AnnounceIntent does, and records the decision to do it if the verdict
-    allows it. Both are one transaction, or neither is on disk. Where peers are asked, the announcement is on disk
-    before they are, and a repetition records the decision that is missing. The same announcement under the same
-    correlation id with the same decision is a repetition, whose decision is recorded once; it is judged anew. The
-    caller needs the permission `record` as well. Errors: as AnnounceIntent; CONFLICT, with nothing recorded, where the
-    announcement was made with another decision, or its decision is deleted.
+    """Announces an intent, as AnnounceIntent does, and records its decision if the verdict allows the action, in one
+    transaction. If peers are asked, the announcement is stored before the peers are called, and a repeated call
+    records a missing decision. The same announcement with the same correlation id and decision is a repetition: its
+    decision is recorded once, and the guardrails are evaluated again. The caller also needs the permission `record`.
+    Errors: as AnnounceIntent; CONFLICT, with nothing recorded, if the announcement was made with another decision,
+    or its decision is deleted.
     """
 
 @_typing.type_check_only
@@ -48,12 +48,12 @@ class PreActionServiceAsyncStub(PreActionServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     PreAction: _aio.UnaryUnaryMultiCallable[_pre_actions_pb2.PreActionRequest, _pre_actions_pb2.PreActionResponse]  # type: ignore[assignment]
-    """Announces what the caller is about to do, as AnnounceIntent does, and records the decision to do it if the verdict
-    allows it. Both are one transaction, or neither is on disk. Where peers are asked, the announcement is on disk
-    before they are, and a repetition records the decision that is missing. The same announcement under the same
-    correlation id with the same decision is a repetition, whose decision is recorded once; it is judged anew. The
-    caller needs the permission `record` as well. Errors: as AnnounceIntent; CONFLICT, with nothing recorded, where the
-    announcement was made with another decision, or its decision is deleted.
+    """Announces an intent, as AnnounceIntent does, and records its decision if the verdict allows the action, in one
+    transaction. If peers are asked, the announcement is stored before the peers are called, and a repeated call
+    records a missing decision. The same announcement with the same correlation id and decision is a repetition: its
+    decision is recorded once, and the guardrails are evaluated again. The caller also needs the permission `record`.
+    Errors: as AnnounceIntent; CONFLICT, with nothing recorded, if the announcement was made with another decision,
+    or its decision is deleted.
     """
 
 class PreActionServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -65,12 +65,12 @@ class PreActionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pre_actions_pb2.PreActionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pre_actions_pb2.PreActionResponse, _abc.Awaitable[_pre_actions_pb2.PreActionResponse]]:
-        """Announces what the caller is about to do, as AnnounceIntent does, and records the decision to do it if the verdict
-        allows it. Both are one transaction, or neither is on disk. Where peers are asked, the announcement is on disk
-        before they are, and a repetition records the decision that is missing. The same announcement under the same
-        correlation id with the same decision is a repetition, whose decision is recorded once; it is judged anew. The
-        caller needs the permission `record` as well. Errors: as AnnounceIntent; CONFLICT, with nothing recorded, where the
-        announcement was made with another decision, or its decision is deleted.
+        """Announces an intent, as AnnounceIntent does, and records its decision if the verdict allows the action, in one
+        transaction. If peers are asked, the announcement is stored before the peers are called, and a repeated call
+        records a missing decision. The same announcement with the same correlation id and decision is a repetition: its
+        decision is recorded once, and the guardrails are evaluated again. The caller also needs the permission `record`.
+        Errors: as AnnounceIntent; CONFLICT, with nothing recorded, if the announcement was made with another decision,
+        or its decision is deleted.
         """
 
 def add_PreActionServiceServicer_to_server(servicer: PreActionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -47,10 +47,10 @@ class SessionContextServiceServicer:
     """
 
     def GetSessionContext(self, request, context):
-        """Answers what the caller should know when it starts: its decisions that are due for review, that failed and that are
-        recent, lessons by category, the rules and inputs in force, what its confidences have meant, intents of others, and
-        what governs the paths that it names. It is cut to a budget of tokens, the most useful first. Errors: QUERY_FAILED,
-        NOT_FOUND for an unknown project, INVALID_ARGUMENT for a path that leaves the project.
+        """Returns the context for the start of a session: the caller's decisions that are due for review, that failed and
+        that are recent, lessons by category, the rules and inputs in force, the calibration of its confidences, intents
+        of others, and the nodes that govern the given paths. It fits a budget of tokens, the most useful parts first.
+        Errors: QUERY_FAILED, NOT_FOUND for an unknown project, INVALID_ARGUMENT for a path that leaves the project.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,7 @@ class _TaskStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskState.V
     TASK_STATE_FAILED: _TaskState.ValueType  # 4
     """It could not be answered."""
     TASK_STATE_CANCELED: _TaskState.ValueType  # 5
-    """Its owner canceled it, and nothing of what it asks for was done."""
+    """Its owner canceled it before any of its work was done."""
     TASK_STATE_SUBMITTED: _TaskState.ValueType  # 6
     """It is kept, and nothing was sent for it yet. Until it is at work it can be canceled."""
     TASK_STATE_INPUT_REQUIRED: _TaskState.ValueType  # 7
@@ -60,7 +60,7 @@ TASK_STATE_REJECTED: TaskState.ValueType  # 3
 TASK_STATE_FAILED: TaskState.ValueType  # 4
 """It could not be answered."""
 TASK_STATE_CANCELED: TaskState.ValueType  # 5
-"""Its owner canceled it, and nothing of what it asks for was done."""
+"""Its owner canceled it before any of its work was done."""
 TASK_STATE_SUBMITTED: TaskState.ValueType  # 6
 """It is kept, and nothing was sent for it yet. Until it is at work it can be canceled."""
 TASK_STATE_INPUT_REQUIRED: TaskState.ValueType  # 7
@@ -110,9 +110,9 @@ class Task(_message.Message):
     context_id: _builtins.str
     """The conversation that it belongs to; 1 to 200 characters."""
     state: Global___TaskState.ValueType
-    """Where it stands. A submitted task, or one at work, has failed when its time has run out: whoever was at it is gone."""
+    """Its state. A submitted or working task has failed when its time has run out, because its worker is gone."""
     content: _builtins.bytes
-    """What the bridge keeps of it, which nobody else reads; 1 byte to 2 MiB."""
+    """Private data of the bridge; 1 byte to 2 MiB."""
     version: _builtins.int
     """How often it was saved. Ignored when saving."""
     @_builtins.property
@@ -160,8 +160,8 @@ class SaveTaskRequest(_message.Message):
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """For a task that has not ended: how long until it counts as failed, or as rejected if it waits for input or an
-        approval, more than 0 and at most 7 days. When absent it is 5 minutes, and a day for a task that waits.
+        """For a task that has not ended: the time until it counts as failed, or as rejected if it waits for input or an
+        approval; more than 0 and at most 7 days. [default: 5 minutes, or one day for a task that waits]
         """
 
     @_builtins.property
@@ -323,7 +323,7 @@ class ListTasksRequest(_message.Message):
     context_id: _builtins.str
     """Only those of this conversation."""
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 100 count as 100."""
+    """Maximum number of items in the page, at most 100. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the other fields must stay the same."""
     @_builtins.property
@@ -543,7 +543,7 @@ class ListPushConfigsRequest(_message.Message):
     task_id: _builtins.str
     """The task."""
     page_size: _builtins.int
-    """How many at the most; all when absent or 0."""
+    """Maximum number of items in the page. [default: all]"""
     page_token: _builtins.str
     """The nextPageToken of the page before."""
     def __init__(

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class TaskServiceStub:
-    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
-    id. Tasks disappear some time after their last change, as configured.
+    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; other agents get NOT_FOUND. Tasks
+    disappear some time after their last change, as configured.
     """
 
     def __init__(self, channel):
@@ -79,14 +79,14 @@ class TaskServiceStub:
 
 
 class TaskServiceServicer:
-    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
-    id. Tasks disappear some time after their last change, as configured.
+    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; other agents get NOT_FOUND. Tasks
+    disappear some time after their last change, as configured.
     """
 
     def SaveTask(self, request, context):
-        """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
-        the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
-        PERMISSION_DENIED if the caller may not call the method that the task is kept for.
+        """Stores a new task of the caller, or another state of one. Errors: CONFLICT if the version is not the stored one,
+        if the task has ended, or if a working task would be canceled, because its call is already sent.
+        PERMISSION_DENIED if the caller may not call the method of the task.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,8 +197,8 @@ def add_TaskServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TaskService:
-    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
-    id. Tasks disappear some time after their last change, as configured.
+    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; other agents get NOT_FOUND. Tasks
+    disappear some time after their last change, as configured.
     """
 
     @staticmethod

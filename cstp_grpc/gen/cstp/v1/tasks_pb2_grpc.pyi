@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TaskServiceStub:
-    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
-    id. Tasks disappear some time after their last change, as configured.
+    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; other agents get NOT_FOUND. Tasks
+    disappear some time after their last change, as configured.
     """
 
     @_typing.overload
@@ -36,9 +36,9 @@ class TaskServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TaskServiceAsyncStub: ...
     SaveTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.SaveTaskRequest, _tasks_pb2.SaveTaskResponse]
-    """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
-    the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
-    PERMISSION_DENIED if the caller may not call the method that the task is kept for.
+    """Stores a new task of the caller, or another state of one. Errors: CONFLICT if the version is not the stored one,
+    if the task has ended, or if a working task would be canceled, because its call is already sent.
+    PERMISSION_DENIED if the caller may not call the method of the task.
     """
     FindTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.FindTaskRequest, _tasks_pb2.FindTaskResponse]
     """Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
@@ -64,15 +64,15 @@ class TaskServiceStub:
 
 @_typing.type_check_only
 class TaskServiceAsyncStub(TaskServiceStub):
-    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
-    id. Tasks disappear some time after their last change, as configured.
+    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; other agents get NOT_FOUND. Tasks
+    disappear some time after their last change, as configured.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SaveTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.SaveTaskRequest, _tasks_pb2.SaveTaskResponse]  # type: ignore[assignment]
-    """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
-    the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
-    PERMISSION_DENIED if the caller may not call the method that the task is kept for.
+    """Stores a new task of the caller, or another state of one. Errors: CONFLICT if the version is not the stored one,
+    if the task has ended, or if a working task would be canceled, because its call is already sent.
+    PERMISSION_DENIED if the caller may not call the method of the task.
     """
     FindTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.FindTaskRequest, _tasks_pb2.FindTaskResponse]  # type: ignore[assignment]
     """Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
@@ -97,8 +97,8 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """
 
 class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
-    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
-    id. Tasks disappear some time after their last change, as configured.
+    """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; other agents get NOT_FOUND. Tasks
+    disappear some time after their last change, as configured.
     """
 
     @_abc_1.abstractmethod
@@ -107,9 +107,9 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tasks_pb2.SaveTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.SaveTaskResponse, _abc.Awaitable[_tasks_pb2.SaveTaskResponse]]:
-        """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
-        the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
-        PERMISSION_DENIED if the caller may not call the method that the task is kept for.
+        """Stores a new task of the caller, or another state of one. Errors: CONFLICT if the version is not the stored one,
+        if the task has ended, or if a working task would be canceled, because its call is already sent.
+        PERMISSION_DENIED if the caller may not call the method of the task.
         """
 
     @_abc_1.abstractmethod

@@ -27,7 +27,7 @@ class _Stakes:
 class _StakesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stakes.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STAKES_UNSPECIFIED: _Stakes.ValueType  # 0
-    """Not stated; where an action or intent is judged, this means medium."""
+    """Not stated. The evaluation of an action or intent uses medium."""
     STAKES_LOW: _Stakes.ValueType  # 1
     """Easily undone, little harm."""
     STAKES_MEDIUM: _Stakes.ValueType  # 2
@@ -41,7 +41,7 @@ class Stakes(_Stakes, metaclass=_StakesEnumTypeWrapper):
     """How much is at risk, in rising order. JSON spells the values "low", "medium", "high" and "critical"."""
 
 STAKES_UNSPECIFIED: Stakes.ValueType  # 0
-"""Not stated; where an action or intent is judged, this means medium."""
+"""Not stated. The evaluation of an action or intent uses medium."""
 STAKES_LOW: Stakes.ValueType  # 1
 """Easily undone, little harm."""
 STAKES_MEDIUM: Stakes.ValueType  # 2
@@ -67,7 +67,7 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     OUTCOME_PARTIAL: _Outcome.ValueType  # 3
     """It worked in part, or with trouble."""
     OUTCOME_ABANDONED: _Outcome.ValueType  # 4
-    """It was given up before it could be judged."""
+    """It was abandoned before its outcome was known."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """How a decision turned out."""
@@ -81,7 +81,7 @@ OUTCOME_FAILURE: Outcome.ValueType  # 2
 OUTCOME_PARTIAL: Outcome.ValueType  # 3
 """It worked in part, or with trouble."""
 OUTCOME_ABANDONED: Outcome.ValueType  # 4
-"""It was given up before it could be judged."""
+"""It was abandoned before its outcome was known."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 class _DecisionStatus:
@@ -132,7 +132,7 @@ class _SeverityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Severity.Val
     """The action is not allowed unless a person approves it."""
 
 class Severity(_Severity, metaclass=_SeverityEnumTypeWrapper):
-    """What a matching guardrail does."""
+    """The effect of a matching guardrail."""
 
 SEVERITY_UNSPECIFIED: Severity.ValueType  # 0
 """Never sent."""
@@ -198,7 +198,7 @@ class _VisibilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Visibility
     """Every agent with the query permission; its context and the text of its reasons stay private."""
 
 class Visibility(_Visibility, metaclass=_VisibilityEnumTypeWrapper):
-    """Who may read a decision besides the agent that recorded it, and who is told of an intent."""
+    """Who may read a decision or an intent, in addition to its own agent."""
 
 VISIBILITY_UNSPECIFIED: Visibility.ValueType  # 0
 """Not stated; recording treats it as private, and announcing as the server is configured for the agent."""
@@ -249,12 +249,12 @@ class _PeerStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PeerStatus
     PEER_STATUS_TIMED_OUT: _PeerStatus.ValueType  # 4
     """It did not answer in time."""
     PEER_STATUS_NOT_UNDERSTOOD: _PeerStatus.ValueType  # 5
-    """What it answered is no answer."""
+    """Its response is invalid."""
     PEER_STATUS_SKIPPED: _PeerStatus.ValueType  # 6
     """It failed so often that it is not asked for a while."""
 
 class PeerStatus(_PeerStatus, metaclass=_PeerStatusEnumTypeWrapper):
-    """What became of asking a peer."""
+    """Result of a call to a peer."""
 
 PEER_STATUS_UNSPECIFIED: PeerStatus.ValueType  # 0
 """Never sent."""
@@ -267,14 +267,16 @@ PEER_STATUS_UNREACHABLE: PeerStatus.ValueType  # 3
 PEER_STATUS_TIMED_OUT: PeerStatus.ValueType  # 4
 """It did not answer in time."""
 PEER_STATUS_NOT_UNDERSTOOD: PeerStatus.ValueType  # 5
-"""What it answered is no answer."""
+"""Its response is invalid."""
 PEER_STATUS_SKIPPED: PeerStatus.ValueType  # 6
 """It failed so often that it is not asked for a while."""
 Global___PeerStatus: _TypeAlias = PeerStatus  # noqa: Y015
 
 @_typing.final
 class AgentInfo(_message.Message):
-    """Who an agent says it is. The server never trusts it: identity is the token's, and this is kept beside it."""
+    """Information of an agent about itself. The server never trusts it: the token is the identity, and this is stored
+    with it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -322,22 +324,22 @@ class Violation(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     MISSING_INPUTS_FIELD_NUMBER: _builtins.int
     guardrail_id: _builtins.str
-    """The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not judge,
-    `federation-quorum` where too few required peers allow it, `undeclared-input` for keys that no guardrail knows, and
-    `unknown-action` where no input is stated that any of them reads.
+    """The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not evaluate the
+    action, `federation-quorum` if too few required peers allow it, `undeclared-input` for keys that no guardrail
+    declares, and `unknown-action` if the action states no input that a guardrail reads.
     """
     name: _builtins.str
     """The guardrail's name for people."""
     message: _builtins.str
-    """What is wrong."""
+    """The problem."""
     severity: Global___Severity.ValueType
     """Whether it blocks, warns or needs approval."""
     suggestion: _builtins.str
     """How to resolve it; absent where the rulebook says nothing."""
     code: _builtins.str
-    """`EVALUATION_ERROR` where the guardrail could not be evaluated, for instance because an input without a default is
-    missing; `FEDERATION_UNREACHABLE` where a peer did not judge; `UNDECLARED_INPUT` and `UNKNOWN_ACTION` for what the
-    action leaves unknown; absent where it matched.
+    """`EVALUATION_ERROR` if the guardrail could not be evaluated, for instance because an input without a default is
+    missing; `FEDERATION_UNREACHABLE` if a peer did not evaluate the action; `UNDECLARED_INPUT` and `UNKNOWN_ACTION`
+    for unknown inputs and actions; absent if it matched.
     """
     agent: _builtins.str
     """The agent whose guardrail it is, in federated answers alone; `a/b` is the peer b of the peer a."""
@@ -389,11 +391,11 @@ class MissingInput(_message.Message):
     name: _builtins.str
     """Its name: the member of the context, or of an announcement's metadata, that gives it."""
     type: _builtins.str
-    """What it must be: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`) or
-    `duration` (a text such as `90s`, `1h30m` or `7d`).
+    """Its required type: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`)
+    or `duration` (a text such as `90s`, `1h30m` or `7d`).
     """
     description: _builtins.str
-    """What it says; absent if the rulebook does not tell."""
+    """Its description, if the rulebook has one."""
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The texts that it, or each item of a list, may be; empty where all are accepted."""
@@ -431,16 +433,16 @@ class VerdictApproval(_message.Message):
     id: _builtins.str
     """Its identifier, for ApprovalService."""
     digest: _builtins.str
-    """What is to be approved, as in Approval: the SHA-256 of the agent and its action."""
+    """Digest of the action, as in Approval: the SHA-256 of the agent and its action."""
     status: Global___ApprovalStatus.ValueType
     """`pending` while people have not decided, `denied`, or `used` where it lets this action through."""
     comment: _builtins.str
-    """What was said by whoever decided."""
+    """Comment of the approver."""
     instructions: _builtins.str
     """How to have a pending request decided, as the operator of the server describes it; absent if they do not."""
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
-        """From when on it counts no more: the next check asks anew."""
+        """When it expires; the next check makes a new request."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ class _LearningTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Learning
     """Context that no node has."""
 
 class LearningType(_LearningType, metaclass=_LearningTypeEnumTypeWrapper):
-    """What kind of thing was learned."""
+    """Kind of a learning."""
 
 LEARNING_TYPE_UNSPECIFIED: LearningType.ValueType  # 0
 """Nothing was stated."""
@@ -120,7 +120,7 @@ class _ReviewVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReviewV
     """It stays where it is."""
 
 class ReviewVerdict(_ReviewVerdict, metaclass=_ReviewVerdictEnumTypeWrapper):
-    """What a review decides."""
+    """Decision of a review."""
 
 REVIEW_VERDICT_UNSPECIFIED: ReviewVerdict.ValueType  # 0
 """Nothing was stated."""
@@ -134,7 +134,7 @@ Global___ReviewVerdict: _TypeAlias = ReviewVerdict  # noqa: Y015
 
 @_typing.final
 class ResolveContextRequest(_message.Message):
-    """What to resolve."""
+    """A path to resolve."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -151,9 +151,9 @@ class ResolveContextRequest(_message.Message):
     compact: _builtins.bool
     """Whether the Markdown leaves the title, the hierarchy and the origins out."""
     with_pending: _builtins.bool
-    """Whether learnings that nobody has reviewed yet are included; for a folder also those about what is in it."""
+    """Whether unreviewed learnings are included; for a folder also those about its contents."""
     max_tokens: _builtins.int
-    """How many tokens the Markdown may have, 50 to 1000000; no limit when absent. The target's own Pitfalls, Checks and
+    """Maximum size of the Markdown in tokens, 50 to 1000000. [default: no limit] The target's own Pitfalls, Checks and
     Contracts stay longest.
     """
     @_builtins.property
@@ -182,7 +182,7 @@ Global___ResolveContextRequest: _TypeAlias = ResolveContextRequest  # noqa: Y015
 
 @_typing.final
 class ResolveContextResponse(_message.Message):
-    """What governs the path."""
+    """The context of the path."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -212,7 +212,7 @@ class ResolveContextResponse(_message.Message):
 
     @_builtins.property
     def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOut]:
-        """What the budget left out."""
+        """Parts that the budget left out."""
 
     @_builtins.property
     def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___Learning]:
@@ -274,7 +274,7 @@ Global___NodeReference: _TypeAlias = NodeReference  # noqa: Y015
 
 @_typing.final
 class MergedSection(_message.Message):
-    """A section with what each node says in it."""
+    """A section with the text of each node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -284,7 +284,7 @@ class MergedSection(_message.Message):
     """Its heading, as the first node that has it spells it."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SectionPart]:
-        """What each node says, the root's first."""
+        """Texts of the nodes, from the root down."""
 
     def __init__(
         self,
@@ -302,7 +302,7 @@ Global___MergedSection: _TypeAlias = MergedSection  # noqa: Y015
 
 @_typing.final
 class SectionPart(_message.Message):
-    """What one node says in a section."""
+    """Text of one node in a section."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -332,7 +332,7 @@ Global___SectionPart: _TypeAlias = SectionPart  # noqa: Y015
 
 @_typing.final
 class LeftOut(_message.Message):
-    """What a budget left out."""
+    """Parts that a budget left out."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -372,7 +372,7 @@ class ListNodesRequest(_message.Message):
     project: _builtins.str
     """The project."""
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the other fields must stay the same."""
     def __init__(
@@ -420,7 +420,7 @@ Global___ListNodesResponse: _TypeAlias = ListNodesResponse  # noqa: Y015
 
 @_typing.final
 class NodeSummary(_message.Message):
-    """What a listing tells of a node."""
+    """Summary of a node in a listing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -499,7 +499,7 @@ class GetNodeResponse(_message.Message):
     """Where there are two different files in its folder: the other one's file. Its sections are among the above."""
     @_builtins.property
     def node(self) -> Global___NodeSummary:
-        """What a listing tells of it."""
+        """Its summary."""
 
     @_builtins.property
     def sections(self) -> _containers.RepeatedCompositeFieldContainer[Global___Section]:
@@ -558,7 +558,7 @@ Global___Section: _TypeAlias = Section  # noqa: Y015
 
 @_typing.final
 class ValidateNodesRequest(_message.Message):
-    """Which nodes to judge."""
+    """Nodes to validate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -596,10 +596,10 @@ class ValidateNodesResponse(_message.Message):
     valid: _builtins.bool
     """Whether nothing is an error."""
     nodes: _builtins.int
-    """How many nodes were judged."""
+    """Number of validated nodes."""
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
-        """What was found, by file and line."""
+        """Findings, by file and line."""
 
     def __init__(
         self,
@@ -630,13 +630,13 @@ class Finding(_message.Message):
     severity: Global___FindingSeverity.ValueType
     """How bad it is."""
     rule: _builtins.str
-    """What kind it is, for instance `missing-section`."""
+    """Kind of the finding, for instance `missing-section`."""
     file: _builtins.str
     """The node's file."""
     line: _builtins.int
     """The line, from 1."""
     message: _builtins.str
-    """What is wrong and what to do."""
+    """The problem, and how to solve it."""
     def __init__(
         self,
         *,
@@ -656,7 +656,7 @@ Global___Finding: _TypeAlias = Finding  # noqa: Y015
 
 @_typing.final
 class PlaceFactRequest(_message.Message):
-    """What a fact is about."""
+    """A fact to place."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -701,7 +701,7 @@ class PlaceFactResponse(_message.Message):
     exists: _builtins.bool
     """Whether it exists."""
     covering: _builtins.str
-    """The file of the nearest node that covers the folder now; absent where there is none."""
+    """The file of the nearest node that covers the folder now, if there is one."""
     def __init__(
         self,
         *,
@@ -778,7 +778,7 @@ Global___InitNodeResponse: _TypeAlias = InitNodeResponse  # noqa: Y015
 
 @_typing.final
 class ReportLearningRequest(_message.Message):
-    """What was learned."""
+    """A learning to report."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -802,11 +802,11 @@ class ReportLearningRequest(_message.Message):
     detail: _builtins.str
     """In full; 1 to 20000 characters, not blank."""
     agent_id: _builtins.str
-    """Who learned it; the caller when absent."""
+    """The agent that learned it. [default: the caller]"""
     evidence: _builtins.str
-    """What shows it: output, a commit, a link; at most 20000 characters."""
+    """Evidence, such as output, a commit or a link; at most 20000 characters."""
     operation: _builtins.str
-    """What the agent was doing, in one line; at most 200 characters."""
+    """The operation of the agent, in one line; at most 200 characters."""
     @_builtins.property
     def also_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Further files or folders that it is about."""
@@ -897,11 +897,11 @@ class Learning(_message.Message):
     detail: _builtins.str
     """In full."""
     evidence: _builtins.str
-    """What shows it; absent where nothing was given."""
+    """Evidence, if any."""
     agent_id: _builtins.str
     """Who learned it."""
     operation: _builtins.str
-    """What the agent was doing; absent where nothing was given."""
+    """The operation of the agent, if it was given."""
     file: _builtins.str
     """The report's file."""
     @_builtins.property
@@ -914,7 +914,7 @@ class Learning(_message.Message):
 
     @_builtins.property
     def reviews(self) -> _containers.RepeatedCompositeFieldContainer[Global___Review]:
-        """What reviewers said, the first first."""
+        """Reviews, the oldest first."""
 
     @_builtins.property
     def unplaced_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -956,7 +956,7 @@ Global___Learning: _TypeAlias = Learning  # noqa: Y015
 
 @_typing.final
 class Review(_message.Message):
-    """What a reviewer said."""
+    """A review."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1007,7 +1007,7 @@ class ListLearningsRequest(_message.Message):
     path: _builtins.str
     """Only those about this file or folder, or something in it."""
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
+    """Maximum number of items in the page, at most 1000. [default: 50]"""
     page_token: _builtins.str
     """The nextPageToken of the page before; the other fields must stay the same."""
     @_builtins.property
@@ -1119,7 +1119,7 @@ class ReviewLearningRequest(_message.Message):
     verdict: Global___ReviewVerdict.ValueType
     """The verdict."""
     reviewer: _builtins.str
-    """Whom the caller reviews for, which is noted beside the caller; never trusted."""
+    """The reviewer that the caller acts for, recorded with the caller; never trusted."""
     reason: _builtins.str
     """Why; at most 2000 characters."""
     force: _builtins.bool
@@ -1128,7 +1128,7 @@ class ReviewLearningRequest(_message.Message):
     """Whether to show only what would happen."""
     @_builtins.property
     def edits(self) -> Global___Edits:
-        """What is merged in the place of what was reported."""
+        """Text to merge in place of the reported one."""
 
     def __init__(
         self,
@@ -1195,7 +1195,7 @@ Global___Edits: _TypeAlias = Edits  # noqa: Y015
 
 @_typing.final
 class ReviewLearningResponse(_message.Message):
-    """What the review did, or would do."""
+    """Result of a review or of its dry run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1206,14 +1206,14 @@ class ReviewLearningResponse(_message.Message):
     node: _builtins.str
     """The node that it was merged into; absent where it was not."""
     diff: _builtins.str
-    """The change to the node as a unified diff; empty where there is none."""
+    """The change to the node as a unified diff; empty if nothing changes."""
     @_builtins.property
     def learning(self) -> Global___Learning:
         """The learning as it is now."""
 
     @_builtins.property
     def duplicates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Duplicate]:
-        """What the node says that is likely the same."""
+        """Texts of the node that are probably the same."""
 
     def __init__(
         self,
@@ -1235,7 +1235,7 @@ Global___ReviewLearningResponse: _TypeAlias = ReviewLearningResponse  # noqa: Y0
 
 @_typing.final
 class Duplicate(_message.Message):
-    """What a node says that is likely the same."""
+    """A text of a node that is probably the same."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1248,7 +1248,7 @@ class Duplicate(_message.Message):
     line: _builtins.int
     """The line, from 1."""
     text: _builtins.str
-    """What it says."""
+    """Its text."""
     score: _builtins.float
     """How alike they are, 0 to 1."""
     def __init__(

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class IntentLayerServiceStub:
-    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the projects that the server is configured with, and
-    takes in what agents learn. Paths are relative to the project's root and written with `/`.
+    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the configured projects, and accepts learnings of
+    agents. Paths are relative to the project's root and written with `/`.
     """
 
     def __init__(self, channel):
@@ -84,12 +84,12 @@ class IntentLayerServiceStub:
 
 
 class IntentLayerServiceServicer:
-    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the projects that the server is configured with, and
-    takes in what agents learn. Paths are relative to the project's root and written with `/`.
+    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the configured projects, and accepts learnings of
+    agents. Paths are relative to the project's root and written with `/`.
     """
 
     def ResolveContext(self, request, context):
-        """Returns what governs a path: the sections of the nodes from the project's root down to it, merged. A path that
+        """Returns the context of a path: the merged sections of the nodes from the project's root down to it. A path that
         does not exist yet is governed by its nearest existing ancestor. Errors: NOT_FOUND for an unknown project,
         INVALID_ARGUMENT for a path that leaves it.
         """
@@ -112,7 +112,7 @@ class IntentLayerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ValidateNodes(self, request, context):
-        """Judges nodes by the protocol: sections, budget, links, paths, freshness. Errors: NOT_FOUND.
+        """Validates nodes: sections, budget, links, paths, freshness. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,8 +126,8 @@ class IntentLayerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitNode(self, request, context):
-        """Writes a commented skeleton of a node for a folder, from what can be seen there. Errors: NOT_FOUND; CONFLICT where
-        the folder has a node.
+        """Writes a commented skeleton of a node for a folder, based on its files. Errors: NOT_FOUND; CONFLICT if the folder
+        has a node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,8 +213,8 @@ def add_IntentLayerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class IntentLayerService:
-    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the projects that the server is configured with, and
-    takes in what agents learn. Paths are relative to the project's root and written with `/`.
+    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the configured projects, and accepts learnings of
+    agents. Paths are relative to the project's root and written with `/`.
     """
 
     @staticmethod

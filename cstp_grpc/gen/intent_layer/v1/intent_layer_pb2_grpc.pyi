@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class IntentLayerServiceStub:
-    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the projects that the server is configured with, and
-    takes in what agents learn. Paths are relative to the project's root and written with `/`.
+    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the configured projects, and accepts learnings of
+    agents. Paths are relative to the project's root and written with `/`.
     """
 
     @_typing.overload
@@ -36,7 +36,7 @@ class IntentLayerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> IntentLayerServiceAsyncStub: ...
     ResolveContext: _grpc.UnaryUnaryMultiCallable[_intent_layer_pb2.ResolveContextRequest, _intent_layer_pb2.ResolveContextResponse]
-    """Returns what governs a path: the sections of the nodes from the project's root down to it, merged. A path that
+    """Returns the context of a path: the merged sections of the nodes from the project's root down to it. A path that
     does not exist yet is governed by its nearest existing ancestor. Errors: NOT_FOUND for an unknown project,
     INVALID_ARGUMENT for a path that leaves it.
     """
@@ -45,12 +45,12 @@ class IntentLayerServiceStub:
     GetNode: _grpc.UnaryUnaryMultiCallable[_intent_layer_pb2.GetNodeRequest, _intent_layer_pb2.GetNodeResponse]
     """Reads one node with its sections. Errors: NOT_FOUND."""
     ValidateNodes: _grpc.UnaryUnaryMultiCallable[_intent_layer_pb2.ValidateNodesRequest, _intent_layer_pb2.ValidateNodesResponse]
-    """Judges nodes by the protocol: sections, budget, links, paths, freshness. Errors: NOT_FOUND."""
+    """Validates nodes: sections, budget, links, paths, freshness. Errors: NOT_FOUND."""
     PlaceFact: _grpc.UnaryUnaryMultiCallable[_intent_layer_pb2.PlaceFactRequest, _intent_layer_pb2.PlaceFactResponse]
     """Returns where a fact about several paths belongs: at their lowest common ancestor. Errors: NOT_FOUND."""
     InitNode: _grpc.UnaryUnaryMultiCallable[_intent_layer_pb2.InitNodeRequest, _intent_layer_pb2.InitNodeResponse]
-    """Writes a commented skeleton of a node for a folder, from what can be seen there. Errors: NOT_FOUND; CONFLICT where
-    the folder has a node.
+    """Writes a commented skeleton of a node for a folder, based on its files. Errors: NOT_FOUND; CONFLICT if the folder
+    has a node.
     """
     ReportLearning: _grpc.UnaryUnaryMultiCallable[_intent_layer_pb2.ReportLearningRequest, _intent_layer_pb2.ReportLearningResponse]
     """Files what an agent learned for review; nodes stay as they are. Errors: NOT_FOUND."""
@@ -64,13 +64,13 @@ class IntentLayerServiceStub:
 
 @_typing.type_check_only
 class IntentLayerServiceAsyncStub(IntentLayerServiceStub):
-    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the projects that the server is configured with, and
-    takes in what agents learn. Paths are relative to the project's root and written with `/`.
+    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the configured projects, and accepts learnings of
+    agents. Paths are relative to the project's root and written with `/`.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ResolveContext: _aio.UnaryUnaryMultiCallable[_intent_layer_pb2.ResolveContextRequest, _intent_layer_pb2.ResolveContextResponse]  # type: ignore[assignment]
-    """Returns what governs a path: the sections of the nodes from the project's root down to it, merged. A path that
+    """Returns the context of a path: the merged sections of the nodes from the project's root down to it. A path that
     does not exist yet is governed by its nearest existing ancestor. Errors: NOT_FOUND for an unknown project,
     INVALID_ARGUMENT for a path that leaves it.
     """
@@ -79,12 +79,12 @@ class IntentLayerServiceAsyncStub(IntentLayerServiceStub):
     GetNode: _aio.UnaryUnaryMultiCallable[_intent_layer_pb2.GetNodeRequest, _intent_layer_pb2.GetNodeResponse]  # type: ignore[assignment]
     """Reads one node with its sections. Errors: NOT_FOUND."""
     ValidateNodes: _aio.UnaryUnaryMultiCallable[_intent_layer_pb2.ValidateNodesRequest, _intent_layer_pb2.ValidateNodesResponse]  # type: ignore[assignment]
-    """Judges nodes by the protocol: sections, budget, links, paths, freshness. Errors: NOT_FOUND."""
+    """Validates nodes: sections, budget, links, paths, freshness. Errors: NOT_FOUND."""
     PlaceFact: _aio.UnaryUnaryMultiCallable[_intent_layer_pb2.PlaceFactRequest, _intent_layer_pb2.PlaceFactResponse]  # type: ignore[assignment]
     """Returns where a fact about several paths belongs: at their lowest common ancestor. Errors: NOT_FOUND."""
     InitNode: _aio.UnaryUnaryMultiCallable[_intent_layer_pb2.InitNodeRequest, _intent_layer_pb2.InitNodeResponse]  # type: ignore[assignment]
-    """Writes a commented skeleton of a node for a folder, from what can be seen there. Errors: NOT_FOUND; CONFLICT where
-    the folder has a node.
+    """Writes a commented skeleton of a node for a folder, based on its files. Errors: NOT_FOUND; CONFLICT if the folder
+    has a node.
     """
     ReportLearning: _aio.UnaryUnaryMultiCallable[_intent_layer_pb2.ReportLearningRequest, _intent_layer_pb2.ReportLearningResponse]  # type: ignore[assignment]
     """Files what an agent learned for review; nodes stay as they are. Errors: NOT_FOUND."""
@@ -97,8 +97,8 @@ class IntentLayerServiceAsyncStub(IntentLayerServiceStub):
     """
 
 class IntentLayerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the projects that the server is configured with, and
-    takes in what agents learn. Paths are relative to the project's root and written with `/`.
+    """IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the configured projects, and accepts learnings of
+    agents. Paths are relative to the project's root and written with `/`.
     """
 
     @_abc_1.abstractmethod
@@ -107,7 +107,7 @@ class IntentLayerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _intent_layer_pb2.ResolveContextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_intent_layer_pb2.ResolveContextResponse, _abc.Awaitable[_intent_layer_pb2.ResolveContextResponse]]:
-        """Returns what governs a path: the sections of the nodes from the project's root down to it, merged. A path that
+        """Returns the context of a path: the merged sections of the nodes from the project's root down to it. A path that
         does not exist yet is governed by its nearest existing ancestor. Errors: NOT_FOUND for an unknown project,
         INVALID_ARGUMENT for a path that leaves it.
         """
@@ -134,7 +134,7 @@ class IntentLayerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _intent_layer_pb2.ValidateNodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_intent_layer_pb2.ValidateNodesResponse, _abc.Awaitable[_intent_layer_pb2.ValidateNodesResponse]]:
-        """Judges nodes by the protocol: sections, budget, links, paths, freshness. Errors: NOT_FOUND."""
+        """Validates nodes: sections, budget, links, paths, freshness. Errors: NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def PlaceFact(
@@ -150,8 +150,8 @@ class IntentLayerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _intent_layer_pb2.InitNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_intent_layer_pb2.InitNodeResponse, _abc.Awaitable[_intent_layer_pb2.InitNodeResponse]]:
-        """Writes a commented skeleton of a node for a folder, from what can be seen there. Errors: NOT_FOUND; CONFLICT where
-        the folder has a node.
+        """Writes a commented skeleton of a node for a folder, based on its files. Errors: NOT_FOUND; CONFLICT if the folder
+        has a node.
         """
 
     @_abc_1.abstractmethod

@@ -89,7 +89,7 @@ class _DeliveryStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliver
     """It was given up."""
 
 class DeliveryState(_DeliveryState, metaclass=_DeliveryStateEnumTypeWrapper):
-    """What became of a delivery."""
+    """State of a delivery."""
 
 DELIVERY_STATE_UNSPECIFIED: DeliveryState.ValueType  # 0
 """Nothing was stated."""
@@ -178,7 +178,7 @@ class ChatSession(_message.Message):
     """
     @_builtins.property
     def context(self) -> _struct_pb2.Struct:
-        """What the agents know, without the conversation history, whose messages are listed by ListMessages."""
+        """The shared context of the agents, without the conversation history; ListMessages lists its messages."""
 
     @_builtins.property
     def claimed_until(self) -> _timestamp_pb2.Timestamp:
@@ -251,7 +251,7 @@ class ChatMessage(_message.Message):
     role: Global___MessageRole.ValueType
     """Who speaks."""
     content: _builtins.str
-    """What was said."""
+    """Text of the message."""
     active_agent: _builtins.str
     """The agent that had the session."""
     author: _builtins.str
@@ -300,15 +300,15 @@ class Event(_message.Message):
     OCCURRED_AT_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     type: _builtins.str
-    """What happened: session_opened, message_appended, context_updated, context_shared, liaison_agent_activated,
-    session_claimed, returned_to_guide, session_closed, session_deleted, context_delivered or delivery_failed; agent_present and
-    agent_absent of a local liaison agent; session_unclaimed, session_silent and session_agent_absent, once each until
-    it is claimed, something happens in it, or the agent is there again.
+    """The type of the event: session_opened, message_appended, context_updated, context_shared,
+    liaison_agent_activated, session_claimed, returned_to_guide, session_closed, session_deleted, context_delivered
+    or delivery_failed; agent_present and agent_absent of a local liaison agent; session_unclaimed, session_silent
+    and session_agent_absent, once each until it is claimed, something happens in it, or the agent is there again.
     """
     sequence: _builtins.int
     """Its place among the events of the tenant, which are counted from 1."""
     chat_session_id: _builtins.str
-    """The session in which it happened; absent where there is none."""
+    """The session of the event, if there is one."""
     user_id: _builtins.str
     """The session's user; absent where there is no session."""
     agent: _builtins.str
@@ -319,7 +319,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def data(self) -> _struct_pb2.Struct:
-        """What else there is to say of it."""
+        """More data of the event."""
 
     def __init__(
         self,
@@ -349,7 +349,7 @@ Global___Event: _TypeAlias = Event  # noqa: Y015
 
 @_typing.final
 class RoutingDecision(_message.Message):
-    """What the guide decided."""
+    """Decision of the guide."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -400,7 +400,7 @@ class LiaisonAgentActivation(_message.Message):
     """Always `artifact`."""
     @_builtins.property
     def semantic_payload(self) -> Global___ActivationPayload:
-        """What it is about."""
+        """Its content."""
 
     @_builtins.property
     def renderings(self) -> _struct_pb2.Struct:
@@ -423,7 +423,7 @@ Global___LiaisonAgentActivation: _TypeAlias = LiaisonAgentActivation  # noqa: Y0
 
 @_typing.final
 class ActivationPayload(_message.Message):
-    """What an activation is about."""
+    """Content of an activation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -443,11 +443,11 @@ class ActivationPayload(_message.Message):
     """Always true: the session is the agent's."""
     @_builtins.property
     def shared_context(self) -> _struct_pb2.Struct:
-        """What the agent was given, after redaction."""
+        """The shared context, after redaction."""
 
     @_builtins.property
     def routing_decision(self) -> Global___RoutingDecision:
-        """What the guide decided."""
+        """Decision of the guide."""
 
     def __init__(
         self,
@@ -469,7 +469,7 @@ Global___ActivationPayload: _TypeAlias = ActivationPayload  # noqa: Y015
 
 @_typing.final
 class RoutingArtifacts(_message.Message):
-    """What came of a routing."""
+    """Results of a routing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -519,14 +519,14 @@ class Share(_message.Message):
     context_hash: _builtins.str
     """SHA-256, in hex, of its RFC 8785 JSON."""
     delivery: Global___DeliveryState.ValueType
-    """What became of the delivery."""
+    """State of the delivery."""
     attempts: _builtins.int
     """How often delivery was tried."""
     task_id: _builtins.str
-    """The task that an A2A agent made of it; absent where there is none."""
+    """The task of the A2A agent, if it made one."""
     @_builtins.property
     def shared_context(self) -> _struct_pb2.Struct:
-        """What was given, after redaction."""
+        """The shared context, after redaction."""
 
     @_builtins.property
     def shared_at(self) -> _timestamp_pb2.Timestamp:
@@ -576,12 +576,12 @@ class OpenSessionRequest(_message.Message):
     CHAT_SESSION_ID_FIELD_NUMBER: _builtins.int
     CONTEXT_FIELD_NUMBER: _builtins.int
     user_id: _builtins.str
-    """The user; the calling agent itself when absent. 1 to 200 characters."""
+    """The user; 1 to 200 characters. [default: the calling agent]"""
     chat_session_id: _builtins.str
-    """The session's identifier: 1 to 128 visible ASCII characters. Made up when absent."""
+    """Identifier of the session: 1 to 128 visible ASCII characters. [default: random]"""
     @_builtins.property
     def context(self) -> _struct_pb2.Struct:
-        """What the agents know at the start; `conversation_history` is not for it, since messages are appended."""
+        """Initial context of the agents; without `conversation_history`, because messages are appended."""
 
     def __init__(
         self,
@@ -642,9 +642,9 @@ class GetSessionRequest(_message.Message):
     CHAT_SESSION_ID_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
     chat_session_id: _builtins.str
-    """Its identifier; when absent, the active session of the user."""
+    """Its identifier. [default: the active session of the user]"""
     user_id: _builtins.str
-    """The user whose active session is read where no identifier is given; the calling agent itself when absent."""
+    """The user whose active session is read if there is no identifier. [default: the calling agent]"""
     def __init__(
         self,
         *,
@@ -706,9 +706,9 @@ class ListSessionsRequest(_message.Message):
     active_agent: _builtins.str
     """Only those that this agent has."""
     status: Global___SessionStatus.ValueType
-    """Only those that go on, or have ended; both when absent."""
+    """Only open or only closed sessions. [default: both]"""
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 100 count as 100."""
+    """Maximum number of items in the page, at most 100. [default: 50]"""
     page_token: _builtins.str
     """The next_page_token of the page before; the other fields must stay the same."""
     def __init__(
@@ -780,7 +780,7 @@ class AppendMessageRequest(_message.Message):
     role: Global___MessageRole.ValueType
     """Who speaks."""
     content: _builtins.str
-    """What is said; 1 to 100000 characters."""
+    """Text of the message; 1 to 100000 characters."""
     message_id: _builtins.str
     """Makes a repetition safe: 1 to 128 visible ASCII characters, once within the session."""
     claim_number: _builtins.int
@@ -850,7 +850,7 @@ class ListMessagesRequest(_message.Message):
     chat_session_id: _builtins.str
     """The session."""
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 100 count as 100."""
+    """Maximum number of items in the page, at most 100. [default: 50]"""
     page_token: _builtins.str
     """The next_page_token of the page before; the other fields must stay the same."""
     def __init__(
@@ -898,7 +898,7 @@ Global___ListMessagesResponse: _TypeAlias = ListMessagesResponse  # noqa: Y015
 
 @_typing.final
 class UpdateContextRequest(_message.Message):
-    """What to change of a context."""
+    """Changes of a context."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -909,7 +909,7 @@ class UpdateContextRequest(_message.Message):
     chat_session_id: _builtins.str
     """The session."""
     version: _builtins.int
-    """The version that the session must have; any when absent."""
+    """The version that the session must have. [default: any]"""
     claim_number: _builtins.int
     """The number of the claim by which the caller has the session; refused if another one is current, or none."""
     @_builtins.property
@@ -974,7 +974,7 @@ class CloseSessionRequest(_message.Message):
     chat_session_id: _builtins.str
     """The session."""
     version: _builtins.int
-    """The version that the session must have; any when absent."""
+    """The version that the session must have. [default: any]"""
     def __init__(
         self,
         *,
@@ -1039,7 +1039,7 @@ Global___DeleteSessionRequest: _TypeAlias = DeleteSessionRequest  # noqa: Y015
 
 @_typing.final
 class DeleteSessionResponse(_message.Message):
-    """What was deleted."""
+    """The deleted data."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1083,7 +1083,7 @@ Global___DeleteUserSessionsRequest: _TypeAlias = DeleteUserSessionsRequest  # no
 
 @_typing.final
 class DeleteUserSessionsResponse(_message.Message):
-    """What was deleted."""
+    """The deleted data."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1117,14 +1117,14 @@ class RouteToLiaisonAgentRequest(_message.Message):
     target_pillar: _builtins.str
     """The pillar: one of those that are configured, `content`, `insights`, `journey` and `solution` by default."""
     chat_session_id: _builtins.str
-    """The session; when absent, the active session of the user."""
+    """The session. [default: the active session of the user]"""
     routing_reason: _builtins.str
     """Why; at most 2000 characters."""
     user_id: _builtins.str
-    """The user whose active session is routed where no identifier is given; the calling agent itself when absent."""
+    """The user whose active session is routed if there is no identifier. [default: the calling agent]"""
     @_builtins.property
     def context_to_share(self) -> _struct_pb2.Struct:
-        """What to share; when absent, the whole context of the conversation, with its history. At most 24 levels deep."""
+        """The context to share; at most 24 levels deep. [default: the whole context of the conversation, with its history]"""
 
     def __init__(
         self,
@@ -1156,7 +1156,7 @@ Global___RouteToLiaisonAgentRequest: _TypeAlias = RouteToLiaisonAgentRequest  # 
 
 @_typing.final
 class RouteToLiaisonAgentResponse(_message.Message):
-    """What came of a routing. A repetition gets the answer of the first call."""
+    """Result of a routing. A repeated call gets the response of the first one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1176,7 +1176,7 @@ class RouteToLiaisonAgentResponse(_message.Message):
 
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
-        """What happened: liaison_agent_activated."""
+        """Events: liaison_agent_activated."""
 
     def __init__(
         self,
@@ -1209,7 +1209,7 @@ class ReturnToGuideRequest(_message.Message):
     reason: _builtins.str
     """Why; at most 2000 characters."""
     version: _builtins.int
-    """The version that the session must have; any when absent."""
+    """The version that the session must have. [default: any]"""
     claim_number: _builtins.int
     """The number of the claim by which the caller has the session; refused if another one is current, or none."""
     def __init__(
@@ -1253,7 +1253,7 @@ class ReturnToGuideResponse(_message.Message):
 
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
-        """What happened: returned_to_guide, or nothing where the session was with the guide."""
+        """Events: returned_to_guide, or none if the session was with the guide."""
 
     def __init__(
         self,
@@ -1271,7 +1271,7 @@ Global___ReturnToGuideResponse: _TypeAlias = ReturnToGuideResponse  # noqa: Y015
 
 @_typing.final
 class ShareContextToAgentRequest(_message.Message):
-    """What to share with whom."""
+    """A context to share with an agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1283,12 +1283,12 @@ class ShareContextToAgentRequest(_message.Message):
     source_agent: _builtins.str
     """Who shares it, for instance `guide`; at most 200 characters."""
     target_agent: _builtins.str
-    """Whom it is for: `liaison_` and a pillar."""
+    """The receiving agent: `liaison_` and a pillar."""
     conversation_id: _builtins.str
     """The conversation that it belongs to, as the source names it; 1 to 200 characters."""
     idempotency_key: _builtins.str
-    """By which a repetition is known: 1 to 128 visible ASCII characters. When absent, made of agents, conversation and
-    the hash of the context.
+    """Idempotency key: 1 to 128 visible ASCII characters. [default: derived from the agents, the conversation and the
+    hash of the context]
     """
     @_builtins.property
     def shared_context(self) -> _struct_pb2.Struct:
@@ -1320,7 +1320,7 @@ Global___ShareContextToAgentRequest: _TypeAlias = ShareContextToAgentRequest  # 
 
 @_typing.final
 class ShareContextToAgentResponse(_message.Message):
-    """What was shared."""
+    """The share."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1525,7 +1525,7 @@ class ListLiaisonAgentsRequest(_message.Message):
 
     TARGET_PILLAR_FIELD_NUMBER: _builtins.int
     target_pillar: _builtins.str
-    """Only that of this pillar; those of all pillars when absent."""
+    """Only the agent of this pillar. [default: agents of all pillars]"""
     def __init__(
         self,
         *,
@@ -1576,7 +1576,7 @@ class ClaimSessionRequest(_message.Message):
     chat_session_id: _builtins.str
     """The session."""
     claimant: _builtins.str
-    """The instance of the agent that takes it; the calling agent's name when absent. 1 to 200 characters."""
+    """The instance of the agent that claims it; 1 to 200 characters. [default: the calling agent's name]"""
     def __init__(
         self,
         *,
@@ -1603,9 +1603,9 @@ class ClaimSessionResponse(_message.Message):
     LIAISON_AGENT_ACTIVATION_FIELD_NUMBER: _builtins.int
     CLAIM_NUMBER_FIELD_NUMBER: _builtins.int
     claim_number: _builtins.int
-    """The number of the claim, greater than that of every claim on the session before. It stays while the same claimant
-    claims again in time. To be stated with what the claimant does in the session, so that it is refused if another
-    instance has the session by then.
+    """Number of the claim, greater than that of every earlier claim on the session. It stays the same while the
+    claimant renews the claim in time. State it with each write to the session, so that the write is refused if
+    another instance has claimed the session since.
     """
     @_builtins.property
     def chat_session(self) -> Global___ChatSession:
@@ -1648,7 +1648,7 @@ class ListEventsRequest(_message.Message):
     after: _builtins.int
     """Only those after this sequence."""
     page_size: _builtins.int
-    """How many at the most; 50 when absent or 0, and more than 100 count as 100."""
+    """Maximum number of items in the page, at most 100. [default: 50]"""
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only those of these types; any when empty."""
@@ -1724,7 +1724,7 @@ class WatchEventsRequest(_message.Message):
     agent: _builtins.str
     """Only those that concern this agent."""
     after: _builtins.int
-    """From the one after this sequence on; 0 is from the beginning, and when absent only what happens from now on."""
+    """Only events after this sequence; 0 is the beginning. [default: only new events]"""
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only those of these types; any when empty."""
@@ -1765,7 +1765,7 @@ class WatchEventsResponse(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> Global___Event:
-        """What happened."""
+        """The event."""
 
     def __init__(
         self,

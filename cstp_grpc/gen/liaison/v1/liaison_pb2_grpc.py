@@ -239,7 +239,7 @@ class LiaisonServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetShare(self, request, context):
-        """Reads what was shared, and what became of its delivery. Errors: NOT_FOUND.
+        """Reads a share and the state of its delivery. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -89,7 +89,7 @@ class LiaisonServiceStub:
     PERMISSION_DENIED where guardrails block it.
     """
     GetShare: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.GetShareRequest, _liaison_pb2.GetShareResponse]
-    """Reads what was shared, and what became of its delivery. Errors: NOT_FOUND."""
+    """Reads a share and the state of its delivery. Errors: NOT_FOUND."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.HeartbeatRequest, _liaison_pb2.HeartbeatResponse]
     """Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
     unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
@@ -174,7 +174,7 @@ class LiaisonServiceAsyncStub(LiaisonServiceStub):
     PERMISSION_DENIED where guardrails block it.
     """
     GetShare: _aio.UnaryUnaryMultiCallable[_liaison_pb2.GetShareRequest, _liaison_pb2.GetShareResponse]  # type: ignore[assignment]
-    """Reads what was shared, and what became of its delivery. Errors: NOT_FOUND."""
+    """Reads a share and the state of its delivery. Errors: NOT_FOUND."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_liaison_pb2.HeartbeatRequest, _liaison_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
     unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
@@ -334,7 +334,7 @@ class LiaisonServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _liaison_pb2.GetShareRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_liaison_pb2.GetShareResponse, _abc.Awaitable[_liaison_pb2.GetShareResponse]]:
-        """Reads what was shared, and what became of its delivery. Errors: NOT_FOUND."""
+        """Reads a share and the state of its delivery. Errors: NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def Heartbeat(

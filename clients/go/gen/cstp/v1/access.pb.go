@@ -60,14 +60,14 @@ func (*GetAccessRequest) Descriptor() ([]byte, []int) {
 	return file_cstp_v1_access_proto_rawDescGZIP(), []int{0}
 }
 
-// What holds for the caller.
+// The identity, permissions, guardrails and limits of the caller.
 type GetAccessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent that the token identifies.
 	RequestingAgent string `protobuf:"bytes,1,opt,name=requesting_agent,json=requestingAgent,proto3" json:"requesting_agent,omitempty"`
-	// What it may do.
+	// Its permissions.
 	Permissions []Permission `protobuf:"varint,2,rep,packed,name=permissions,proto3,enum=cstp.v1.Permission" json:"permissions,omitempty"`
-	// The guardrails that judge it.
+	// The guardrails that apply to it.
 	Guardrails *GuardrailSet `protobuf:"bytes,3,opt,name=guardrails,proto3" json:"guardrails,omitempty"`
 	// The limits that hold for it.
 	Limits *Limits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
@@ -163,7 +163,7 @@ func (x *GetAccessResponse) GetTenant() string {
 // The guardrails in force.
 type GuardrailSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names the rulebooks and their contents: where it is the same, the same rules judge.
+	// Names the rulebooks and their contents: equal versions mean equal rules.
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// How many rules there are.
 	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`

@@ -30,8 +30,7 @@ const (
 //
 // AccessService tells callers about themselves.
 type AccessServiceClient interface {
-	// Tells which agent the caller's token identifies, what it may do, by which guardrails it is judged and which limits
-	// hold for it.
+	// Returns the agent that the caller's token identifies, with its permissions, guardrails and limits.
 	GetAccess(ctx context.Context, in *GetAccessRequest, opts ...grpc.CallOption) (*GetAccessResponse, error)
 }
 
@@ -59,8 +58,7 @@ func (c *accessServiceClient) GetAccess(ctx context.Context, in *GetAccessReques
 //
 // AccessService tells callers about themselves.
 type AccessServiceServer interface {
-	// Tells which agent the caller's token identifies, what it may do, by which guardrails it is judged and which limits
-	// hold for it.
+	// Returns the agent that the caller's token identifies, with its permissions, guardrails and limits.
 	GetAccess(context.Context, *GetAccessRequest) (*GetAccessResponse, error)
 	mustEmbedUnimplementedAccessServiceServer()
 }

@@ -25,13 +25,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What an entry is about.
+// The event that an entry records.
 type AuditEvent int32
 
 const (
 	// Never recorded.
 	AuditEvent_AUDIT_EVENT_UNSPECIFIED AuditEvent = 0
-	// An action was judged by the guardrails.
+	// The guardrails evaluated an action.
 	AuditEvent_AUDIT_EVENT_GUARDRAIL_CHECK AuditEvent = 1
 	// An intent was announced.
 	AuditEvent_AUDIT_EVENT_INTENT_ANNOUNCED AuditEvent = 2
@@ -95,7 +95,7 @@ const (
 	AuditEvent_AUDIT_EVENT_APPROVAL_GRANTED AuditEvent = 29
 	// An approval was denied.
 	AuditEvent_AUDIT_EVENT_APPROVAL_DENIED AuditEvent = 30
-	// What was granted was taken back.
+	// An approval was revoked.
 	AuditEvent_AUDIT_EVENT_APPROVAL_REVOKED AuditEvent = 31
 	// An approval has let an action through; the check or announcement has an entry of its own under the same request.
 	AuditEvent_AUDIT_EVENT_APPROVAL_USED AuditEvent = 32
@@ -107,14 +107,14 @@ const (
 	AuditEvent_AUDIT_EVENT_TOKEN_ROTATED AuditEvent = 35
 	// A token was revoked.
 	AuditEvent_AUDIT_EVENT_TOKEN_REVOKED AuditEvent = 36
-	// What an agent had left was erased.
+	// The data of an agent were erased.
 	AuditEvent_AUDIT_EVENT_AGENT_ERASED AuditEvent = 37
-	// The contents of entries were removed because they were as old as the server keeps them, or with what an agent had
-	// left: how many. Their hashes stay.
+	// The contents of a number of entries were removed: their retention time was over, or the data of an agent were
+	// erased. Their hashes stay.
 	AuditEvent_AUDIT_EVENT_CONTENT_REMOVED AuditEvent = 38
 	// Entries of the trail were removed because they were as old as the server keeps them: how many.
 	AuditEvent_AUDIT_EVENT_ENTRIES_REMOVED AuditEvent = 39
-	// What was kept about a subject was erased. Who it was is not said, so that the trail does not keep that.
+	// The data about a subject were erased. The entry does not name the subject, so that the trail does not store it.
 	AuditEvent_AUDIT_EVENT_SUBJECT_ERASED AuditEvent = 40
 )
 
@@ -242,17 +242,17 @@ type AuditEntry struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// When; of calls that are counted, when the entry was written.
 	Timestamp *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
-	// What.
+	// The event.
 	Event AuditEvent `protobuf:"varint,3,opt,name=event,proto3,enum=cstp.v1.AuditEvent" json:"event,omitempty"`
 	// The agent that called, by its token; empty where it is not known, as for calls that were refused without a token.
 	RequestingAgent string `protobuf:"bytes,4,opt,name=requesting_agent,json=requestingAgent,proto3" json:"requesting_agent,omitempty"`
 	// The name that the agent claimed in the request; never trusted.
 	ClaimedAgent *string `protobuf:"bytes,5,opt,name=claimed_agent,json=claimedAgent,proto3,oneof" json:"claimed_agent,omitempty"`
-	// What the agent wanted to do, the title of the decision, or what was done in which project with which paths or with
-	// which chat session; of calls that were refused their method, `other methods` for those beyond the 1000 agents,
-	// methods and reasons that are told apart; absent where its content is not stored.
+	// The action, the title of the decision, or a description with its project, paths or chat session. For refused
+	// calls it is the method, or `other methods` beyond the 1000 combinations of agent, method and reason that are
+	// counted separately. Absent if contents are not stored.
 	Action *string `protobuf:"bytes,6,opt,name=action,proto3,oneof" json:"action,omitempty"`
-	// The verdict; absent where nothing was judged.
+	// The verdict; absent if nothing was evaluated.
 	Allowed *bool `protobuf:"varint,7,opt,name=allowed,proto3,oneof" json:"allowed,omitempty"`
 	// The identifiers of the guardrails that blocked; of approvals, those that ask for it.
 	Violations []string `protobuf:"bytes,8,rep,name=violations,proto3" json:"violations,omitempty"`
@@ -260,7 +260,7 @@ type AuditEntry struct {
 	Warnings []string `protobuf:"bytes,9,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// How many guardrails were evaluated.
 	Evaluated int32 `protobuf:"varint,10,opt,name=evaluated,proto3" json:"evaluated,omitempty"`
-	// The version of the rule set that judged; absent where nothing was judged.
+	// Version of the rule set; absent if nothing was evaluated.
 	RuleSetVersion *string `protobuf:"bytes,11,opt,name=rule_set_version,json=ruleSetVersion,proto3,oneof" json:"rule_set_version,omitempty"`
 	// The request that caused it; empty where calls are counted.
 	RequestId string `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -270,7 +270,7 @@ type AuditEntry struct {
 	DecisionId *string `protobuf:"bytes,14,opt,name=decision_id,json=decisionId,proto3,oneof" json:"decision_id,omitempty"`
 	// Why the call failed, as an ErrorReason without its prefix; absent where it succeeded.
 	Error *string `protobuf:"bytes,15,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	// What each peer said, where verdicts were merged.
+	// Responses of the peers, if verdicts were merged.
 	Peers []*AuditedPeer `protobuf:"bytes,16,rep,name=peers,proto3" json:"peers,omitempty"`
 	// The revision of the intent that was announced or closed.
 	IntentRevision *int32 `protobuf:"varint,17,opt,name=intent_revision,json=intentRevision,proto3,oneof" json:"intent_revision,omitempty"`
@@ -472,12 +472,12 @@ func (x *AuditEntry) GetApprovalId() string {
 	return ""
 }
 
-// What a peer said of an action or an intent.
+// The response of a peer to an action or an intent.
 type AuditedPeer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer, by the name that it is configured with.
 	Agent string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// What became of asking it.
+	// Result of the call.
 	Status PeerStatus `protobuf:"varint,2,opt,name=status,proto3,enum=cstp.v1.PeerStatus" json:"status,omitempty"`
 	// Its verdict; absent where it gave none.
 	Allowed       *bool `protobuf:"varint,3,opt,name=allowed,proto3,oneof" json:"allowed,omitempty"`
@@ -539,7 +539,7 @@ func (x *AuditedPeer) GetAllowed() bool {
 // Entries to list. Conditions must all be met; an absent one does not restrict.
 type ListAuditEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+	// Maximum number of items in the page, at most 1000. [default: 50]
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the other fields must stay the same.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -745,10 +745,10 @@ func (x *ListAuditEntriesResponse) GetNextPageToken() string {
 	return ""
 }
 
-// Judged actions to list. Conditions must all be met; an absent one does not restrict.
+// Evaluated actions to list. All conditions must hold; an absent one does not restrict.
 type ListJudgedActionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most; 50 when absent or 0, and more than 200 count as 200.
+	// Maximum number of items in the page, at most 200. [default: 50]
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the other fields must stay the same.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -758,9 +758,9 @@ type ListJudgedActionsRequest struct {
 	Allowed *bool `protobuf:"varint,4,opt,name=allowed,proto3,oneof" json:"allowed,omitempty"`
 	// Where exactly this guardrail blocked, warned or was in a dry run.
 	GuardrailId *string `protobuf:"bytes,5,opt,name=guardrail_id,json=guardrailId,proto3,oneof" json:"guardrail_id,omitempty"`
-	// Judged at this instant or later.
+	// Evaluated at this instant or later.
 	After *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
-	// Judged at this instant or earlier.
+	// Evaluated at this instant or earlier.
 	Before        *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=before,proto3" json:"before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -845,7 +845,7 @@ func (x *ListJudgedActionsRequest) GetBefore() *timestamppb.Timestamp {
 	return nil
 }
 
-// A page of judged actions.
+// A page of evaluated actions.
 type ListJudgedActionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Latest first.
@@ -900,7 +900,7 @@ func (x *ListJudgedActionsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// An action as guardrails judged it, with the verdict then given.
+// An action as the guardrails evaluated it, with the verdict.
 type JudgedAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The audit entry of the verdict.
@@ -1003,13 +1003,13 @@ type IntentRecord struct {
 	ClaimedAgent *AgentInfo `protobuf:"bytes,3,opt,name=claimed_agent,json=claimedAgent,proto3" json:"claimed_agent,omitempty"`
 	// When this revision was first received.
 	ReceivedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=received_at,json=receivedAt,proto3" json:"received_at,omitempty"`
-	// What was intended; absent where contents are not stored.
+	// The action; absent if contents are not stored.
 	Intent *string `protobuf:"bytes,5,opt,name=intent,proto3,oneof" json:"intent,omitempty"`
 	// The further text.
 	Context *string `protobuf:"bytes,6,opt,name=context,proto3,oneof" json:"context,omitempty"`
 	// The category.
 	Category *string `protobuf:"bytes,7,opt,name=category,proto3,oneof" json:"category,omitempty"`
-	// What was at risk.
+	// Stakes of the action.
 	Stakes Stakes `protobuf:"varint,8,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
 	// How sure the agent was, 0 to 1.
 	Confidence *float64 `protobuf:"fixed64,9,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
@@ -1023,7 +1023,7 @@ type IntentRecord struct {
 	Revision int32 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The revision that this one replaced; absent for the first.
 	PreviousRevision *int32 `protobuf:"varint,14,opt,name=previous_revision,json=previousRevision,proto3,oneof" json:"previous_revision,omitempty"`
-	// Whether other agents are told of it.
+	// Whether other agents can read it.
 	Visibility Visibility `protobuf:"varint,15,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
 	// How it ended; absent while it is open.
 	Closing       *IntentClosing `protobuf:"bytes,16,opt,name=closing,proto3" json:"closing,omitempty"`
@@ -1176,7 +1176,7 @@ func (x *IntentRecord) GetClosing() *IntentClosing {
 // Intents to list. Conditions must all be met; an absent one does not restrict.
 type ListIntentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+	// Maximum number of items in the page, at most 1000. [default: 50]
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the other fields must stay the same.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

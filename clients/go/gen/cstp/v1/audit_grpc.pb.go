@@ -30,13 +30,13 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AuditService reads what was recorded. Nothing in it can be changed or removed.
+// AuditService reads the audit trail. It changes and removes nothing.
 type AuditServiceClient interface {
 	// Lists entries of the trail, latest first, page by page.
 	ListAuditEntries(ctx context.Context, in *ListAuditEntriesRequest, opts ...grpc.CallOption) (*ListAuditEntriesResponse, error)
-	// Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
-	// then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
-	// does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+	// Lists evaluated actions of checks and announcements, each with its rules and verdict: latest first, page by page.
+	// Use it to try another rulebook on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a token of
+	// other conditions, QUERY_FAILED.
 	ListJudgedActions(ctx context.Context, in *ListJudgedActionsRequest, opts ...grpc.CallOption) (*ListJudgedActionsResponse, error)
 	// Lists announced intents, latest first, page by page.
 	ListIntents(ctx context.Context, in *ListIntentsRequest, opts ...grpc.CallOption) (*ListIntentsResponse, error)
@@ -84,13 +84,13 @@ func (c *auditServiceClient) ListIntents(ctx context.Context, in *ListIntentsReq
 // All implementations must embed UnimplementedAuditServiceServer
 // for forward compatibility.
 //
-// AuditService reads what was recorded. Nothing in it can be changed or removed.
+// AuditService reads the audit trail. It changes and removes nothing.
 type AuditServiceServer interface {
 	// Lists entries of the trail, latest first, page by page.
 	ListAuditEntries(context.Context, *ListAuditEntriesRequest) (*ListAuditEntriesResponse, error)
-	// Lists the actions that guardrails judged, of checks and announcements, each with what it was judged by and the verdict
-	// then given: latest first, page by page. With it another rulebook can be tried on them, as `cstp guardrails replay`
-	// does. Errors: INVALID_ARGUMENT for a token of other conditions, QUERY_FAILED.
+	// Lists evaluated actions of checks and announcements, each with its rules and verdict: latest first, page by page.
+	// Use it to try another rulebook on them, as `cstp guardrails replay` does. Errors: INVALID_ARGUMENT for a token of
+	// other conditions, QUERY_FAILED.
 	ListJudgedActions(context.Context, *ListJudgedActionsRequest) (*ListJudgedActionsResponse, error)
 	// Lists announced intents, latest first, page by page.
 	ListIntents(context.Context, *ListIntentsRequest) (*ListIntentsResponse, error)

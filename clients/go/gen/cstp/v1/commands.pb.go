@@ -79,7 +79,7 @@ func (Shell) EnumDescriptor() ([]byte, []int) {
 // A simple command found in a command text, without the wrappers around it, with its effects.
 type Command struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The program without its folder; empty for what cannot be resolved, and for the files of tools.
+	// The program without its folder; empty if it cannot be resolved, and for the files of tools.
 	Program string `protobuf:"bytes,1,opt,name=program,proto3" json:"program,omitempty"`
 	// The command with its variables resolved, shortened to 300 characters.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`

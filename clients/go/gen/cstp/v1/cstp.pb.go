@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a suggestion is drawn from.
+// Source of a suggestion.
 type SuggestionKind int32
 
 const (
@@ -35,7 +35,7 @@ const (
 	SuggestionKind_SUGGESTION_KIND_GUARDRAIL SuggestionKind = 1
 	// An intent of another agent that is open, or that was closed without success.
 	SuggestionKind_SUGGESTION_KIND_RELATED_INTENT SuggestionKind = 2
-	// What the agent's stated confidence has meant so far.
+	// Past outcomes at the agent's stated confidence.
 	SuggestionKind_SUGGESTION_KIND_CONFIDENCE SuggestionKind = 3
 	// A check on the code that was not made yet.
 	SuggestionKind_SUGGESTION_KIND_CHECK SuggestionKind = 4
@@ -43,7 +43,7 @@ const (
 	SuggestionKind_SUGGESTION_KIND_SUPERSEDED SuggestionKind = 5
 	// The lesson of a similar decision.
 	SuggestionKind_SUGGESTION_KIND_LESSON SuggestionKind = 6
-	// What similar decisions had that failed, and those had not that succeeded, or the other way round.
+	// A condition that separates similar decisions that failed from those that succeeded.
 	SuggestionKind_SUGGESTION_KIND_CONDITION SuggestionKind = 7
 	// A very similar decision that failed, of which no lesson is noted.
 	SuggestionKind_SUGGESTION_KIND_FAILURE SuggestionKind = 8
@@ -167,16 +167,16 @@ func (MatchReason) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_cstp_proto_rawDescGZIP(), []int{1}
 }
 
-// What is about to be done, and by whom.
+// An intent and its agent.
 type AnnounceIntentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the agent intends to do; 1 to 8000 characters, not blank.
+	// The intended action; 1 to 8000 characters, not blank.
 	Intent string `protobuf:"bytes,1,opt,name=intent,proto3" json:"intent,omitempty"`
 	// Further text that is searched together with the intent; at most 20000 characters.
 	Context *string `protobuf:"bytes,2,opt,name=context,proto3,oneof" json:"context,omitempty"`
 	// The category of the decision; similar decisions of this category come first.
 	Category *string `protobuf:"bytes,3,opt,name=category,proto3,oneof" json:"category,omitempty"`
-	// What is at risk; medium when absent.
+	// Stakes of the action. [default: medium]
 	Stakes Stakes `protobuf:"varint,4,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
 	// How sure the agent is, 0 to 1.
 	Confidence *float64 `protobuf:"fixed64,5,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
@@ -189,25 +189,24 @@ type AnnounceIntentRequest struct {
 	// Structured data; the guardrails read it as `context`. At most 24 levels deep, and with as many values as that. Checks
 	// that `confirmedChecks` in it lists by their texts are not suggested.
 	Metadata *structpb.Struct `protobuf:"bytes,8,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// The project that the paths are in, as the server is configured with it; when absent and there are paths, the only
-	// one that is configured.
+	// The configured project that contains the paths. [default: the only configured project, if there are paths]
 	Project *string `protobuf:"bytes,9,opt,name=project,proto3,oneof" json:"project,omitempty"`
 	// The files and folders that the agent is about to touch, relative to the project's root; at most 100, each of 1 to
 	// 4096 characters. They need not exist yet.
 	Paths []string `protobuf:"bytes,10,rep,name=paths,proto3" json:"paths,omitempty"`
-	// Who answers; when absent, as the server is configured for the category and stakes.
+	// Who answers. [default: the configured scope for the category and stakes]
 	Scope Scope `protobuf:"varint,11,opt,name=scope,proto3,enum=cstp.v1.Scope" json:"scope,omitempty"`
 	// The peers to ask where the scope is federated; when empty, all that speak for the category. Required peers that
 	// do are always asked. At most 32.
 	Agents []string `protobuf:"bytes,12,rep,name=agents,proto3" json:"agents,omitempty"`
-	// The journalRevision of an answer of this agent: similar decisions are searched in what the journal had then, or
-	// later, whichever of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be
-	// missed for a moment. Peers do not get it. Nothing is recorded if it cannot be met.
+	// The journalRevision of an earlier response to this agent: the search covers the journal at that revision or
+	// later, on whichever server. 1 to 100 characters; without it, recent writes of other servers may be missing. It is
+	// not sent to peers. Nothing is recorded if the server cannot reach the revision.
 	MinJournalRevision *string `protobuf:"bytes,13,opt,name=min_journal_revision,json=minJournalRevision,proto3,oneof" json:"min_journal_revision,omitempty"`
-	// Who is told of the intent: where it is shared, other agents that announce something alike within 24 hours read its
-	// text, category, stakes, project and paths, with its verdict and how it was closed. When absent, as the server is
-	// configured for the agent, private by default. Shared and private announcements are different contents, so that one
-	// that is announced again as private is no longer told. Peers do not get it.
+	// Visibility of the intent. If it is shared, other agents that announce a similar intent within 24 hours can read
+	// its text, category, stakes, project, paths, verdict and closing. A shared and a private announcement have
+	// different contents: announcing it again as private hides it. It is not sent to peers. [default: as configured for
+	// the agent, otherwise private]
 	Visibility Visibility `protobuf:"varint,14,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
 	// The command that is about to run, as the shell gets it; 1 to 65536 characters. Guardrails read its structure.
 	Command *string `protobuf:"bytes,15,opt,name=command,proto3,oneof" json:"command,omitempty"`
@@ -402,14 +401,14 @@ type AnnounceIntentResponse struct {
 	SimilarDecisions []*SimilarDecision `protobuf:"bytes,4,rep,name=similar_decisions,json=similarDecisions,proto3" json:"similar_decisions,omitempty"`
 	// The verdict of the guardrails; absent where the server is configured not to respond.
 	GuardrailStatus *GuardrailStatus `protobuf:"bytes,5,opt,name=guardrail_status,json=guardrailStatus,proto3" json:"guardrail_status,omitempty"`
-	// At most five suggestions, the most useful first; none where nothing is worth saying. What is suggested is more
-	// relevant than what is only listed, and says more than a title.
+	// At most five suggestions, the most useful first. A suggestion is more relevant than a listed decision, and says
+	// more than a title.
 	Suggestions []string `protobuf:"bytes,6,rep,name=suggestions,proto3" json:"suggestions,omitempty"`
 	// The name of the agent that answers.
 	RespondingAgent string `protobuf:"bytes,7,opt,name=responding_agent,json=respondingAgent,proto3" json:"responding_agent,omitempty"`
-	// What governs the code at the paths of the request; absent where none were given.
+	// Rules and notes for the paths of the request; absent without paths.
 	CodeContext *CodeContext `protobuf:"bytes,8,opt,name=code_context,json=codeContext,proto3" json:"code_context,omitempty"`
-	// What each peer answered, in the order of their names, where the scope was federated.
+	// Responses of the peers by name, if the scope was federated.
 	Responses []*AgentResponse `protobuf:"bytes,9,rep,name=responses,proto3" json:"responses,omitempty"`
 	// Which revision of the intent this is: 1 for the first content under the correlation id, 2 for the next, without
 	// gaps. 0 in the merged answer of a client that asks several agents, each of which counts its own.
@@ -418,7 +417,7 @@ type AnnounceIntentResponse struct {
 	// ones first, then closed ones, each group by falling score. Where the scope was federated, those of all agents, each
 	// group by weight, which is the score times the trust in the agent.
 	RelatedIntents []*RelatedIntent `protobuf:"bytes,11,rep,name=related_intents,json=relatedIntents,proto3" json:"related_intents,omitempty"`
-	// What the suggestions rest on, in their order. Those of peers that do not say it have no details.
+	// Evidence for the suggestions, in their order. Suggestions of peers without evidence have no details.
 	SuggestionDetails []*Suggestion `protobuf:"bytes,12,rep,name=suggestion_details,json=suggestionDetails,proto3" json:"suggestion_details,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -538,12 +537,12 @@ func (x *AnnounceIntentResponse) GetSuggestionDetails() []*Suggestion {
 	return nil
 }
 
-// A suggestion with what it rests on.
+// A suggestion with its evidence.
 type Suggestion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The suggestion, as it is among `suggestions`.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	// What it is drawn from.
+	// Its source.
 	Kind SuggestionKind `protobuf:"varint,2,opt,name=kind,proto3,enum=cstp.v1.SuggestionKind" json:"kind,omitempty"`
 	// The decisions that it rests on, the one that it is about first.
 	DecisionIds []string `protobuf:"bytes,3,rep,name=decision_ids,json=decisionIds,proto3" json:"decision_ids,omitempty"`
@@ -662,7 +661,7 @@ type SimilarDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The decision's identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What was decided.
+	// Title of the decision.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
 	// How it turned out; absent while unknown.
 	Outcome Outcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
@@ -819,21 +818,21 @@ type GuardrailStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// True when nothing blocks and no approval is missing.
 	Allowed bool `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// What blocks, and what needs approval.
+	// Violations that block the action or require an approval.
 	Violations []*Violation `protobuf:"bytes,2,rep,name=violations,proto3" json:"violations,omitempty"`
-	// What only warns.
+	// Violations that only warn.
 	Warnings []*Violation `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// How many guardrails were evaluated.
 	Evaluated int32 `protobuf:"varint,4,opt,name=evaluated,proto3" json:"evaluated,omitempty"`
 	// The votes of the required peers, where a quorum decided.
 	Quorum *Quorum `protobuf:"bytes,5,opt,name=quorum,proto3" json:"quorum,omitempty"`
-	// What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run.
+	// Violations of guardrails in a dry run: they are reported and not enforced.
 	DryrunViolations []*Violation `protobuf:"bytes,6,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
 	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it. False where
 	// one has denied it.
 	ApprovalRequired bool `protobuf:"varint,7,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
-	// The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
-	// byte of them. Empty in the merged answer of a client that asks several agents.
+	// Version of the rules that were evaluated, as in the audit trail: the names of the rulebooks, and a digest of
+	// their bytes. Empty in the merged answer of a client that asks several agents.
 	RuleSetVersion string `protobuf:"bytes,8,opt,name=rule_set_version,json=ruleSetVersion,proto3" json:"rule_set_version,omitempty"`
 	// Identifies the check: the requestId of its audit entry. Empty where the version of the rules is.
 	CheckId string `protobuf:"bytes,9,opt,name=check_id,json=checkId,proto3" json:"check_id,omitempty"`
@@ -1032,7 +1031,7 @@ type Vote struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer.
 	Agent string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Whether it allows the action; one that did not judge does not.
+	// Whether it allows the action; false if it did not evaluate it.
 	Allow         bool `protobuf:"varint,2,opt,name=allow,proto3" json:"allow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1082,12 +1081,12 @@ func (x *Vote) GetAllow() bool {
 	return false
 }
 
-// What one peer answered.
+// Response of one peer.
 type AgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peer, by the name that it is configured with.
 	Agent string `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// What became of asking it.
+	// Result of the call.
 	Status PeerStatus `protobuf:"varint,2,opt,name=status,proto3,enum=cstp.v1.PeerStatus" json:"status,omitempty"`
 	// How long it took, in milliseconds.
 	LatencyMs float64 `protobuf:"fixed64,3,opt,name=latency_ms,json=latencyMs,proto3" json:"latency_ms,omitempty"`
@@ -1095,9 +1094,9 @@ type AgentResponse struct {
 	Error *PeerError `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// Its verdict, where guardrails were asked.
 	GuardrailStatus *GuardrailStatus `protobuf:"bytes,5,opt,name=guardrail_status,json=guardrailStatus,proto3" json:"guardrail_status,omitempty"`
-	// What it found, where decisions were asked for.
+	// Decisions that it found, if the call was a query.
 	Decisions *PeerDecisions `protobuf:"bytes,6,opt,name=decisions,proto3" json:"decisions,omitempty"`
-	// Its feedback beside the verdict, where an intent was announced to it.
+	// Its feedback apart from the verdict, if the call announced an intent.
 	Feedback      *PeerFeedback `protobuf:"bytes,7,opt,name=feedback,proto3" json:"feedback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1283,7 +1282,7 @@ func (x *PeerDecisions) GetDecisions() []*DecisionSummary {
 	return nil
 }
 
-// What a peer says of an intent beside its verdict.
+// Feedback of a peer to an intent, apart from its verdict.
 type PeerFeedback struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When it received the intent, which it has recorded.
@@ -1294,7 +1293,7 @@ type PeerFeedback struct {
 	Suggestions []string `protobuf:"bytes,3,rep,name=suggestions,proto3" json:"suggestions,omitempty"`
 	// At most five related intents.
 	RelatedIntents []*RelatedIntent `protobuf:"bytes,4,rep,name=related_intents,json=relatedIntents,proto3" json:"related_intents,omitempty"`
-	// What the suggestions rest on; empty from agents that do not say it.
+	// Evidence for the suggestions; empty if the agent gives none.
 	SuggestionDetails []*Suggestion `protobuf:"bytes,5,rep,name=suggestion_details,json=suggestionDetails,proto3" json:"suggestion_details,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1368,26 +1367,26 @@ func (x *PeerFeedback) GetSuggestionDetails() []*Suggestion {
 // A search in the decision memory.
 type QueryDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to look for; 1 to 8000 characters, not blank.
+	// Search text; 1 to 8000 characters, not blank.
 	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
 	// Conditions that answers must meet.
 	Filters *DecisionFilters `protobuf:"bytes,2,opt,name=filters,proto3" json:"filters,omitempty"`
-	// How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it.
+	// Maximum number of decisions, 1 to 50. The server's configured maximum caps it. [default: 10]
 	Limit *int32 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
-	// The least score of an answer, 0 to 1; when absent the server's configured one, 0.08 by default.
+	// Minimum score of a result, 0 to 1. [default: the configured score, 0.08 unless changed]
 	MinScore *float64 `protobuf:"fixed64,4,opt,name=min_score,json=minScore,proto3,oneof" json:"min_score,omitempty"`
 	// Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer.
 	IncludeReasons bool `protobuf:"varint,5,opt,name=include_reasons,json=includeReasons,proto3" json:"include_reasons,omitempty"`
 	// Who the agent says it is.
 	Agent *AgentInfo `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Who answers; when absent, as the server is configured for the category and stakes.
+	// Who answers. [default: the configured scope for the category and stakes]
 	Scope Scope `protobuf:"varint,7,opt,name=scope,proto3,enum=cstp.v1.Scope" json:"scope,omitempty"`
 	// The peers to ask where the scope is federated; when empty, all that speak for the category, or all of them if none
 	// is filtered by. At most 32.
 	Agents []string `protobuf:"bytes,8,rep,name=agents,proto3" json:"agents,omitempty"`
-	// The journalRevision of an answer of this agent: the search finds what the journal had then, or later, whichever
-	// of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be missed for a
-	// moment. Peers do not get it.
+	// The journalRevision of an earlier response to this agent: the search covers the journal at that revision or
+	// later, on whichever server. 1 to 100 characters; without it, recent writes of other servers may be missing. It is
+	// not sent to peers.
 	MinJournalRevision *string `protobuf:"bytes,9,opt,name=min_journal_revision,json=minJournalRevision,proto3,oneof" json:"min_journal_revision,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -1486,7 +1485,7 @@ func (x *QueryDecisionsRequest) GetMinJournalRevision() string {
 	return ""
 }
 
-// What a search found.
+// Results of a search.
 type QueryDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The decisions by falling score; where the scope was federated by weight, which is the score times the trust in the
@@ -1501,7 +1500,7 @@ type QueryDecisionsResponse struct {
 	QueryTimeMs int32 `protobuf:"varint,4,opt,name=query_time_ms,json=queryTimeMs,proto3" json:"query_time_ms,omitempty"`
 	// The name of the agent that answers.
 	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
-	// What each peer answered, in the order of their names, where the scope was federated.
+	// Responses of the peers by name, if the scope was federated.
 	Responses []*AgentResponse `protobuf:"bytes,6,rep,name=responses,proto3" json:"responses,omitempty"`
 	// How many decisions each agent found, by its name, where the scope was federated.
 	Totals        map[string]int32 `protobuf:"bytes,7,rep,name=totals,proto3" json:"totals,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
@@ -1588,18 +1587,18 @@ func (x *QueryDecisionsResponse) GetTotals() map[string]int32 {
 	return nil
 }
 
-// What a query tells of a decision.
+// Summary of a decision in search results.
 type DecisionSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The decision's identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What was decided.
+	// Title of the decision.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
-	// Its category; absent where it has none.
+	// Its category, if it has one.
 	Category *string `protobuf:"bytes,3,opt,name=category,proto3,oneof" json:"category,omitempty"`
 	// How sure the deciding agent was, 0 to 1; absent where unknown.
 	Confidence *float64 `protobuf:"fixed64,4,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
-	// What was at risk; absent where unknown.
+	// Stakes of the action; absent if unknown.
 	Stakes Stakes `protobuf:"varint,5,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
 	// Where it stands.
 	Status DecisionStatus `protobuf:"varint,6,opt,name=status,proto3,enum=cstp.v1.DecisionStatus" json:"status,omitempty"`
@@ -1615,7 +1614,7 @@ type DecisionSummary struct {
 	Reasons []string `protobuf:"bytes,11,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	// Its tags.
 	Tags []string `protobuf:"bytes,12,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Its project; absent where it has none.
+	// Its project, if it has one.
 	Project *string `protobuf:"bytes,13,opt,name=project,proto3,oneof" json:"project,omitempty"`
 	// The agent that recorded it.
 	Agent string `protobuf:"bytes,14,opt,name=agent,proto3" json:"agent,omitempty"`
@@ -1805,14 +1804,14 @@ func (x *DecisionSummary) GetSupersededBy() string {
 	return ""
 }
 
-// An action to be judged.
+// An action to evaluate.
 type CheckGuardrailsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the agent wants to do.
+	// The action.
 	Action *Action `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
 	// Who the agent says it is.
 	Agent *AgentInfo `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Who answers; when absent, as the server is configured for the category and stakes.
+	// Who answers. [default: the configured scope for the category and stakes]
 	Scope Scope `protobuf:"varint,3,opt,name=scope,proto3,enum=cstp.v1.Scope" json:"scope,omitempty"`
 	// The peers to ask where the scope is federated; when empty, all that speak for the category. Required peers that
 	// do are always asked. At most 32.
@@ -1879,14 +1878,14 @@ func (x *CheckGuardrailsRequest) GetAgents() []string {
 	return nil
 }
 
-// What an agent wants to do.
+// An action that an agent is about to take.
 type Action struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In words; 1 to 8000 characters, not blank.
 	Description string `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
 	// The category of the decision.
 	Category *string `protobuf:"bytes,2,opt,name=category,proto3,oneof" json:"category,omitempty"`
-	// What is at risk; medium when absent.
+	// Stakes of the action. [default: medium]
 	Stakes Stakes `protobuf:"varint,3,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
 	// How sure the agent is, 0 to 1.
 	Confidence *float64 `protobuf:"fixed64,4,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
@@ -2022,9 +2021,9 @@ type CheckGuardrailsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// True when nothing blocks and no approval is missing.
 	Allowed bool `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// What blocks, and what needs approval.
+	// Violations that block the action or require an approval.
 	Violations []*Violation `protobuf:"bytes,2,rep,name=violations,proto3" json:"violations,omitempty"`
-	// What only warns.
+	// Violations that only warn.
 	Warnings []*Violation `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// How many guardrails were evaluated.
 	Evaluated int32 `protobuf:"varint,4,opt,name=evaluated,proto3" json:"evaluated,omitempty"`
@@ -2032,17 +2031,17 @@ type CheckGuardrailsResponse struct {
 	EvaluatedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=evaluated_at,json=evaluatedAt,proto3" json:"evaluated_at,omitempty"`
 	// The name of the agent that answers.
 	Agent string `protobuf:"bytes,6,opt,name=agent,proto3" json:"agent,omitempty"`
-	// What each peer answered, in the order of their names, where the scope was federated.
+	// Responses of the peers by name, if the scope was federated.
 	Responses []*AgentResponse `protobuf:"bytes,7,rep,name=responses,proto3" json:"responses,omitempty"`
 	// The votes of the required peers, where a quorum decided.
 	Quorum *Quorum `protobuf:"bytes,8,opt,name=quorum,proto3" json:"quorum,omitempty"`
-	// What would be among the violations or warnings if the guardrail were enforced instead of tried in a dry run.
+	// Violations of guardrails in a dry run: they are reported and not enforced.
 	DryrunViolations []*Violation `protobuf:"bytes,9,rep,name=dryrun_violations,json=dryrunViolations,proto3" json:"dryrun_violations,omitempty"`
 	// True when nothing blocks and an approval is missing: the action is not allowed until a person approves it. False where
 	// one has denied it.
 	ApprovalRequired bool `protobuf:"varint,10,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
-	// The version of the rules that judged, as in the audit trail: the names of the rulebooks, and what changes with any
-	// byte of them. Empty in the merged answer of a client that asks several agents.
+	// Version of the rules that were evaluated, as in the audit trail: the names of the rulebooks, and a digest of
+	// their bytes. Empty in the merged answer of a client that asks several agents.
 	RuleSetVersion string `protobuf:"bytes,11,opt,name=rule_set_version,json=ruleSetVersion,proto3" json:"rule_set_version,omitempty"`
 	// Identifies the check: the requestId of its audit entry. Empty where the version of the rules is.
 	CheckId string `protobuf:"bytes,12,opt,name=check_id,json=checkId,proto3" json:"check_id,omitempty"`

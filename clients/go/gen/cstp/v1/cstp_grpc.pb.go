@@ -32,17 +32,17 @@ const (
 //
 // CstpService has exactly the three methods of CSTP. Everything else has a service of its own.
 type CstpServiceClient interface {
-	// Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-	// guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
-	// correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-	// the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
+	// Announces an intent, records it, and returns similar past decisions, the verdict of the guardrails and
+	// suggestions; with paths, also the nodes that govern their code. Another content under the same correlation id is
+	// a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all the same),
+	// NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
 	AnnounceIntent(ctx context.Context, in *AnnounceIntentRequest, opts ...grpc.CallOption) (*AnnounceIntentResponse, error)
 	// Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
 	// Errors: QUERY_FAILED.
 	QueryDecisions(ctx context.Context, in *QueryDecisionsRequest, opts ...grpc.CallOption) (*QueryDecisionsResponse, error)
-	// Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-	// rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
-	// approval and the caller has too many approval requests pending.
+	// Evaluates an action against the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED if there is no
+	// usable rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED if the action needs
+	// an approval and the caller has too many pending approval requests.
 	CheckGuardrails(ctx context.Context, in *CheckGuardrailsRequest, opts ...grpc.CallOption) (*CheckGuardrailsResponse, error)
 }
 
@@ -90,17 +90,17 @@ func (c *cstpServiceClient) CheckGuardrails(ctx context.Context, in *CheckGuardr
 //
 // CstpService has exactly the three methods of CSTP. Everything else has a service of its own.
 type CstpServiceServer interface {
-	// Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-	// guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
-	// correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
-	// the same), NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
+	// Announces an intent, records it, and returns similar past decisions, the verdict of the guardrails and
+	// suggestions; with paths, also the nodes that govern their code. Another content under the same correlation id is
+	// a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all the same),
+	// NOT_FOUND for an unknown project, and RATE_LIMITED as for CheckGuardrails.
 	AnnounceIntent(context.Context, *AnnounceIntentRequest) (*AnnounceIntentResponse, error)
 	// Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
 	// Errors: QUERY_FAILED.
 	QueryDecisions(context.Context, *QueryDecisionsRequest) (*QueryDecisionsResponse, error)
-	// Judges an action by the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED where there is no usable
-	// rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED where the action needs an
-	// approval and the caller has too many approval requests pending.
+	// Evaluates an action against the guardrails and records the check. Errors: GUARDRAIL_EVAL_FAILED if there is no
+	// usable rule set; a single rule that cannot be evaluated is a violation instead. RATE_LIMITED if the action needs
+	// an approval and the caller has too many pending approval requests.
 	CheckGuardrails(context.Context, *CheckGuardrailsRequest) (*CheckGuardrailsResponse, error)
 	mustEmbedUnimplementedCstpServiceServer()
 }

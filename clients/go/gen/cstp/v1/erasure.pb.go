@@ -170,7 +170,7 @@ func (x *EraseAgentResponse) GetAuditEntries() int32 {
 	return 0
 }
 
-// What is kept about whom is to be erased.
+// The subject whose data are erased.
 type EraseSubjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The user, by the user_id of its sessions, letter by letter; 1 to 200 characters.

@@ -29,14 +29,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ErasureService removes what agents have left in a journal, and what is about a subject, for those who have to.
+// ErasureService removes the data of an agent, or about a subject, from a journal.
 type ErasureServiceClient interface {
-	// Erases what an agent has left: its decisions with their reviews, vectors and links, what it said in reviews of
-	// others' decisions, its intents, approval requests, tasks, citations and notifications, and from the audit trail the
-	// contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
-	// in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
-	// repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-	// that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
+	// Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
+	// decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+	// entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
+	// agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
+	// the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+	// uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
 	EraseAgent(ctx context.Context, in *EraseAgentRequest, opts ...grpc.CallOption) (*EraseAgentResponse, error)
 	// Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
 	// contexts, messages, shared contexts, routings and events, and the contents of their entries in the audit trail,
@@ -77,14 +77,14 @@ func (c *erasureServiceClient) EraseSubject(ctx context.Context, in *EraseSubjec
 // All implementations must embed UnimplementedErasureServiceServer
 // for forward compatibility.
 //
-// ErasureService removes what agents have left in a journal, and what is about a subject, for those who have to.
+// ErasureService removes the data of an agent, or about a subject, from a journal.
 type ErasureServiceServer interface {
-	// Erases what an agent has left: its decisions with their reviews, vectors and links, what it said in reviews of
-	// others' decisions, its intents, approval requests, tasks, citations and notifications, and from the audit trail the
-	// contents of its entries and of those about its decisions and requests. Kept are identifiers of its decisions, and
-	// in the audit trail that the entries were made, by whom and when. It is done in batches, so a call that fails is
-	// repeated and goes on. Revoke the tokens of the agent before, or it leaves more. Errors: INVALID_ARGUMENT for a name
-	// that the server itself uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
+	// Erases the data of an agent: its decisions with their reviews, vectors and links, its reviews of others'
+	// decisions, its intents, approval requests, tasks, citations and notifications, and the contents of its audit
+	// entries and of entries about its decisions and requests. The identifiers of its decisions stay, and so do the
+	// agent, event and time of each audit entry. It works in batches: repeat a failed call, and it continues. Revoke
+	// the agent's tokens first, or it can leave new data. Errors: INVALID_ARGUMENT for a name that the server itself
+	// uses, PERMISSION_DENIED for an agent of another tenant, UNAVAILABLE.
 	EraseAgent(context.Context, *EraseAgentRequest) (*EraseAgentResponse, error)
 	// Erases what is kept about a subject, a user of chat sessions of the caller's tenant: the sessions with their
 	// contexts, messages, shared contexts, routings and events, and the contents of their entries in the audit trail,

@@ -163,18 +163,18 @@ type ErrorCodes struct {
 	GrpcCode string `protobuf:"bytes,1,opt,name=grpc_code,json=grpcCode,proto3" json:"grpc_code,omitempty"`
 	// The code of a JSON-RPC error.
 	JsonRpcCode int32 `protobuf:"varint,2,opt,name=json_rpc_code,json=jsonRpcCode,proto3" json:"json_rpc_code,omitempty"`
-	// The HTTP status of the JSON-RPC answer to a single call; 200 if absent. The answer to a batch is 200, or 401 if no
-	// call of it has a valid token.
+	// The HTTP status of the JSON-RPC answer to a single call; [default: 200] The response to a batch is 200, or 401 if
+	// no call of it has a valid token.
 	HttpStatus int32 `protobuf:"varint,3,opt,name=http_status,json=httpStatus,proto3" json:"http_status,omitempty"`
-	// The code of a JSON-RPC error over A2A, which gives the codes from -32001 to -32099 a meaning of its own; the same as
-	// json_rpc_code if absent.
+	// The code of a JSON-RPC error over A2A, which gives the codes from -32001 to -32099 a meaning of its own.
+	// [default: json_rpc_code]
 	A2ACode int32 `protobuf:"varint,4,opt,name=a2a_code,json=a2aCode,proto3" json:"a2a_code,omitempty"`
 	// The HTTP status of an A2A answer over HTTP+JSON.
 	A2AHttpStatus int32 `protobuf:"varint,5,opt,name=a2a_http_status,json=a2aHttpStatus,proto3" json:"a2a_http_status,omitempty"`
 	// Whether the same call may succeed later without a change, so that clients repeat it. With RESOURCE_EXHAUSTED this
 	// holds only if RetryInfo says how long to wait.
 	Retriable bool `protobuf:"varint,6,opt,name=retriable,proto3" json:"retriable,omitempty"`
-	// The more general reason that callers may treat this one as; absent if there is none.
+	// The more general reason that callers may treat this one as, if there is one.
 	Parent ErrorReason `protobuf:"varint,7,opt,name=parent,proto3,enum=cstp.v1.ErrorReason" json:"parent,omitempty"`
 	// Whether the reason is given by bridges only, so that no gRPC server sends it.
 	BridgeOnly bool `protobuf:"varint,8,opt,name=bridge_only,json=bridgeOnly,proto3" json:"bridge_only,omitempty"`

@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a guardrail does when it fires.
+// The effect of a guardrail that fires.
 type Enforcement int32
 
 const (
@@ -82,7 +82,7 @@ func (Enforcement) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_guardrails_proto_rawDescGZIP(), []int{0}
 }
 
-// What became of a guardrail.
+// Result of a guardrail.
 type RuleOutcome int32
 
 const (
@@ -153,7 +153,7 @@ const (
 	InputOrigin_INPUT_ORIGIN_GIVEN InputOrigin = 1
 	// From its declaration.
 	InputOrigin_INPUT_ORIGIN_DEFAULT InputOrigin = 2
-	// There is none.
+	// The input has no value.
 	InputOrigin_INPUT_ORIGIN_MISSING InputOrigin = 3
 	// The context gives one that is of another type, or not accepted.
 	InputOrigin_INPUT_ORIGIN_INVALID InputOrigin = 4
@@ -207,7 +207,7 @@ func (InputOrigin) EnumDescriptor() ([]byte, []int) {
 // Which page to list.
 type ListGuardrailsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+	// Maximum number of items in the page, at most 1000. [default: 50]
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the rules must still be the same.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -323,14 +323,14 @@ func (x *ListGuardrailsResponse) GetRuleSetVersion() string {
 	return ""
 }
 
-// A rule by which actions are judged.
+// A rule against which actions are evaluated.
 type Guardrail struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier, as violations name it.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Its name for people.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What it is about; absent where the rulebook does not tell.
+	// Its description, if the rulebook has one.
 	Description *string `protobuf:"bytes,3,opt,name=description,proto3,oneof" json:"description,omitempty"`
 	// Whether it blocks, warns or needs approval.
 	Severity Severity `protobuf:"varint,4,opt,name=severity,proto3,enum=cstp.v1.Severity" json:"severity,omitempty"`
@@ -348,7 +348,7 @@ type Guardrail struct {
 	Inputs []string `protobuf:"bytes,10,rep,name=inputs,proto3" json:"inputs,omitempty"`
 	// How to satisfy it; absent where the rulebook says nothing.
 	Suggestion *string `protobuf:"bytes,11,opt,name=suggestion,proto3,oneof" json:"suggestion,omitempty"`
-	// What it compares, in CEL, for callers with the permission `admin`; absent for others.
+	// Its CEL expression, for callers with the permission `admin`; absent for others.
 	Expression *string `protobuf:"bytes,12,opt,name=expression,proto3,oneof" json:"expression,omitempty"`
 	// The categories that an action must have one of; empty where any.
 	Categories []string `protobuf:"bytes,13,rep,name=categories,proto3" json:"categories,omitempty"`
@@ -499,7 +499,7 @@ func (x *Guardrail) GetApprovers() []string {
 // Which page to list.
 type ListInputsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+	// Maximum number of items in the page, at most 1000. [default: 50]
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the rules must still be the same.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -620,12 +620,12 @@ type GuardrailInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name: the member of the context, in snake case or camel case.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it must be: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`) or
-	// `duration` (a text such as `90s`, `1h30m` or `7d`).
+	// Its required type: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`)
+	// or `duration` (a text such as `90s`, `1h30m` or `7d`).
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// What it says; absent if the rulebook does not tell.
+	// Its description, if the rulebook has one.
 	Description *string `protobuf:"bytes,3,opt,name=description,proto3,oneof" json:"description,omitempty"`
-	// What is taken where the caller gives nothing; absent where nothing is.
+	// Default value, if there is one.
 	DefaultValue *structpb.Value `protobuf:"bytes,4,opt,name=default_value,json=defaultValue,proto3" json:"default_value,omitempty"`
 	// Whether no guardrail that reads it can be evaluated without it.
 	Required bool `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
@@ -756,9 +756,9 @@ func (*GetRulebookRequest) Descriptor() ([]byte, []int) {
 // The rules in force.
 type GetRulebookResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names the rulebooks and their contents, as verdicts do: where it is the same, the same rules judge.
+	// Names the rulebooks and their contents, as verdicts do: equal versions mean equal rules.
 	RuleSetVersion string `protobuf:"bytes,1,opt,name=rule_set_version,json=ruleSetVersion,proto3" json:"rule_set_version,omitempty"`
-	// Since when this server judges by them.
+	// When this server loaded them.
 	LoadedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=loaded_at,json=loadedAt,proto3" json:"loaded_at,omitempty"`
 	// The rulebooks in the order in which their violations are reported.
 	Rulebooks []*Rulebook `protobuf:"bytes,3,rep,name=rulebooks,proto3" json:"rulebooks,omitempty"`
@@ -832,7 +832,7 @@ type FailedLoad struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When it was made.
 	FailedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"`
-	// What is wrong with the files, by file and line; at most 50 problems.
+	// Problems of the files, by file and line; at most 50.
 	Problems []*RulebookProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
 	// How many problems there are.
 	ProblemCount  int32 `protobuf:"varint,3,opt,name=problem_count,json=problemCount,proto3" json:"problem_count,omitempty"`
@@ -900,7 +900,7 @@ type RulebookProblem struct {
 	Line int32 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
 	// The id of the guardrail, or the part of the file.
 	Where string `protobuf:"bytes,3,opt,name=where,proto3" json:"where,omitempty"`
-	// What is wrong.
+	// The problem.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1060,15 +1060,15 @@ type ExplainGuardrailsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The action, as for CheckGuardrails.
 	Action *Action `protobuf:"bytes,1,opt,name=action,proto3" json:"action,omitempty"`
-	// The agent that acts, for guardrails that are for some agents only; the caller when absent.
+	// The agent that acts, for guardrails that apply to some agents only. [default: the caller]
 	ActingAgent *string `protobuf:"bytes,2,opt,name=acting_agent,json=actingAgent,proto3,oneof" json:"acting_agent,omitempty"`
 	// The permissions of that agent, without PERMISSION_ANY. [default: those of the caller, if neither is given]
 	Permissions []Permission `protobuf:"varint,3,rep,packed,name=permissions,proto3,enum=cstp.v1.Permission" json:"permissions,omitempty"`
-	// The instant at which it acts; now when absent.
+	// The instant at which it acts. [default: now]
 	At *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
 	// Only these guardrails; all when empty.
 	GuardrailIds []string `protobuf:"bytes,5,rep,name=guardrail_ids,json=guardrailIds,proto3" json:"guardrail_ids,omitempty"`
-	// How many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+	// Maximum number of items in the page, at most 1000. [default: 50]
 	PageSize int32 `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the rules must still be the same.
 	PageToken     string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1228,7 +1228,7 @@ func (x *ExplainGuardrailsResponse) GetRuleSetVersion() string {
 	return ""
 }
 
-// What becomes of a guardrail for an action, and why.
+// The result of a guardrail for an action, and the reason.
 type GuardrailExplanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier, as violations name it.
@@ -1239,11 +1239,11 @@ type GuardrailExplanation struct {
 	Severity Severity `protobuf:"varint,3,opt,name=severity,proto3,enum=cstp.v1.Severity" json:"severity,omitempty"`
 	// Whether that is enforced.
 	Enforcement Enforcement `protobuf:"varint,4,opt,name=enforcement,proto3,enum=cstp.v1.Enforcement" json:"enforcement,omitempty"`
-	// What became of it.
+	// Its result.
 	Outcome RuleOutcome `protobuf:"varint,5,opt,name=outcome,proto3,enum=cstp.v1.RuleOutcome" json:"outcome,omitempty"`
 	// Why it is skipped or cannot be evaluated; absent otherwise.
 	Reason *string `protobuf:"bytes,6,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
-	// What it reports if it fires or cannot be evaluated; absent otherwise.
+	// Its violation, if it fires or cannot be evaluated.
 	Violation *Violation `protobuf:"bytes,7,opt,name=violation,proto3" json:"violation,omitempty"`
 	// The parts of its condition that `&&` and `||` connect, from left to right; a condition of more than 50 parts is
 	// taken apart less finely. Empty if it is skipped, or has no condition.
@@ -1436,11 +1436,11 @@ type ExplainedInput struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Where its value comes from.
 	Origin InputOrigin `protobuf:"varint,2,opt,name=origin,proto3,enum=cstp.v1.InputOrigin" json:"origin,omitempty"`
-	// Its value as JSON, cut after 200 characters; absent if there is none.
+	// Its value as JSON, cut after 200 characters, if it has one.
 	Value *string `protobuf:"bytes,3,opt,name=value,proto3,oneof" json:"value,omitempty"`
 	// The key of the context that gives it, if that is another spelling of its name.
 	GivenAs *string `protobuf:"bytes,4,opt,name=given_as,json=givenAs,proto3,oneof" json:"given_as,omitempty"`
-	// What is wrong with the value; absent if nothing is.
+	// The problem of the value, if there is one.
 	Problem       *string `protobuf:"bytes,5,opt,name=problem,proto3,oneof" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1511,7 +1511,7 @@ func (x *ExplainedInput) GetProblem() string {
 	return ""
 }
 
-// Actions to be judged.
+// Actions to evaluate.
 type BatchCheckGuardrailsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At least one, and at most 500.
@@ -1612,10 +1612,10 @@ func (x *BatchCheckGuardrailsResponse) GetResults() []*BatchCheckResult {
 	return nil
 }
 
-// What became of one action.
+// Result of one action.
 type BatchCheckResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The verdict, or why there is none.
+	// The verdict, or the error.
 	//
 	// Types that are valid to be assigned to Result:
 	//
@@ -1691,7 +1691,7 @@ type BatchCheckResult_Verdict struct {
 }
 
 type BatchCheckResult_Error struct {
-	// Why it could not be judged.
+	// The error that prevented the evaluation.
 	Error *CheckError `protobuf:"bytes,2,opt,name=error,proto3,oneof"`
 }
 
@@ -1699,7 +1699,7 @@ func (*BatchCheckResult_Verdict) isBatchCheckResult_Result() {}
 
 func (*BatchCheckResult_Error) isBatchCheckResult_Result() {}
 
-// Why an action could not be judged.
+// An error that prevented the evaluation of an action.
 type CheckError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reason as in ErrorReason, for instance `INVALID_ARGUMENT`.

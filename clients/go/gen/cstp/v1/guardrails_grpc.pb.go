@@ -32,7 +32,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// GuardrailService tells agents by what they are judged, and judges many actions in one call.
+// GuardrailService lists and explains the guardrails of a caller, and evaluates many actions in one call.
 type GuardrailServiceClient interface {
 	// Lists the guardrails in force, in the order in which violations are reported. What they compare is shown to
 	// callers with the permission `admin` only. Errors: INVALID_ARGUMENT for a token of other rules.
@@ -46,9 +46,10 @@ type GuardrailServiceClient interface {
 	// and where its inputs come from. It is no check: nothing is recorded, and no approval is used. Errors:
 	// INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
 	ExplainGuardrails(ctx context.Context, in *ExplainGuardrailsRequest, opts ...grpc.CallOption) (*ExplainGuardrailsResponse, error)
-	// Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
-	// write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-	// INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
+	// Evaluates up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
+	// durable write. An action that cannot be evaluated gets an error, and the others get their verdicts. Errors:
+	// INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
+	// recorded.
 	BatchCheckGuardrails(ctx context.Context, in *BatchCheckGuardrailsRequest, opts ...grpc.CallOption) (*BatchCheckGuardrailsResponse, error)
 }
 
@@ -114,7 +115,7 @@ func (c *guardrailServiceClient) BatchCheckGuardrails(ctx context.Context, in *B
 // All implementations must embed UnimplementedGuardrailServiceServer
 // for forward compatibility.
 //
-// GuardrailService tells agents by what they are judged, and judges many actions in one call.
+// GuardrailService lists and explains the guardrails of a caller, and evaluates many actions in one call.
 type GuardrailServiceServer interface {
 	// Lists the guardrails in force, in the order in which violations are reported. What they compare is shown to
 	// callers with the permission `admin` only. Errors: INVALID_ARGUMENT for a token of other rules.
@@ -128,9 +129,10 @@ type GuardrailServiceServer interface {
 	// and where its inputs come from. It is no check: nothing is recorded, and no approval is used. Errors:
 	// INVALID_ARGUMENT for a token of other rules, an id that no guardrail has, and a context out of bounds.
 	ExplainGuardrails(context.Context, *ExplainGuardrailsRequest) (*ExplainGuardrailsResponse, error)
-	// Judges up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one durable
-	// write. An action that cannot be judged has an error in its place, which spoils no other. Errors:
-	// INVALID_ARGUMENT if any action has not the form of one or the answer would be too long, UNAVAILABLE if the checks cannot be recorded.
+	// Evaluates up to 500 actions, each as CheckGuardrails would in the local scope, and records all checks in one
+	// durable write. An action that cannot be evaluated gets an error, and the others get their verdicts. Errors:
+	// INVALID_ARGUMENT if an action is malformed or the response would be too long, UNAVAILABLE if the checks cannot be
+	// recorded.
 	BatchCheckGuardrails(context.Context, *BatchCheckGuardrailsRequest) (*BatchCheckGuardrailsResponse, error)
 	mustEmbedUnimplementedGuardrailServiceServer()
 }

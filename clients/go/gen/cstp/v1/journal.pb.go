@@ -35,7 +35,7 @@ const (
 	LinkType_LINK_TYPE_SUPERSEDES LinkType = 1
 	// It builds on the other.
 	LinkType_LINK_TYPE_DEPENDS_ON LinkType = 2
-	// The other is worth reading beside it.
+	// The two are related.
 	LinkType_LINK_TYPE_RELATES_TO LinkType = 3
 )
 
@@ -82,7 +82,7 @@ func (LinkType) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_journal_proto_rawDescGZIP(), []int{0}
 }
 
-// What became of an imported record.
+// Result of importing a record.
 type ImportAction int32
 
 const (
@@ -214,7 +214,7 @@ type Links struct {
 	Supersedes []string `protobuf:"bytes,1,rep,name=supersedes,proto3" json:"supersedes,omitempty"`
 	// Decisions that this one builds on.
 	DependsOn []string `protobuf:"bytes,2,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
-	// Decisions worth reading beside this one.
+	// Related decisions.
 	RelatesTo     []string `protobuf:"bytes,3,rep,name=relates_to,json=relatesTo,proto3" json:"relates_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -271,24 +271,24 @@ func (x *Links) GetRelatesTo() []string {
 	return nil
 }
 
-// What an agent says of a decision; the server adds identity and history to it.
+// The content of a decision, as an agent states it; the server adds identity and history.
 type DecisionContent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What was decided; 1 to 500 characters, not blank.
+	// Title of the decision; 1 to 500 characters, not blank.
 	Title string `protobuf:"bytes,1,opt,name=title,proto3" json:"title,omitempty"`
 	// The circumstances; private, never part of a query's answer, at most 200000 characters.
 	Context *string `protobuf:"bytes,2,opt,name=context,proto3,oneof" json:"context,omitempty"`
 	// Its category, for instance "architecture"; 1 to 100 characters.
 	Category *string `protobuf:"bytes,3,opt,name=category,proto3,oneof" json:"category,omitempty"`
-	// What was at risk.
+	// Stakes of the action.
 	Stakes Stakes `protobuf:"varint,4,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
 	// How sure the agent was, 0 to 1.
 	Confidence *float64 `protobuf:"fixed64,5,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
-	// Where it stands; decided when absent, reviewed when absent beside an outcome.
+	// Its status. [default: decided, or reviewed if there is an outcome]
 	Status DecisionStatus `protobuf:"varint,6,opt,name=status,proto3,enum=cstp.v1.DecisionStatus" json:"status,omitempty"`
 	// How it turned out, where that is known already.
 	Outcome Outcome `protobuf:"varint,7,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
-	// When it was decided; the time of recording when absent.
+	// When it was decided. [default: the time of recording]
 	Date *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=date,proto3" json:"date,omitempty"`
 	// The lesson; readable wherever the decision is. At most 5000 characters.
 	Notes *string `protobuf:"bytes,9,opt,name=notes,proto3,oneof" json:"notes,omitempty"`
@@ -298,9 +298,9 @@ type DecisionContent struct {
 	Tags []string `protobuf:"bytes,11,rep,name=tags,proto3" json:"tags,omitempty"`
 	// The project it belongs to; 1 to 200 characters.
 	Project *string `protobuf:"bytes,12,opt,name=project,proto3,oneof" json:"project,omitempty"`
-	// Who may read it; private when absent.
+	// Who may read it. [default: private]
 	Visibility Visibility `protobuf:"varint,13,opt,name=visibility,proto3,enum=cstp.v1.Visibility" json:"visibility,omitempty"`
-	// When its outcome is to be reviewed; ListDecisions lists what is due. No date when absent.
+	// When its outcome is due for review, if it is; ListDecisions lists due decisions.
 	ReviewBy      *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=review_by,json=reviewBy,proto3" json:"review_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -439,13 +439,13 @@ type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier, given by the server.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What was decided.
+	// Title of the decision.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
 	// The circumstances; only in GetDecision, and only for the agent that recorded it.
 	Context *string `protobuf:"bytes,3,opt,name=context,proto3,oneof" json:"context,omitempty"`
 	// Its category.
 	Category *string `protobuf:"bytes,4,opt,name=category,proto3,oneof" json:"category,omitempty"`
-	// What was at risk.
+	// Stakes of the action.
 	Stakes Stakes `protobuf:"varint,5,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
 	// How sure the agent was, 0 to 1.
 	Confidence *float64 `protobuf:"fixed64,6,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
@@ -478,7 +478,7 @@ type Decision struct {
 	JournalRevision *string `protobuf:"bytes,19,opt,name=journal_revision,json=journalRevision,proto3,oneof" json:"journal_revision,omitempty"`
 	// When its outcome is to be reviewed; only for the agent that recorded it.
 	ReviewBy *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=review_by,json=reviewBy,proto3" json:"review_by,omitempty"`
-	// What happened to it; only in GetDecision and UpdateDecision.
+	// Its history; only in GetDecision and UpdateDecision.
 	History       *DecisionHistory `protobuf:"bytes,21,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1086,7 +1086,7 @@ func (x *GetDecisionResponse) GetDecision() *Decision {
 // A page of decisions to list.
 type ListDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+	// Maximum number of items in the page, at most 1000. [default: 50]
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the other fields must stay the same.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1219,7 +1219,7 @@ type ReviewDecisionRequest struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The outcome.
 	Outcome Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=cstp.v1.Outcome" json:"outcome,omitempty"`
-	// The lesson; the present one stays when absent. At most 5000 characters.
+	// The lesson; at most 5000 characters. [default: unchanged]
 	Notes *string `protobuf:"bytes,3,opt,name=notes,proto3,oneof" json:"notes,omitempty"`
 	// Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters. Without it, each call is another
 	// review.
@@ -1335,13 +1335,13 @@ func (x *ReviewDecisionResponse) GetDecision() *Decision {
 // The parts of a decision's content that can be changed. The bounds are those of DecisionContent.
 type DecisionChanges struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What was decided; 1 to 500 characters, not blank.
+	// Title of the decision; 1 to 500 characters, not blank.
 	Title *string `protobuf:"bytes,1,opt,name=title,proto3,oneof" json:"title,omitempty"`
 	// The circumstances; private, at most 200000 characters.
 	Context *string `protobuf:"bytes,2,opt,name=context,proto3,oneof" json:"context,omitempty"`
 	// Its category; 1 to 100 characters.
 	Category *string `protobuf:"bytes,3,opt,name=category,proto3,oneof" json:"category,omitempty"`
-	// What was at risk.
+	// Stakes of the action.
 	Stakes Stakes `protobuf:"varint,4,opt,name=stakes,proto3,enum=cstp.v1.Stakes" json:"stakes,omitempty"`
 	// How sure the agent was, 0 to 1.
 	Confidence *float64 `protobuf:"fixed64,5,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
@@ -1478,7 +1478,7 @@ type UpdateDecisionRequest struct {
 	// The fields of `changes` that count. One that is named here and absent there is removed; title, status and date cannot
 	// be. Absent or empty, all fields that `changes` has.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,3,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
-	// The revision that the changes were made from; any when absent.
+	// The revision on which the changes are based. [default: any]
 	ExpectedRevision *int32 `protobuf:"varint,4,opt,name=expected_revision,json=expectedRevision,proto3,oneof" json:"expected_revision,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -1634,7 +1634,7 @@ func (x *DeleteDecisionRequest) GetId() string {
 	return ""
 }
 
-// What is left of a decision.
+// The remaining record of a deleted decision.
 type DeleteDecisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier.
@@ -1815,9 +1815,9 @@ type GetDecisionGraphRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// How many links away from it decisions may be; 2 when absent or 0, at most 10.
+	// Maximum distance from it in links, at most 10. [default: 2]
 	Depth int32 `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"`
-	// How many decisions there may be; 100 when absent or 0, at most 500.
+	// Maximum number of decisions, at most 500. [default: 100]
 	MaxNodes      int32 `protobuf:"varint,3,opt,name=max_nodes,json=maxNodes,proto3" json:"max_nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1943,7 +1943,7 @@ type GraphNode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What was decided.
+	// Title of the decision.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
 	// Where it stands.
 	Status DecisionStatus `protobuf:"varint,3,opt,name=status,proto3,enum=cstp.v1.DecisionStatus" json:"status,omitempty"`
@@ -2116,9 +2116,9 @@ type FindDuplicateDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Conditions that decisions must meet.
 	Filters *DecisionFilters `protobuf:"bytes,1,opt,name=filters,proto3" json:"filters,omitempty"`
-	// The cosine similarity of two decisions from which they are duplicates, 0.5 to 1; 0.9 when absent.
+	// Minimum cosine similarity of duplicates, 0.5 to 1. [default: 0.9]
 	MinSimilarity *float64 `protobuf:"fixed64,2,opt,name=min_similarity,json=minSimilarity,proto3,oneof" json:"min_similarity,omitempty"`
-	// How many groups at the most; 20 when absent or 0, at most 100.
+	// Maximum number of groups, at most 100. [default: 20]
 	Limit         int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2400,7 +2400,7 @@ type WatchDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Conditions that changed decisions must meet. Deletions are told whatever they are.
 	Filters *DecisionFilters `protobuf:"bytes,1,opt,name=filters,proto3" json:"filters,omitempty"`
-	// The `journalRevision` of an answer, behind which the watch begins; now when absent.
+	// The `journalRevision` of a response; the watch begins after it. [default: now]
 	After         *string `protobuf:"bytes,2,opt,name=after,proto3,oneof" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2701,7 +2701,7 @@ func (x *UnshareDecisionResponse) GetDecision() *Decision {
 // One decision to import.
 type ImportDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it was read from, the same each time it is imported, for instance "repo/docs/adr/0007-use-x.md" or
+	// Identifier of its source, the same at each import, for instance "repo/docs/adr/0007-use-x.md" or
 	// "decisions.jsonl#42"; 1 to 1000 characters. With the caller it identifies the decision.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// The decision.
@@ -2782,7 +2782,7 @@ type SourceLinks struct {
 	SupersededBy []string `protobuf:"bytes,2,rep,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`
 	// Sources of the decisions that this one builds on.
 	DependsOn []string `protobuf:"bytes,3,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
-	// Sources of the decisions worth reading beside this one.
+	// Sources of related decisions.
 	RelatesTo     []string `protobuf:"bytes,4,rep,name=relates_to,json=relatesTo,proto3" json:"relates_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2846,12 +2846,12 @@ func (x *SourceLinks) GetRelatesTo() []string {
 	return nil
 }
 
-// What became of one record.
+// Result of importing one record.
 type ImportResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The record's source.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// What was done.
+	// The action taken.
 	Action ImportAction `protobuf:"varint,2,opt,name=action,proto3,enum=cstp.v1.ImportAction" json:"action,omitempty"`
 	// The identifier of its decision.
 	DecisionId    string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
@@ -2910,7 +2910,7 @@ func (x *ImportResult) GetDecisionId() string {
 	return ""
 }
 
-// What became of all records.
+// Results of an import.
 type ImportDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One for each record, in the order they were sent.

@@ -79,20 +79,19 @@ type JournalServiceClient interface {
 	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
 	// them. Errors: RATE_LIMITED for too many exports at once.
 	ExportDecisions(ctx context.Context, in *ExportDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportDecisionsResponse], error)
-	// Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
-	// answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
-	// answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
-	// told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
-	// many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+	// Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
+	// has only a `journalRevision`: the position at which the watch begins. A watch opened with the revision of any
+	// response continues after it, on any server of this agent. Several changes of a decision may arrive as one, and
+	// deletions are reported for the caller's own decisions only. Errors: INVALID_ARGUMENT for a revision of another
+	// journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
 	WatchDecisions(ctx context.Context, in *WatchDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDecisionsResponse], error)
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(ctx context.Context, in *ShareDecisionRequest, opts ...grpc.CallOption) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	UnshareDecision(ctx context.Context, in *UnshareDecisionRequest, opts ...grpc.CallOption) (*UnshareDecisionResponse, error)
-	// Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-	// is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
-	// record says otherwise. Records are stored batch by batch; after a broken stream,
-	// what was stored stays, and the import can simply be repeated.
+	// Imports decisions from other records, one message each. Importing a source again updates the decision if its
+	// content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
+	// are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
 	ImportDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportDecisionsRequest, ImportDecisionsResponse], error)
 }
 
@@ -307,20 +306,19 @@ type JournalServiceServer interface {
 	// history, and others' shared ones without contexts and texts of reasons. What changes meanwhile may or may not be among
 	// them. Errors: RATE_LIMITED for too many exports at once.
 	ExportDecisions(*ExportDecisionsRequest, grpc.ServerStreamingServer[ExportDecisionsResponse]) error
-	// Answers each change of the decisions that the caller may read as it comes, until the caller ends the call. The first
-	// answer has a `journalRevision` alone and says where the watch begins; a watch that is opened with the revision of any
-	// answer goes on behind it, on any server of this agent. Several changes of a decision may be one, and deletions are
-	// told of the caller's own decisions. Errors: INVALID_ARGUMENT for a revision of another journal, RATE_LIMITED for too
-	// many watches, UNAVAILABLE if the server stops or the caller takes nothing for long.
+	// Streams each change of the decisions that the caller may read, until the caller ends the call. The first response
+	// has only a `journalRevision`: the position at which the watch begins. A watch opened with the revision of any
+	// response continues after it, on any server of this agent. Several changes of a decision may arrive as one, and
+	// deletions are reported for the caller's own decisions only. Errors: INVALID_ARGUMENT for a revision of another
+	// journal, RATE_LIMITED for too many watches, UNAVAILABLE if the server stops or the caller does not read for long.
 	WatchDecisions(*WatchDecisionsRequest, grpc.ServerStreamingServer[WatchDecisionsResponse]) error
 	// Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	ShareDecision(context.Context, *ShareDecisionRequest) (*ShareDecisionResponse, error)
 	// Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
 	UnshareDecision(context.Context, *UnshareDecisionRequest) (*UnshareDecisionResponse, error)
-	// Imports decisions from other records, one message each. Importing a source again changes nothing where its content
-	// is the same and updates the decision where it is not. A decision that the caller deleted stays deleted unless the
-	// record says otherwise. Records are stored batch by batch; after a broken stream,
-	// what was stored stays, and the import can simply be repeated.
+	// Imports decisions from other records, one message each. Importing a source again updates the decision if its
+	// content has changed. A decision that the caller deleted stays deleted unless the record says otherwise. Records
+	// are stored in batches; after a broken stream the stored batches stay, and the import can be repeated.
 	ImportDecisions(grpc.ClientStreamingServer[ImportDecisionsRequest, ImportDecisionsResponse]) error
 	mustEmbedUnimplementedJournalServiceServer()
 }

@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What an agent must have been granted to call an rpc.
+// A permission that an agent needs to call an rpc.
 type Permission int32
 
 const (
@@ -52,7 +52,7 @@ const (
 	Permission_PERMISSION_ROUTE Permission = 9
 	// Delete chat sessions of one's tenant.
 	Permission_PERMISSION_ERASE Permission = 10
-	// Grant, deny and revoke approvals of what other agents are about to do, and read their approval requests.
+	// Grant, deny and revoke approvals for actions of other agents, and read their approval requests.
 	Permission_PERMISSION_APPROVE Permission = 11
 )
 
@@ -164,11 +164,11 @@ var (
 	//
 	// optional cstp.v1.Permission permission = 50001;
 	E_Permission = &file_cstp_v1_options_proto_extTypes[0]
-	// Params of the rpc as JSON, for those who read what it is good for.
+	// Example params of the rpc as JSON, for its documentation.
 	//
 	// repeated string example = 50003;
 	E_Example = &file_cstp_v1_options_proto_extTypes[1]
-	// What failures of the rpc say over JSON-RPC of the intent that failed; where it is set, their data also has `error`,
+	// The type of the failed intent in JSON-RPC errors of the rpc; if it is set, their data also has `error`,
 	// `error_code`, `execution_id` and `details`.
 	//
 	// optional string intent_type = 50004;

@@ -26,11 +26,11 @@ const (
 // An action with the decision to take it.
 type PreActionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is about to be done.
+	// The intent.
 	Announcement *AnnounceIntentRequest `protobuf:"bytes,1,opt,name=announcement,proto3" json:"announcement,omitempty"`
-	// The decision to record. What it leaves out of context, category, stakes, confidence and project is that of the
-	// announcement. When absent, the intent is the title, and where that is too long the beginning of the context too; a
-	// server that stores no contents of intents requires it.
+	// The decision to record. Its context, category, stakes, confidence and project default to those of the announcement.
+	// Without it, the intent is the title, and a long intent continues in the context; a server that does not store
+	// contents of intents requires it.
 	Decision *DecisionContent `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
 	// How the decision relates to others.
 	Links         *Links `protobuf:"bytes,3,opt,name=links,proto3" json:"links,omitempty"`
@@ -89,12 +89,12 @@ func (x *PreActionRequest) GetLinks() *Links {
 	return nil
 }
 
-// What came of the announcement and of the decision.
+// The response to the announcement, and the decision.
 type PreActionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The feedback on the announcement. Only its verdict says whether to act.
 	Feedback *AnnounceIntentResponse `protobuf:"bytes,1,opt,name=feedback,proto3" json:"feedback,omitempty"`
-	// The decision as it is on disk; absent where the verdict does not allow the action, or there is none.
+	// The stored decision; absent if the verdict does not allow the action, or if there is no verdict.
 	Decision      *Decision `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -30,12 +30,12 @@ const (
 //
 // PreActionService takes the two steps before an action at once.
 type PreActionServiceClient interface {
-	// Announces what the caller is about to do, as AnnounceIntent does, and records the decision to do it if the verdict
-	// allows it. Both are one transaction, or neither is on disk. Where peers are asked, the announcement is on disk
-	// before they are, and a repetition records the decision that is missing. The same announcement under the same
-	// correlation id with the same decision is a repetition, whose decision is recorded once; it is judged anew. The
-	// caller needs the permission `record` as well. Errors: as AnnounceIntent; CONFLICT, with nothing recorded, where the
-	// announcement was made with another decision, or its decision is deleted.
+	// Announces an intent, as AnnounceIntent does, and records its decision if the verdict allows the action, in one
+	// transaction. If peers are asked, the announcement is stored before the peers are called, and a repeated call
+	// records a missing decision. The same announcement with the same correlation id and decision is a repetition: its
+	// decision is recorded once, and the guardrails are evaluated again. The caller also needs the permission `record`.
+	// Errors: as AnnounceIntent; CONFLICT, with nothing recorded, if the announcement was made with another decision,
+	// or its decision is deleted.
 	PreAction(ctx context.Context, in *PreActionRequest, opts ...grpc.CallOption) (*PreActionResponse, error)
 }
 
@@ -63,12 +63,12 @@ func (c *preActionServiceClient) PreAction(ctx context.Context, in *PreActionReq
 //
 // PreActionService takes the two steps before an action at once.
 type PreActionServiceServer interface {
-	// Announces what the caller is about to do, as AnnounceIntent does, and records the decision to do it if the verdict
-	// allows it. Both are one transaction, or neither is on disk. Where peers are asked, the announcement is on disk
-	// before they are, and a repetition records the decision that is missing. The same announcement under the same
-	// correlation id with the same decision is a repetition, whose decision is recorded once; it is judged anew. The
-	// caller needs the permission `record` as well. Errors: as AnnounceIntent; CONFLICT, with nothing recorded, where the
-	// announcement was made with another decision, or its decision is deleted.
+	// Announces an intent, as AnnounceIntent does, and records its decision if the verdict allows the action, in one
+	// transaction. If peers are asked, the announcement is stored before the peers are called, and a repeated call
+	// records a missing decision. The same announcement with the same correlation id and decision is a repetition: its
+	// decision is recorded once, and the guardrails are evaluated again. The caller also needs the permission `record`.
+	// Errors: as AnnounceIntent; CONFLICT, with nothing recorded, if the announcement was made with another decision,
+	// or its decision is deleted.
 	PreAction(context.Context, *PreActionRequest) (*PreActionResponse, error)
 	mustEmbedUnimplementedPreActionServiceServer()
 }

@@ -39,7 +39,7 @@ const (
 	TaskState_TASK_STATE_REJECTED TaskState = 3
 	// It could not be answered.
 	TaskState_TASK_STATE_FAILED TaskState = 4
-	// Its owner canceled it, and nothing of what it asks for was done.
+	// Its owner canceled it before any of its work was done.
 	TaskState_TASK_STATE_CANCELED TaskState = 5
 	// It is kept, and nothing was sent for it yet. Until it is at work it can be canceled.
 	TaskState_TASK_STATE_SUBMITTED TaskState = 6
@@ -162,9 +162,9 @@ type Task struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The conversation that it belongs to; 1 to 200 characters.
 	ContextId string `protobuf:"bytes,2,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
-	// Where it stands. A submitted task, or one at work, has failed when its time has run out: whoever was at it is gone.
+	// Its state. A submitted or working task has failed when its time has run out, because its worker is gone.
 	State TaskState `protobuf:"varint,3,opt,name=state,proto3,enum=cstp.v1.TaskState" json:"state,omitempty"`
-	// What the bridge keeps of it, which nobody else reads; 1 byte to 2 MiB.
+	// Private data of the bridge; 1 byte to 2 MiB.
 	Content []byte `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
 	// How often it was saved. Ignored when saving.
 	Version int32 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
@@ -253,8 +253,8 @@ type SaveTaskRequest struct {
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// The version that it was read with; 0 for a new task.
 	Version int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// For a task that has not ended: how long until it counts as failed, or as rejected if it waits for input or an
-	// approval, more than 0 and at most 7 days. When absent it is 5 minutes, and a day for a task that waits.
+	// For a task that has not ended: the time until it counts as failed, or as rejected if it waits for input or an
+	// approval; more than 0 and at most 7 days. [default: 5 minutes, or one day for a task that waits]
 	TimeLeft *durationpb.Duration `protobuf:"bytes,3,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
 	// Where the caller is notified of this version and those after it. Errors are those of CreatePushConfig.
 	PushConfig *PushConfig `protobuf:"bytes,4,opt,name=push_config,json=pushConfig,proto3" json:"push_config,omitempty"`
@@ -587,7 +587,7 @@ type ListTasksRequest struct {
 	States []TaskState `protobuf:"varint,2,rep,packed,name=states,proto3,enum=cstp.v1.TaskState" json:"states,omitempty"`
 	// Only those that changed at this instant or later.
 	UpdatedAfter *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=updated_after,json=updatedAfter,proto3" json:"updated_after,omitempty"`
-	// How many at the most; 50 when absent or 0, and more than 100 count as 100.
+	// Maximum number of items in the page, at most 100. [default: 50]
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the other fields must stay the same.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1023,7 +1023,7 @@ type ListPushConfigsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// How many at the most; all when absent or 0.
+	// Maximum number of items in the page. [default: all]
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

@@ -35,12 +35,12 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
-// id. Tasks disappear some time after their last change, as configured.
+// TaskService keeps tasks for bridges. A task belongs to the agent that saved it; other agents get NOT_FOUND. Tasks
+// disappear some time after their last change, as configured.
 type TaskServiceClient interface {
-	// Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
-	// the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
-	// PERMISSION_DENIED if the caller may not call the method that the task is kept for.
+	// Stores a new task of the caller, or another state of one. Errors: CONFLICT if the version is not the stored one,
+	// if the task has ended, or if a working task would be canceled, because its call is already sent.
+	// PERMISSION_DENIED if the caller may not call the method of the task.
 	SaveTask(ctx context.Context, in *SaveTaskRequest, opts ...grpc.CallOption) (*SaveTaskResponse, error)
 	// Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
 	// names the same task, so that a message that comes twice, to whichever bridge, begins one.
@@ -154,12 +154,12 @@ func (c *taskServiceClient) DeletePushConfig(ctx context.Context, in *DeletePush
 // All implementations must embed UnimplementedTaskServiceServer
 // for forward compatibility.
 //
-// TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
-// id. Tasks disappear some time after their last change, as configured.
+// TaskService keeps tasks for bridges. A task belongs to the agent that saved it; other agents get NOT_FOUND. Tasks
+// disappear some time after their last change, as configured.
 type TaskServiceServer interface {
-	// Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
-	// the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
-	// PERMISSION_DENIED if the caller may not call the method that the task is kept for.
+	// Stores a new task of the caller, or another state of one. Errors: CONFLICT if the version is not the stored one,
+	// if the task has ended, or if a working task would be canceled, because its call is already sent.
+	// PERMISSION_DENIED if the caller may not call the method of the task.
 	SaveTask(context.Context, *SaveTaskRequest) (*SaveTaskResponse, error)
 	// Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
 	// names the same task, so that a message that comes twice, to whichever bridge, begins one.

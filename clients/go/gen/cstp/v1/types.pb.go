@@ -28,7 +28,7 @@ const (
 type Stakes int32
 
 const (
-	// Not stated; where an action or intent is judged, this means medium.
+	// Not stated. The evaluation of an action or intent uses medium.
 	Stakes_STAKES_UNSPECIFIED Stakes = 0
 	// Easily undone, little harm.
 	Stakes_STAKES_LOW Stakes = 1
@@ -97,7 +97,7 @@ const (
 	Outcome_OUTCOME_FAILURE Outcome = 2
 	// It worked in part, or with trouble.
 	Outcome_OUTCOME_PARTIAL Outcome = 3
-	// It was given up before it could be judged.
+	// It was abandoned before its outcome was known.
 	Outcome_OUTCOME_ABANDONED Outcome = 4
 )
 
@@ -207,7 +207,7 @@ func (DecisionStatus) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
-// What a matching guardrail does.
+// The effect of a matching guardrail.
 type Severity int32
 
 const (
@@ -333,7 +333,7 @@ func (ApprovalStatus) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
-// Who may read a decision besides the agent that recorded it, and who is told of an intent.
+// Who may read a decision or an intent, in addition to its own agent.
 type Visibility int32
 
 const (
@@ -439,7 +439,7 @@ func (Scope) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
-// What became of asking a peer.
+// Result of a call to a peer.
 type PeerStatus int32
 
 const (
@@ -453,7 +453,7 @@ const (
 	PeerStatus_PEER_STATUS_UNREACHABLE PeerStatus = 3
 	// It did not answer in time.
 	PeerStatus_PEER_STATUS_TIMED_OUT PeerStatus = 4
-	// What it answered is no answer.
+	// Its response is invalid.
 	PeerStatus_PEER_STATUS_NOT_UNDERSTOOD PeerStatus = 5
 	// It failed so often that it is not asked for a while.
 	PeerStatus_PEER_STATUS_SKIPPED PeerStatus = 6
@@ -508,7 +508,8 @@ func (PeerStatus) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
-// Who an agent says it is. The server never trusts it: identity is the token's, and this is kept beside it.
+// Information of an agent about itself. The server never trusts it: the token is the identity, and this is stored
+// with it.
 type AgentInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name the agent claims; at most 200 characters.
@@ -567,21 +568,21 @@ func (x *AgentInfo) GetUrl() string {
 // A guardrail that matched, or that could not be evaluated.
 type Violation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not judge,
-	// `federation-quorum` where too few required peers allow it, `undeclared-input` for keys that no guardrail knows, and
-	// `unknown-action` where no input is stated that any of them reads.
+	// The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not evaluate the
+	// action, `federation-quorum` if too few required peers allow it, `undeclared-input` for keys that no guardrail
+	// declares, and `unknown-action` if the action states no input that a guardrail reads.
 	GuardrailId string `protobuf:"bytes,1,opt,name=guardrail_id,json=guardrailId,proto3" json:"guardrail_id,omitempty"`
 	// The guardrail's name for people.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What is wrong.
+	// The problem.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	// Whether it blocks, warns or needs approval.
 	Severity Severity `protobuf:"varint,4,opt,name=severity,proto3,enum=cstp.v1.Severity" json:"severity,omitempty"`
 	// How to resolve it; absent where the rulebook says nothing.
 	Suggestion *string `protobuf:"bytes,5,opt,name=suggestion,proto3,oneof" json:"suggestion,omitempty"`
-	// `EVALUATION_ERROR` where the guardrail could not be evaluated, for instance because an input without a default is
-	// missing; `FEDERATION_UNREACHABLE` where a peer did not judge; `UNDECLARED_INPUT` and `UNKNOWN_ACTION` for what the
-	// action leaves unknown; absent where it matched.
+	// `EVALUATION_ERROR` if the guardrail could not be evaluated, for instance because an input without a default is
+	// missing; `FEDERATION_UNREACHABLE` if a peer did not evaluate the action; `UNDECLARED_INPUT` and `UNKNOWN_ACTION`
+	// for unknown inputs and actions; absent if it matched.
 	Code *string `protobuf:"bytes,6,opt,name=code,proto3,oneof" json:"code,omitempty"`
 	// The agent whose guardrail it is, in federated answers alone; `a/b` is the peer b of the peer a.
 	Agent *string `protobuf:"bytes,7,opt,name=agent,proto3,oneof" json:"agent,omitempty"`
@@ -682,10 +683,10 @@ type MissingInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name: the member of the context, or of an announcement's metadata, that gives it.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it must be: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`) or
-	// `duration` (a text such as `90s`, `1h30m` or `7d`).
+	// Its required type: `bool`, `number`, `string`, `list`, `map`, `timestamp` (a text such as `2026-03-01T12:00:00Z`)
+	// or `duration` (a text such as `90s`, `1h30m` or `7d`).
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// What it says; absent if the rulebook does not tell.
+	// Its description, if the rulebook has one.
 	Description *string `protobuf:"bytes,3,opt,name=description,proto3,oneof" json:"description,omitempty"`
 	// The texts that it, or each item of a list, may be; empty where all are accepted.
 	Values        []string `protobuf:"bytes,4,rep,name=values,proto3" json:"values,omitempty"`
@@ -756,13 +757,13 @@ type VerdictApproval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier, for ApprovalService.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What is to be approved, as in Approval: the SHA-256 of the agent and its action.
+	// Digest of the action, as in Approval: the SHA-256 of the agent and its action.
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// `pending` while people have not decided, `denied`, or `used` where it lets this action through.
 	Status ApprovalStatus `protobuf:"varint,3,opt,name=status,proto3,enum=cstp.v1.ApprovalStatus" json:"status,omitempty"`
-	// From when on it counts no more: the next check asks anew.
+	// When it expires; the next check makes a new request.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// What was said by whoever decided.
+	// Comment of the approver.
 	Comment *string `protobuf:"bytes,5,opt,name=comment,proto3,oneof" json:"comment,omitempty"`
 	// How to have a pending request decided, as the operator of the server describes it; absent if they do not.
 	Instructions  *string `protobuf:"bytes,6,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`

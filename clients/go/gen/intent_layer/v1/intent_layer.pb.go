@@ -78,7 +78,7 @@ func (FindingSeverity) EnumDescriptor() ([]byte, []int) {
 	return file_intent_layer_v1_intent_layer_proto_rawDescGZIP(), []int{0}
 }
 
-// What kind of thing was learned.
+// Kind of a learning.
 type LearningType int32
 
 const (
@@ -196,7 +196,7 @@ func (LearningState) EnumDescriptor() ([]byte, []int) {
 	return file_intent_layer_v1_intent_layer_proto_rawDescGZIP(), []int{2}
 }
 
-// What a review decides.
+// Decision of a review.
 type ReviewVerdict int32
 
 const (
@@ -253,7 +253,7 @@ func (ReviewVerdict) EnumDescriptor() ([]byte, []int) {
 	return file_intent_layer_v1_intent_layer_proto_rawDescGZIP(), []int{3}
 }
 
-// What to resolve.
+// A path to resolve.
 type ResolveContextRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The project, as configured.
@@ -264,9 +264,9 @@ type ResolveContextRequest struct {
 	Sections []string `protobuf:"bytes,3,rep,name=sections,proto3" json:"sections,omitempty"`
 	// Whether the Markdown leaves the title, the hierarchy and the origins out.
 	Compact bool `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
-	// Whether learnings that nobody has reviewed yet are included; for a folder also those about what is in it.
+	// Whether unreviewed learnings are included; for a folder also those about its contents.
 	WithPending bool `protobuf:"varint,5,opt,name=with_pending,json=withPending,proto3" json:"with_pending,omitempty"`
-	// How many tokens the Markdown may have, 50 to 1000000; no limit when absent. The target's own Pitfalls, Checks and
+	// Maximum size of the Markdown in tokens, 50 to 1000000. [default: no limit] The target's own Pitfalls, Checks and
 	// Contracts stay longest.
 	MaxTokens     *int32 `protobuf:"varint,6,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -345,7 +345,7 @@ func (x *ResolveContextRequest) GetMaxTokens() int32 {
 	return 0
 }
 
-// What governs the path.
+// The context of the path.
 type ResolveContextResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether any node covers the path.
@@ -359,7 +359,7 @@ type ResolveContextResponse struct {
 	Markdown string `protobuf:"bytes,4,opt,name=markdown,proto3" json:"markdown,omitempty"`
 	// How many tokens the Markdown has.
 	Tokens int32 `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// What the budget left out.
+	// Parts that the budget left out.
 	LeftOut []*LeftOut `protobuf:"bytes,6,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// Learnings that nobody has reviewed yet; empty unless asked for.
 	Pending []*Learning `protobuf:"bytes,7,rep,name=pending,proto3" json:"pending,omitempty"`
@@ -519,12 +519,12 @@ func (x *NodeReference) GetTokens() int32 {
 	return 0
 }
 
-// A section with what each node says in it.
+// A section with the text of each node.
 type MergedSection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its heading, as the first node that has it spells it.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What each node says, the root's first.
+	// Texts of the nodes, from the root down.
 	Parts         []*SectionPart `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -574,7 +574,7 @@ func (x *MergedSection) GetParts() []*SectionPart {
 	return nil
 }
 
-// What one node says in a section.
+// Text of one node in a section.
 type SectionPart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node's file.
@@ -638,7 +638,7 @@ func (x *SectionPart) GetLine() int32 {
 	return 0
 }
 
-// What a budget left out.
+// Parts that a budget left out.
 type LeftOut struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node's file.
@@ -707,7 +707,7 @@ type ListNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The project.
 	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
-	// How many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+	// Maximum number of items in the page, at most 1000. [default: 50]
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the other fields must stay the same.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -821,7 +821,7 @@ func (x *ListNodesResponse) GetNextPageToken() string {
 	return ""
 }
 
-// What a listing tells of a node.
+// Summary of a node in a listing.
 type NodeSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its file.
@@ -961,7 +961,7 @@ func (x *GetNodeRequest) GetPath() string {
 // The node.
 type GetNodeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What a listing tells of it.
+	// Its summary.
 	Node *NodeSummary `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// Its sections in their order.
 	Sections []*Section `protobuf:"bytes,2,rep,name=sections,proto3" json:"sections,omitempty"`
@@ -1095,7 +1095,7 @@ func (x *Section) GetLine() int32 {
 	return 0
 }
 
-// Which nodes to judge.
+// Nodes to validate.
 type ValidateNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The project.
@@ -1155,9 +1155,9 @@ type ValidateNodesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether nothing is an error.
 	Valid bool `protobuf:"varint,1,opt,name=valid,proto3" json:"valid,omitempty"`
-	// What was found, by file and line.
+	// Findings, by file and line.
 	Findings []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
-	// How many nodes were judged.
+	// Number of validated nodes.
 	Nodes         int32 `protobuf:"varint,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1219,13 +1219,13 @@ type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How bad it is.
 	Severity FindingSeverity `protobuf:"varint,1,opt,name=severity,proto3,enum=intent_layer.v1.FindingSeverity" json:"severity,omitempty"`
-	// What kind it is, for instance `missing-section`.
+	// Kind of the finding, for instance `missing-section`.
 	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
 	// The node's file.
 	File string `protobuf:"bytes,3,opt,name=file,proto3" json:"file,omitempty"`
 	// The line, from 1.
 	Line int32 `protobuf:"varint,4,opt,name=line,proto3" json:"line,omitempty"`
-	// What is wrong and what to do.
+	// The problem, and how to solve it.
 	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1296,7 +1296,7 @@ func (x *Finding) GetMessage() string {
 	return ""
 }
 
-// What a fact is about.
+// A fact to place.
 type PlaceFactRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The project.
@@ -1361,7 +1361,7 @@ type PlaceFactResponse struct {
 	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
 	// Whether it exists.
 	Exists bool `protobuf:"varint,3,opt,name=exists,proto3" json:"exists,omitempty"`
-	// The file of the nearest node that covers the folder now; absent where there is none.
+	// The file of the nearest node that covers the folder now, if there is one.
 	Covering      *string `protobuf:"bytes,4,opt,name=covering,proto3,oneof" json:"covering,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1544,7 +1544,7 @@ func (x *InitNodeResponse) GetContent() string {
 	return ""
 }
 
-// What was learned.
+// A learning to report.
 type ReportLearningRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The project.
@@ -1557,13 +1557,13 @@ type ReportLearningRequest struct {
 	Title string `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`
 	// In full; 1 to 20000 characters, not blank.
 	Detail string `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
-	// Who learned it; the caller when absent.
+	// The agent that learned it. [default: the caller]
 	AgentId *string `protobuf:"bytes,6,opt,name=agent_id,json=agentId,proto3,oneof" json:"agent_id,omitempty"`
-	// What shows it: output, a commit, a link; at most 20000 characters.
+	// Evidence, such as output, a commit or a link; at most 20000 characters.
 	Evidence *string `protobuf:"bytes,7,opt,name=evidence,proto3,oneof" json:"evidence,omitempty"`
 	// Further files or folders that it is about.
 	AlsoPaths []string `protobuf:"bytes,8,rep,name=also_paths,json=alsoPaths,proto3" json:"also_paths,omitempty"`
-	// What the agent was doing, in one line; at most 200 characters.
+	// The operation of the agent, in one line; at most 200 characters.
 	Operation     *string `protobuf:"bytes,9,opt,name=operation,proto3,oneof" json:"operation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1725,15 +1725,15 @@ type Learning struct {
 	Title string `protobuf:"bytes,6,opt,name=title,proto3" json:"title,omitempty"`
 	// In full.
 	Detail string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
-	// What shows it; absent where nothing was given.
+	// Evidence, if any.
 	Evidence *string `protobuf:"bytes,8,opt,name=evidence,proto3,oneof" json:"evidence,omitempty"`
 	// Who learned it.
 	AgentId string `protobuf:"bytes,9,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// What the agent was doing; absent where nothing was given.
+	// The operation of the agent, if it was given.
 	Operation *string `protobuf:"bytes,10,opt,name=operation,proto3,oneof" json:"operation,omitempty"`
 	// The report's file.
 	File string `protobuf:"bytes,11,opt,name=file,proto3" json:"file,omitempty"`
-	// What reviewers said, the first first.
+	// Reviews, the oldest first.
 	Reviews []*Review `protobuf:"bytes,12,rep,name=reviews,proto3" json:"reviews,omitempty"`
 	// Paths that another tool reported and that do not exist in the project. Absolute ones are looked for by their longest
 	// suffix. With none but such, `paths` is the root.
@@ -1863,7 +1863,7 @@ func (x *Learning) GetUnplacedPaths() []string {
 	return nil
 }
 
-// What a reviewer said.
+// A review.
 type Review struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The verdict.
@@ -1947,7 +1947,7 @@ type ListLearningsRequest struct {
 	Types []LearningType `protobuf:"varint,3,rep,packed,name=types,proto3,enum=intent_layer.v1.LearningType" json:"types,omitempty"`
 	// Only those about this file or folder, or something in it.
 	Path *string `protobuf:"bytes,4,opt,name=path,proto3,oneof" json:"path,omitempty"`
-	// How many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+	// Maximum number of items in the page, at most 1000. [default: 50]
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The nextPageToken of the page before; the other fields must stay the same.
 	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -2155,11 +2155,11 @@ type ReviewLearningRequest struct {
 	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	// The verdict.
 	Verdict ReviewVerdict `protobuf:"varint,3,opt,name=verdict,proto3,enum=intent_layer.v1.ReviewVerdict" json:"verdict,omitempty"`
-	// Whom the caller reviews for, which is noted beside the caller; never trusted.
+	// The reviewer that the caller acts for, recorded with the caller; never trusted.
 	Reviewer *string `protobuf:"bytes,4,opt,name=reviewer,proto3,oneof" json:"reviewer,omitempty"`
 	// Why; at most 2000 characters.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What is merged in the place of what was reported.
+	// Text to merge in place of the reported one.
 	Edits *Edits `protobuf:"bytes,6,opt,name=edits,proto3" json:"edits,omitempty"`
 	// Whether a likely duplicate is merged all the same.
 	Force bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
@@ -2319,16 +2319,16 @@ func (x *Edits) GetSection() string {
 	return ""
 }
 
-// What the review did, or would do.
+// Result of a review or of its dry run.
 type ReviewLearningResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The learning as it is now.
 	Learning *Learning `protobuf:"bytes,1,opt,name=learning,proto3" json:"learning,omitempty"`
 	// The node that it was merged into; absent where it was not.
 	Node *string `protobuf:"bytes,2,opt,name=node,proto3,oneof" json:"node,omitempty"`
-	// The change to the node as a unified diff; empty where there is none.
+	// The change to the node as a unified diff; empty if nothing changes.
 	Diff string `protobuf:"bytes,3,opt,name=diff,proto3" json:"diff,omitempty"`
-	// What the node says that is likely the same.
+	// Texts of the node that are probably the same.
 	Duplicates    []*Duplicate `protobuf:"bytes,4,rep,name=duplicates,proto3" json:"duplicates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2392,14 +2392,14 @@ func (x *ReviewLearningResponse) GetDuplicates() []*Duplicate {
 	return nil
 }
 
-// What a node says that is likely the same.
+// A text of a node that is probably the same.
 type Duplicate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node's file.
 	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
 	// The line, from 1.
 	Line int32 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
-	// What it says.
+	// Its text.
 	Text string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	// How alike they are, 0 to 1.
 	Score         float64 `protobuf:"fixed64,4,opt,name=score,proto3" json:"score,omitempty"`

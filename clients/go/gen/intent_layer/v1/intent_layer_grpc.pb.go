@@ -36,10 +36,10 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the projects that the server is configured with, and
-// takes in what agents learn. Paths are relative to the project's root and written with `/`.
+// IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the configured projects, and accepts learnings of
+// agents. Paths are relative to the project's root and written with `/`.
 type IntentLayerServiceClient interface {
-	// Returns what governs a path: the sections of the nodes from the project's root down to it, merged. A path that
+	// Returns the context of a path: the merged sections of the nodes from the project's root down to it. A path that
 	// does not exist yet is governed by its nearest existing ancestor. Errors: NOT_FOUND for an unknown project,
 	// INVALID_ARGUMENT for a path that leaves it.
 	ResolveContext(ctx context.Context, in *ResolveContextRequest, opts ...grpc.CallOption) (*ResolveContextResponse, error)
@@ -47,12 +47,12 @@ type IntentLayerServiceClient interface {
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
 	// Reads one node with its sections. Errors: NOT_FOUND.
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error)
-	// Judges nodes by the protocol: sections, budget, links, paths, freshness. Errors: NOT_FOUND.
+	// Validates nodes: sections, budget, links, paths, freshness. Errors: NOT_FOUND.
 	ValidateNodes(ctx context.Context, in *ValidateNodesRequest, opts ...grpc.CallOption) (*ValidateNodesResponse, error)
 	// Returns where a fact about several paths belongs: at their lowest common ancestor. Errors: NOT_FOUND.
 	PlaceFact(ctx context.Context, in *PlaceFactRequest, opts ...grpc.CallOption) (*PlaceFactResponse, error)
-	// Writes a commented skeleton of a node for a folder, from what can be seen there. Errors: NOT_FOUND; CONFLICT where
-	// the folder has a node.
+	// Writes a commented skeleton of a node for a folder, based on its files. Errors: NOT_FOUND; CONFLICT if the folder
+	// has a node.
 	InitNode(ctx context.Context, in *InitNodeRequest, opts ...grpc.CallOption) (*InitNodeResponse, error)
 	// Files what an agent learned for review; nodes stay as they are. Errors: NOT_FOUND.
 	ReportLearning(ctx context.Context, in *ReportLearningRequest, opts ...grpc.CallOption) (*ReportLearningResponse, error)
@@ -166,10 +166,10 @@ func (c *intentLayerServiceClient) ReviewLearning(ctx context.Context, in *Revie
 // All implementations must embed UnimplementedIntentLayerServiceServer
 // for forward compatibility.
 //
-// IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the projects that the server is configured with, and
-// takes in what agents learn. Paths are relative to the project's root and written with `/`.
+// IntentLayerService reads the AGENTS.md and CLAUDE.md nodes of the configured projects, and accepts learnings of
+// agents. Paths are relative to the project's root and written with `/`.
 type IntentLayerServiceServer interface {
-	// Returns what governs a path: the sections of the nodes from the project's root down to it, merged. A path that
+	// Returns the context of a path: the merged sections of the nodes from the project's root down to it. A path that
 	// does not exist yet is governed by its nearest existing ancestor. Errors: NOT_FOUND for an unknown project,
 	// INVALID_ARGUMENT for a path that leaves it.
 	ResolveContext(context.Context, *ResolveContextRequest) (*ResolveContextResponse, error)
@@ -177,12 +177,12 @@ type IntentLayerServiceServer interface {
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
 	// Reads one node with its sections. Errors: NOT_FOUND.
 	GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error)
-	// Judges nodes by the protocol: sections, budget, links, paths, freshness. Errors: NOT_FOUND.
+	// Validates nodes: sections, budget, links, paths, freshness. Errors: NOT_FOUND.
 	ValidateNodes(context.Context, *ValidateNodesRequest) (*ValidateNodesResponse, error)
 	// Returns where a fact about several paths belongs: at their lowest common ancestor. Errors: NOT_FOUND.
 	PlaceFact(context.Context, *PlaceFactRequest) (*PlaceFactResponse, error)
-	// Writes a commented skeleton of a node for a folder, from what can be seen there. Errors: NOT_FOUND; CONFLICT where
-	// the folder has a node.
+	// Writes a commented skeleton of a node for a folder, based on its files. Errors: NOT_FOUND; CONFLICT if the folder
+	// has a node.
 	InitNode(context.Context, *InitNodeRequest) (*InitNodeResponse, error)
 	// Files what an agent learned for review; nodes stay as they are. Errors: NOT_FOUND.
 	ReportLearning(context.Context, *ReportLearningRequest) (*ReportLearningResponse, error)

@@ -136,7 +136,7 @@ func (MessageRole) EnumDescriptor() ([]byte, []int) {
 	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{1}
 }
 
-// What became of a delivery.
+// State of a delivery.
 type DeliveryState int32
 
 const (
@@ -267,7 +267,7 @@ type ChatSession struct {
 	ActiveAgent string `protobuf:"bytes,4,opt,name=active_agent,proto3" json:"active_agent,omitempty"`
 	// Whether it goes on.
 	Status SessionStatus `protobuf:"varint,5,opt,name=status,proto3,enum=liaison.v1.SessionStatus" json:"status,omitempty"`
-	// What the agents know, without the conversation history, whose messages are listed by ListMessages.
+	// The shared context of the agents, without the conversation history; ListMessages lists its messages.
 	Context *structpb.Struct `protobuf:"bytes,6,opt,name=context,proto3" json:"context,omitempty"`
 	// How many messages the conversation history has.
 	MessageCount int32 `protobuf:"varint,7,opt,name=message_count,proto3" json:"message_count,omitempty"`
@@ -436,7 +436,7 @@ type ChatMessage struct {
 	MessageId *string `protobuf:"bytes,2,opt,name=message_id,proto3,oneof" json:"message_id,omitempty"`
 	// Who speaks.
 	Role MessageRole `protobuf:"varint,3,opt,name=role,proto3,enum=liaison.v1.MessageRole" json:"role,omitempty"`
-	// What was said.
+	// Text of the message.
 	Content string `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
 	// Structured data that belongs to it; absent where none was given.
 	Metadata *structpb.Struct `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
@@ -539,14 +539,14 @@ func (x *ChatMessage) GetSentAt() *timestamppb.Timestamp {
 // Something that happened in a tenant.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What happened: session_opened, message_appended, context_updated, context_shared, liaison_agent_activated,
-	// session_claimed, returned_to_guide, session_closed, session_deleted, context_delivered or delivery_failed; agent_present and
-	// agent_absent of a local liaison agent; session_unclaimed, session_silent and session_agent_absent, once each until
-	// it is claimed, something happens in it, or the agent is there again.
+	// The type of the event: session_opened, message_appended, context_updated, context_shared,
+	// liaison_agent_activated, session_claimed, returned_to_guide, session_closed, session_deleted, context_delivered
+	// or delivery_failed; agent_present and agent_absent of a local liaison agent; session_unclaimed, session_silent
+	// and session_agent_absent, once each until it is claimed, something happens in it, or the agent is there again.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// Its place among the events of the tenant, which are counted from 1.
 	Sequence int32 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// The session in which it happened; absent where there is none.
+	// The session of the event, if there is one.
 	ChatSessionId *string `protobuf:"bytes,3,opt,name=chat_session_id,proto3,oneof" json:"chat_session_id,omitempty"`
 	// The session's user; absent where there is no session.
 	UserId *string `protobuf:"bytes,4,opt,name=user_id,proto3,oneof" json:"user_id,omitempty"`
@@ -554,7 +554,7 @@ type Event struct {
 	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
 	// When it happened.
 	OccurredAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=occurred_at,proto3" json:"occurred_at,omitempty"`
-	// What else there is to say of it.
+	// More data of the event.
 	Data          *structpb.Struct `protobuf:"bytes,7,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -639,7 +639,7 @@ func (x *Event) GetData() *structpb.Struct {
 	return nil
 }
 
-// What the guide decided.
+// Decision of the guide.
 type RoutingDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent that had the session.
@@ -726,7 +726,7 @@ type LiaisonAgentActivation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always `artifact`.
 	ResultType string `protobuf:"bytes,1,opt,name=result_type,proto3" json:"result_type,omitempty"`
-	// What it is about.
+	// Its content.
 	SemanticPayload *ActivationPayload `protobuf:"bytes,2,opt,name=semantic_payload,proto3" json:"semantic_payload,omitempty"`
 	// Ready-made views of it: none.
 	Renderings    *structpb.Struct `protobuf:"bytes,3,opt,name=renderings,proto3" json:"renderings,omitempty"`
@@ -785,18 +785,18 @@ func (x *LiaisonAgentActivation) GetRenderings() *structpb.Struct {
 	return nil
 }
 
-// What an activation is about.
+// Content of an activation.
 type ActivationPayload struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pillar.
 	TargetPillar string `protobuf:"bytes,1,opt,name=target_pillar,proto3" json:"target_pillar,omitempty"`
 	// Its liaison agent.
 	LiaisonAgentId string `protobuf:"bytes,2,opt,name=liaison_agent_id,proto3" json:"liaison_agent_id,omitempty"`
-	// What the agent was given, after redaction.
+	// The shared context, after redaction.
 	SharedContext *structpb.Struct `protobuf:"bytes,3,opt,name=shared_context,proto3" json:"shared_context,omitempty"`
 	// Why; empty where no reason was given.
 	RoutingReason string `protobuf:"bytes,4,opt,name=routing_reason,proto3" json:"routing_reason,omitempty"`
-	// What the guide decided.
+	// Decision of the guide.
 	RoutingDecision *RoutingDecision `protobuf:"bytes,5,opt,name=routing_decision,proto3" json:"routing_decision,omitempty"`
 	// Always true: the session is the agent's.
 	ActiveAgentUpdated bool `protobuf:"varint,6,opt,name=active_agent_updated,proto3" json:"active_agent_updated,omitempty"`
@@ -876,7 +876,7 @@ func (x *ActivationPayload) GetActiveAgentUpdated() bool {
 	return false
 }
 
-// What came of a routing.
+// Results of a routing.
 type RoutingArtifacts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The activation.
@@ -933,17 +933,17 @@ type Share struct {
 	TargetAgent string `protobuf:"bytes,3,opt,name=target_agent,proto3" json:"target_agent,omitempty"`
 	// The conversation that it belongs to, as the source names it; absent where none was named.
 	ConversationId *string `protobuf:"bytes,4,opt,name=conversation_id,proto3,oneof" json:"conversation_id,omitempty"`
-	// What was given, after redaction.
+	// The shared context, after redaction.
 	SharedContext *structpb.Struct `protobuf:"bytes,5,opt,name=shared_context,proto3" json:"shared_context,omitempty"`
 	// SHA-256, in hex, of its RFC 8785 JSON.
 	ContextHash string `protobuf:"bytes,6,opt,name=context_hash,proto3" json:"context_hash,omitempty"`
 	// When.
 	SharedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=shared_at,proto3" json:"shared_at,omitempty"`
-	// What became of the delivery.
+	// State of the delivery.
 	Delivery DeliveryState `protobuf:"varint,8,opt,name=delivery,proto3,enum=liaison.v1.DeliveryState" json:"delivery,omitempty"`
 	// How often delivery was tried.
 	Attempts int32 `protobuf:"varint,9,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// The task that an A2A agent made of it; absent where there is none.
+	// The task of the A2A agent, if it made one.
 	TaskId *string `protobuf:"bytes,10,opt,name=task_id,proto3,oneof" json:"task_id,omitempty"`
 	// When the agent had it; absent before.
 	DeliveredAt   *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=delivered_at,proto3" json:"delivered_at,omitempty"`
@@ -1061,11 +1061,11 @@ func (x *Share) GetDeliveredAt() *timestamppb.Timestamp {
 // A session to open.
 type OpenSessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The user; the calling agent itself when absent. 1 to 200 characters.
+	// The user; 1 to 200 characters. [default: the calling agent]
 	UserId *string `protobuf:"bytes,1,opt,name=user_id,proto3,oneof" json:"user_id,omitempty"`
-	// The session's identifier: 1 to 128 visible ASCII characters. Made up when absent.
+	// Identifier of the session: 1 to 128 visible ASCII characters. [default: random]
 	ChatSessionId *string `protobuf:"bytes,2,opt,name=chat_session_id,proto3,oneof" json:"chat_session_id,omitempty"`
-	// What the agents know at the start; `conversation_history` is not for it, since messages are appended.
+	// Initial context of the agents; without `conversation_history`, because messages are appended.
 	Context       *structpb.Struct `protobuf:"bytes,3,opt,name=context,proto3" json:"context,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1180,9 +1180,9 @@ func (x *OpenSessionResponse) GetCreated() bool {
 // Which session to read.
 type GetSessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its identifier; when absent, the active session of the user.
+	// Its identifier. [default: the active session of the user]
 	ChatSessionId *string `protobuf:"bytes,1,opt,name=chat_session_id,proto3,oneof" json:"chat_session_id,omitempty"`
-	// The user whose active session is read where no identifier is given; the calling agent itself when absent.
+	// The user whose active session is read if there is no identifier. [default: the calling agent]
 	UserId        *string `protobuf:"bytes,2,opt,name=user_id,proto3,oneof" json:"user_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1285,9 +1285,9 @@ type ListSessionsRequest struct {
 	UserId *string `protobuf:"bytes,1,opt,name=user_id,proto3,oneof" json:"user_id,omitempty"`
 	// Only those that this agent has.
 	ActiveAgent *string `protobuf:"bytes,2,opt,name=active_agent,proto3,oneof" json:"active_agent,omitempty"`
-	// Only those that go on, or have ended; both when absent.
+	// Only open or only closed sessions. [default: both]
 	Status SessionStatus `protobuf:"varint,3,opt,name=status,proto3,enum=liaison.v1.SessionStatus" json:"status,omitempty"`
-	// How many at the most; 50 when absent or 0, and more than 100 count as 100.
+	// Maximum number of items in the page, at most 100. [default: 50]
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,proto3" json:"page_size,omitempty"`
 	// The next_page_token of the page before; the other fields must stay the same.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,proto3" json:"page_token,omitempty"`
@@ -1422,7 +1422,7 @@ type AppendMessageRequest struct {
 	ChatSessionId string `protobuf:"bytes,1,opt,name=chat_session_id,proto3" json:"chat_session_id,omitempty"`
 	// Who speaks.
 	Role MessageRole `protobuf:"varint,2,opt,name=role,proto3,enum=liaison.v1.MessageRole" json:"role,omitempty"`
-	// What is said; 1 to 100000 characters.
+	// Text of the message; 1 to 100000 characters.
 	Content string `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"`
 	// Structured data that belongs to it; at most 24 levels deep.
 	Metadata *structpb.Struct `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
@@ -1557,7 +1557,7 @@ type ListMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session.
 	ChatSessionId string `protobuf:"bytes,1,opt,name=chat_session_id,proto3" json:"chat_session_id,omitempty"`
-	// How many at the most; 50 when absent or 0, and more than 100 count as 100.
+	// Maximum number of items in the page, at most 100. [default: 50]
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,proto3" json:"page_size,omitempty"`
 	// The next_page_token of the page before; the other fields must stay the same.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,proto3" json:"page_token,omitempty"`
@@ -1671,14 +1671,14 @@ func (x *ListMessagesResponse) GetNextPageToken() string {
 	return ""
 }
 
-// What to change of a context.
+// Changes of a context.
 type UpdateContextRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session.
 	ChatSessionId string `protobuf:"bytes,1,opt,name=chat_session_id,proto3" json:"chat_session_id,omitempty"`
 	// Members to set; null removes one. `conversation_history` is not for it, since messages are appended.
 	Context *structpb.Struct `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
-	// The version that the session must have; any when absent.
+	// The version that the session must have. [default: any]
 	Version *int32 `protobuf:"varint,3,opt,name=version,proto3,oneof" json:"version,omitempty"`
 	// The number of the claim by which the caller has the session; refused if another one is current, or none.
 	ClaimNumber   *int32 `protobuf:"varint,4,opt,name=claim_number,proto3,oneof" json:"claim_number,omitempty"`
@@ -1795,7 +1795,7 @@ type CloseSessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session.
 	ChatSessionId string `protobuf:"bytes,1,opt,name=chat_session_id,proto3" json:"chat_session_id,omitempty"`
-	// The version that the session must have; any when absent.
+	// The version that the session must have. [default: any]
 	Version       *int32 `protobuf:"varint,2,opt,name=version,proto3,oneof" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1937,7 +1937,7 @@ func (x *DeleteSessionRequest) GetChatSessionId() string {
 	return ""
 }
 
-// What was deleted.
+// The deleted data.
 type DeleteSessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether the tenant had such a session; false if it was deleted before.
@@ -2029,7 +2029,7 @@ func (x *DeleteUserSessionsRequest) GetUserId() string {
 	return ""
 }
 
-// What was deleted.
+// The deleted data.
 type DeleteUserSessionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many sessions this call deleted.
@@ -2080,13 +2080,13 @@ type RouteToLiaisonAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pillar: one of those that are configured, `content`, `insights`, `journey` and `solution` by default.
 	TargetPillar string `protobuf:"bytes,1,opt,name=target_pillar,proto3" json:"target_pillar,omitempty"`
-	// The session; when absent, the active session of the user.
+	// The session. [default: the active session of the user]
 	ChatSessionId *string `protobuf:"bytes,2,opt,name=chat_session_id,proto3,oneof" json:"chat_session_id,omitempty"`
 	// Why; at most 2000 characters.
 	RoutingReason *string `protobuf:"bytes,3,opt,name=routing_reason,proto3,oneof" json:"routing_reason,omitempty"`
-	// What to share; when absent, the whole context of the conversation, with its history. At most 24 levels deep.
+	// The context to share; at most 24 levels deep. [default: the whole context of the conversation, with its history]
 	ContextToShare *structpb.Struct `protobuf:"bytes,4,opt,name=context_to_share,proto3" json:"context_to_share,omitempty"`
-	// The user whose active session is routed where no identifier is given; the calling agent itself when absent.
+	// The user whose active session is routed if there is no identifier. [default: the calling agent]
 	UserId        *string `protobuf:"bytes,5,opt,name=user_id,proto3,oneof" json:"user_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2157,14 +2157,14 @@ func (x *RouteToLiaisonAgentRequest) GetUserId() string {
 	return ""
 }
 
-// What came of a routing. A repetition gets the answer of the first call.
+// Result of a routing. A repeated call gets the response of the first one.
 type RouteToLiaisonAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The activation of the liaison agent.
 	Artifacts *RoutingArtifacts `protobuf:"bytes,1,opt,name=artifacts,proto3" json:"artifacts,omitempty"`
 	// The session as the routing left it.
 	ChatSession *ChatSession `protobuf:"bytes,2,opt,name=chat_session,proto3" json:"chat_session,omitempty"`
-	// What happened: liaison_agent_activated.
+	// Events: liaison_agent_activated.
 	Events []*Event `protobuf:"bytes,3,rep,name=events,proto3" json:"events,omitempty"`
 	// The request id of the call that routed.
 	ExecutionId   string `protobuf:"bytes,4,opt,name=execution_id,proto3" json:"execution_id,omitempty"`
@@ -2237,7 +2237,7 @@ type ReturnToGuideRequest struct {
 	ChatSessionId string `protobuf:"bytes,1,opt,name=chat_session_id,proto3" json:"chat_session_id,omitempty"`
 	// Why; at most 2000 characters.
 	Reason *string `protobuf:"bytes,2,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
-	// The version that the session must have; any when absent.
+	// The version that the session must have. [default: any]
 	Version *int32 `protobuf:"varint,3,opt,name=version,proto3,oneof" json:"version,omitempty"`
 	// The number of the claim by which the caller has the session; refused if another one is current, or none.
 	ClaimNumber   *int32 `protobuf:"varint,4,opt,name=claim_number,proto3,oneof" json:"claim_number,omitempty"`
@@ -2308,7 +2308,7 @@ type ReturnToGuideResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session, with the guide.
 	ChatSession *ChatSession `protobuf:"bytes,1,opt,name=chat_session,proto3" json:"chat_session,omitempty"`
-	// What happened: returned_to_guide, or nothing where the session was with the guide.
+	// Events: returned_to_guide, or none if the session was with the guide.
 	Events        []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2358,19 +2358,19 @@ func (x *ReturnToGuideResponse) GetEvents() []*Event {
 	return nil
 }
 
-// What to share with whom.
+// A context to share with an agent.
 type ShareContextToAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Who shares it, for instance `guide`; at most 200 characters.
 	SourceAgent string `protobuf:"bytes,1,opt,name=source_agent,proto3" json:"source_agent,omitempty"`
-	// Whom it is for: `liaison_` and a pillar.
+	// The receiving agent: `liaison_` and a pillar.
 	TargetAgent string `protobuf:"bytes,2,opt,name=target_agent,proto3" json:"target_agent,omitempty"`
 	// The context; at most 24 levels deep.
 	SharedContext *structpb.Struct `protobuf:"bytes,3,opt,name=shared_context,proto3" json:"shared_context,omitempty"`
 	// The conversation that it belongs to, as the source names it; 1 to 200 characters.
 	ConversationId *string `protobuf:"bytes,4,opt,name=conversation_id,proto3,oneof" json:"conversation_id,omitempty"`
-	// By which a repetition is known: 1 to 128 visible ASCII characters. When absent, made of agents, conversation and
-	// the hash of the context.
+	// Idempotency key: 1 to 128 visible ASCII characters. [default: derived from the agents, the conversation and the
+	// hash of the context]
 	IdempotencyKey *string `protobuf:"bytes,5,opt,name=idempotency_key,proto3,oneof" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -2441,7 +2441,7 @@ func (x *ShareContextToAgentRequest) GetIdempotencyKey() string {
 	return ""
 }
 
-// What was shared.
+// The share.
 type ShareContextToAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The share; a repetition gets the first one.
@@ -2828,7 +2828,7 @@ func (x *LiaisonAgent) GetChatSessions() int32 {
 // Which liaison agents to list.
 type ListLiaisonAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only that of this pillar; those of all pillars when absent.
+	// Only the agent of this pillar. [default: agents of all pillars]
 	TargetPillar  *string `protobuf:"bytes,1,opt,name=target_pillar,proto3,oneof" json:"target_pillar,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2922,7 +2922,7 @@ type ClaimSessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The session.
 	ChatSessionId string `protobuf:"bytes,1,opt,name=chat_session_id,proto3" json:"chat_session_id,omitempty"`
-	// The instance of the agent that takes it; the calling agent's name when absent. 1 to 200 characters.
+	// The instance of the agent that claims it; 1 to 200 characters. [default: the calling agent's name]
 	Claimant      *string `protobuf:"bytes,2,opt,name=claimant,proto3,oneof" json:"claimant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2979,9 +2979,9 @@ type ClaimSessionResponse struct {
 	ChatSession *ChatSession `protobuf:"bytes,1,opt,name=chat_session,proto3" json:"chat_session,omitempty"`
 	// The activation, with the shared context.
 	LiaisonAgentActivation *LiaisonAgentActivation `protobuf:"bytes,2,opt,name=liaison_agent_activation,proto3" json:"liaison_agent_activation,omitempty"`
-	// The number of the claim, greater than that of every claim on the session before. It stays while the same claimant
-	// claims again in time. To be stated with what the claimant does in the session, so that it is refused if another
-	// instance has the session by then.
+	// Number of the claim, greater than that of every earlier claim on the session. It stays the same while the
+	// claimant renews the claim in time. State it with each write to the session, so that the write is refused if
+	// another instance has claimed the session since.
 	ClaimNumber   int32 `protobuf:"varint,3,opt,name=claim_number,proto3" json:"claim_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3049,7 +3049,7 @@ type ListEventsRequest struct {
 	Types []string `protobuf:"bytes,3,rep,name=types,proto3" json:"types,omitempty"`
 	// Only those after this sequence.
 	After int32 `protobuf:"varint,4,opt,name=after,proto3" json:"after,omitempty"`
-	// How many at the most; 50 when absent or 0, and more than 100 count as 100.
+	// Maximum number of items in the page, at most 100. [default: 50]
 	PageSize      int32 `protobuf:"varint,5,opt,name=page_size,proto3" json:"page_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3193,7 +3193,7 @@ type WatchEventsRequest struct {
 	Agent *string `protobuf:"bytes,2,opt,name=agent,proto3,oneof" json:"agent,omitempty"`
 	// Only those of these types; any when empty.
 	Types []string `protobuf:"bytes,3,rep,name=types,proto3" json:"types,omitempty"`
-	// From the one after this sequence on; 0 is from the beginning, and when absent only what happens from now on.
+	// Only events after this sequence; 0 is the beginning. [default: only new events]
 	After         *int32 `protobuf:"varint,4,opt,name=after,proto3,oneof" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3260,7 +3260,7 @@ func (x *WatchEventsRequest) GetAfter() int32 {
 // One event.
 type WatchEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What happened.
+	// The event.
 	Event         *Event `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -93,7 +93,7 @@ type LiaisonServiceClient interface {
 	// LIAISON_AGENT_UNAVAILABLE, CONTEXT_SHARING_FAILED, CONFLICT where the key was used with another content, and
 	// PERMISSION_DENIED where guardrails block it.
 	ShareContextToAgent(ctx context.Context, in *ShareContextToAgentRequest, opts ...grpc.CallOption) (*ShareContextToAgentResponse, error)
-	// Reads what was shared, and what became of its delivery. Errors: NOT_FOUND.
+	// Reads a share and the state of its delivery. Errors: NOT_FOUND.
 	GetShare(ctx context.Context, in *GetShareRequest, opts ...grpc.CallOption) (*GetShareResponse, error)
 	// Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
 	// unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
@@ -364,7 +364,7 @@ type LiaisonServiceServer interface {
 	// LIAISON_AGENT_UNAVAILABLE, CONTEXT_SHARING_FAILED, CONFLICT where the key was used with another content, and
 	// PERMISSION_DENIED where guardrails block it.
 	ShareContextToAgent(context.Context, *ShareContextToAgentRequest) (*ShareContextToAgentResponse, error)
-	// Reads what was shared, and what became of its delivery. Errors: NOT_FOUND.
+	// Reads a share and the state of its delivery. Errors: NOT_FOUND.
 	GetShare(context.Context, *GetShareRequest) (*GetShareResponse, error)
 	// Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
 	// unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
