@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # These packages decide what agents may do, and prove it. To measure all of them would double the time of `make test`.
 COVER ?=
 MEASURED := core/audit core/guardrails core/tokens modules/approvals
-.PHONY: help run demo example bench bench-check bench-accept test test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs site docs-images released format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test near test-slow test-properties test-clients test-mcp test-frameworks test-hosts test-deploy run-tests check check-types check-others generate docs site docs-images released format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,9 @@ run-tests: check-others $(VENV)/.compiled
 	$(if $(COVER),$(BIN)/python -m pytest -n 2 --dist worksteal $(MEASURED:%=tests/%) \
 		$(MEASURED:%=--cov=cstp_grpc.%) --cov-report=term:skip-covered)
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(COVER),$(MEASURED:%=--ignore=tests/%))
+
+near: $(VENV)/.installed-dev ## The tests nearest to what changed, in seconds; ARGS are options, such as --base main~5.
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/nearest_tests.py $(ARGS)
 
 # Those of deploy/ run with `make test-deploy`, which has the tools that they need. Two files at a time: these tests wait
 # for processes that are killed and started again.
