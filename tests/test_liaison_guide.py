@@ -23,7 +23,7 @@ def test_every_error_of_the_guide_is_one() -> None:
 def test_every_command_is_in_the_guide() -> None:
     commands = main.get_command(click.Context(main), "liaison")
     assert isinstance(commands, click.Group)
-    (listed,) = re.findall(r"^`cstp liaison` has (.*?);", GUIDE, re.MULTILINE)
+    (listed,) = re.findall(r"^`cstp liaison` has (.*?);", GUIDE, re.MULTILINE | re.DOTALL)
     assert set(re.findall(r"`(\w+)`", listed)) == set(commands.commands)
 
 
