@@ -21,7 +21,6 @@ import uvloop
 from bridge.app import ListenAddresses, run_bridge
 from bridge.upstream import SECURE_SCHEME, Upstream, require_encrypted_target
 from cstp_grpc.common.extras import MissingExtra
-from cstp_grpc.common.version import VERSION
 from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.platform import config
 from cstp_grpc.platform.child_process import TaskChannel, freeze_loaded_objects
@@ -200,7 +199,7 @@ async def serve_until_stopped(settings: Settings, upstream: Upstream, ready: Add
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, SIGHUP_MESSAGE)
     reuse_ports = task.shared_ports is not None
     async with run_bridge(
-        settings, upstream, VERSION, reuse_ports=reuse_ports, inner_metrics_port=task.metrics_port
+        settings, upstream, reuse_ports=reuse_ports, inner_metrics_port=task.metrics_port
     ) as addresses:
         ready(addresses)
         freeze_loaded_objects()

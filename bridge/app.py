@@ -31,6 +31,7 @@ from bridge.http_request import AccessCheck, BodyReader, validate_public_url
 from bridge.http_response import Cors
 from bridge.jsonrpc import JsonRpcEndpoint
 from bridge.upstream import Forwarder, Upstream, open_channel
+from cstp_grpc.common.version import VERSION
 from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.platform.certificates import ServerCertificate
@@ -163,7 +164,6 @@ class ListenAddresses:
 async def run_bridge(
     settings: Settings,
     upstream: Upstream,
-    version: str,
     *,
     reuse_ports: bool = False,
     inner_metrics_port: int | None = None,
@@ -176,7 +176,7 @@ async def run_bridge(
     """
     certificate = ServerCertificate.load(settings.server.tls, "server.tls")
     origins = CallOriginReporter(settings, upstream.bridge_key)
-    metrics = build_metrics(settings, version)
+    metrics = build_metrics(settings)
     async with (
         record_upstream_calls(settings) as interceptors,
         open_channel(upstream.target, upstream.ca_file, upstream.client_certificate, interceptors) as channel,
@@ -196,7 +196,6 @@ async def run_bridge(
             a2a = A2aModule(
                 settings,
                 upstream,
-                version,
                 channel,
                 forwarder,
                 certificate,
@@ -246,7 +245,7 @@ async def record_upstream_calls(settings: Settings) -> AsyncIterator[Sequence[gr
         await asyncio.to_thread(tracing.stop)
 
 
-def build_metrics(settings: Settings, version: str) -> BridgeMetrics | None:
+def build_metrics(settings: Settings) -> BridgeMetrics | None:
     """Build what counts calls, if the settings ask for metrics."""
     if settings.metrics.bridge_port is None:
         return None
@@ -262,7 +261,7 @@ def build_metrics(settings: Settings, version: str) -> BridgeMetrics | None:
 
         surfaces |= SURFACE_OF_PATH
         a2a_prefix = A2A_PATH
-    return BridgeMetrics(version, surfaces, a2a_prefix)
+    return BridgeMetrics(VERSION, surfaces, a2a_prefix)
 
 
 def build_listener(

@@ -111,7 +111,7 @@ def running_servers(folder: Path) -> Iterator[tuple[str, str]]:
     listening = threading.Event()
 
     async def serve_bridge() -> None:
-        async with run_bridge(settings, Upstream(app.target), "0.0.0") as found:
+        async with run_bridge(settings, Upstream(app.target)) as found:
             addresses.append(found.url)
             listening.set()
             await stop.wait()

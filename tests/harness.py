@@ -113,7 +113,7 @@ def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
         client_certificate=wanted.server.grpc_client_certificate,
         bridge_key=None if key is None else key.get_secret_value(),
     )
-    with entered_in_thread(lambda: running_bridge(wanted, upstream, "1.2.3"), "bridge") as addresses:
+    with entered_in_thread(lambda: running_bridge(wanted, upstream), "bridge") as addresses:
         yield Peers(addresses.url, addresses.grpc or "", addresses.metrics_url)
 
 

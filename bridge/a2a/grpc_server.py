@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -12,7 +12,6 @@ from typing import Any, Final, NoReturn
 
 import grpc
 from a2a.compat.v0_3 import a2a_v0_3_pb2
-from a2a.types import a2a_pb2
 from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError, InvalidParamsError
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -37,7 +36,7 @@ from bridge.a2a.call_context import (
     require_version,
 )
 from bridge.a2a.errors import UpstreamError, describe_error, grpc_error, invalid_params, unexpected_error
-from bridge.a2a.request_handler import A2aRequestHandler, MessageOperationTable, build_operations
+from bridge.a2a.operations import A2A_SERVICE, MESSAGES_V1_0, OperationTable, bind_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_observation import UNKNOWN_METHOD, CallOutcome, Surface
 from bridge.upstream import Metadata
@@ -174,26 +173,13 @@ twice, and the status in Base64."""
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcBinding:
+class GrpcVersion:
     """A version of A2A as it is served over gRPC."""
 
     version: str
     service: ServiceDescriptor
-    load: Callable[[A2aRequestHandler], Awaitable[MessageOperationTable]]
-    """Returns its operations."""
     text: Callable[[A2AError], str]
     """Returns the text of an error."""
-
-
-async def load_operations_v1_0(handler: A2aRequestHandler) -> MessageOperationTable:
-    return build_operations(handler)
-
-
-async def load_operations_v0_3(handler: A2aRequestHandler) -> MessageOperationTable:
-    await load_sdk_v0_3()
-    from bridge.a2a import v0_3_grpc
-
-    return v0_3_grpc.build_grpc_operations_v0_3(handler)
 
 
 def error_text_v0_3(error: A2AError) -> str:
@@ -201,9 +187,9 @@ def error_text_v0_3(error: A2AError) -> str:
     return f"{type(error).__name__}: {error.message}" if type(error) in JSON_RPC_ERROR_CODE_MAP else error.message
 
 
-GRPC_BINDINGS: Final = (
-    GrpcBinding(V1_0, a2a_pb2.DESCRIPTOR.services_by_name["A2AService"], load_operations_v1_0, attrgetter("message")),
-    GrpcBinding(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], load_operations_v0_3, error_text_v0_3),
+GRPC_VERSIONS: Final = (
+    GrpcVersion(V1_0, A2A_SERVICE, attrgetter("message")),
+    GrpcVersion(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], error_text_v0_3),
 )
 
 
@@ -240,9 +226,9 @@ class A2aGrpcServer:
         `address` is the public HTTP URL of the bridge, for the extended card: unlike HTTP, gRPC does not tell a
         servicer by which host name it was called.
         """
-        handlers = [A2aGrpcService(binding, services, address, self._timeout) for binding in GRPC_BINDINGS]
+        handlers = [A2aGrpcService(version, services, address, self._timeout) for version in GRPC_VERSIONS]
         self._server.add_generic_rpc_handlers([*handlers, self._health.handlers()])
-        names = [binding.service.full_name for binding in GRPC_BINDINGS]
+        names = [version.service.full_name for version in GRPC_VERSIONS]
         shown = StreamLimitedReflection([*names, health.SERVICE_NAME, *SERVICE_NAMES], self._open_streams)
         self._server.add_generic_rpc_handlers(build_reflection_handlers(shown))
         await self._server.start()
@@ -280,15 +266,15 @@ class A2aGrpcCall:
 class A2aGrpcService(grpc.GenericRpcHandler):
     """Answers the calls of one version of A2A. Their requests have `timeout` seconds to arrive."""
 
-    def __init__(self, binding: GrpcBinding, services: A2aServices, address: str, timeout: float) -> None:
-        self._binding = binding
+    def __init__(self, version: GrpcVersion, services: A2aServices, address: str, timeout: float) -> None:
+        self._version = version
         self._services = services
         self._address = address
         self._timeout = timeout
-        self._operations: MessageOperationTable | None = None
+        self._operations: OperationTable | None = None
         """The operations of this version, loaded at the first call."""
-        self._prefix = f"/{binding.service.full_name}/"
-        self._handlers = {self._prefix + rpc.name: self._handler(rpc) for rpc in binding.service.methods}
+        self._prefix = f"/{version.service.full_name}/"
+        self._handlers = {self._prefix + rpc.name: self._handler(rpc) for rpc in version.service.methods}
         self._unknown: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(self._refuse)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
@@ -330,7 +316,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
     async def _refuse(self, _: AsyncIterator[bytes], context: Context) -> bytes:
         """Abort a call of an unknown rpc, after checking the caller as for any other error."""
         call = self._open_call(UNKNOWN_METHOD, context)
-        unknown = UpstreamError(MethodNotFound(f"{self._binding.service.full_name} has no such method"))
+        unknown = UpstreamError(MethodNotFound(f"{self._version.service.full_name} has no such method"))
         with self._services.observer.observe_call(Surface.A2A_GRPC, call.rpc) as outcome:
             try:
                 await self._services.access.fetch_access(call.metadata)
@@ -354,7 +340,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         )
         metadata = [*forwarded, *origin, *shown]
         extensions = [*metadata_values(context, EXTENSIONS_HEADER), *metadata_values(context, EXTENSIONS_HEADER_V0_3)]
-        call_context = build_call_context(metadata, self._address, extensions, self._binding.version)
+        call_context = build_call_context(metadata, self._address, extensions, self._version.version)
         return A2aGrpcCall(rpc, context, request_id, metadata, call_context)
 
     async def _read_request(self, call: A2aGrpcCall, kind: type[Message]) -> Message:
@@ -373,8 +359,8 @@ class A2aGrpcService(grpc.GenericRpcHandler):
             await call.context.send_initial_metadata([(name.lower(), EXTENSION_URI) for name in names])
         require_version(
             ", ".join(metadata_values(call.context, VERSION_HEADER)),
-            self._binding.version,
-            self._binding.service.full_name,
+            self._version.version,
+            self._version.service.full_name,
         )
         return decode_request(data, kind)
 
@@ -394,10 +380,16 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         await self._services.access.check_large(data, call.metadata)
         return data
 
-    async def _load(self) -> MessageOperationTable:
+    async def _load(self) -> OperationTable:
         """Return the operations of this version, loaded at the first call."""
         if self._operations is None:
-            self._operations = await self._binding.load(self._services.handler)
+            binding = MESSAGES_V1_0
+            if self._version.version == V0_3:
+                await load_sdk_v0_3()
+                from bridge.a2a.v0_3_grpc import MESSAGES_V0_3
+
+                binding = MESSAGES_V0_3
+            self._operations = bind_operations(self._services.handler, binding)
         return self._operations
 
     async def _abort(self, call: A2aGrpcCall, outcome: CallOutcome, error: Exception) -> NoReturn:
@@ -414,7 +406,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
             failure = unexpected_error()
         drop_tracebacks(error)
         outcome.failure = describe_error(failure)
-        await call.abort(failure, self._binding.text(failure))
+        await call.abort(failure, self._version.text(failure))
 
 
 def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Final
 
 from a2a.utils.errors import (
     A2AError,
@@ -21,15 +20,14 @@ from bridge.a2a.call_context import (
     V0_3,
     V1_0,
     A2aCallContext,
-    A2aHttpCall,
     is_extension_activated,
     load_sdk_v0_3,
     parse_version,
     require_version,
-    unreadable_body_error,
 )
 from bridge.a2a.errors import UpstreamError, describe_error, jsonrpc_failure
-from bridge.a2a.request_handler import OperationTable, build_json_operations
+from bridge.a2a.http_call import A2aHttpCall, unreadable_body_error
+from bridge.a2a.operations import JSON_V1_0, OPERATIONS, OperationTable, bind_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
 from bridge.call_observation import METHOD, attach_failures
@@ -37,33 +35,20 @@ from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.platform.config import ServerSettings
 
-UNARY_METHODS_V0_3: Final = (
-    "message/send",
-    "tasks/get",
-    "tasks/cancel",
-    "tasks/pushNotificationConfig/set",
-    "tasks/pushNotificationConfig/get",
-    "tasks/pushNotificationConfig/list",
-    "tasks/pushNotificationConfig/delete",
-    "agent/getAuthenticatedExtendedCard",
-)
-"""The operations of A2A 0.3 that answer once, known before what performs them is imported."""
-STREAMING_METHODS_V0_3: Final = ("message/stream", "tasks/resubscribe")
-"""Those that stream."""
-
 
 class A2aJsonRpcEndpoint:
     """Answers JSON-RPC bodies."""
 
     def __init__(self, services: A2aServices, settings: ServerSettings) -> None:
         self._services = services
-        current = build_json_operations(services.handler)
-        self._operations = {V1_0: current}
-        self._streaming = {*current.streams, *STREAMING_METHODS_V0_3}
-        self._versions = {
-            **dict.fromkeys((*current.answers, *current.streams), V1_0),
-            **dict.fromkeys((*UNARY_METHODS_V0_3, *STREAMING_METHODS_V0_3), V0_3),
-        }
+        self._operations = {V1_0: bind_operations(services.handler, JSON_V1_0)}
+        self._versions: dict[str, str] = {}
+        self._streaming: set[str] = set()
+        for operation in OPERATIONS:
+            names = {operation.rpc: V1_0, **({operation.method_v0_3: V0_3} if operation.method_v0_3 else {})}
+            self._versions |= names
+            if operation.is_streaming:
+                self._streaming |= names.keys()
         self._prefixes = tuple({f"{name.partition('.')[0]}." for name in services.forwarder.names})
         """How the names of CSTP's methods begin: `cstp.` and more."""
         self._known = frozenset((*self._versions, *services.forwarder.names))
@@ -134,7 +119,7 @@ class A2aJsonRpcEndpoint:
             await load_sdk_v0_3()
             from bridge.a2a import v0_3_json
 
-            found = self._operations[version] = v0_3_json.build_json_operations_v0_3(self._services.handler)
+            found = self._operations[version] = bind_operations(self._services.handler, v0_3_json.JSON_V0_3)
         return found
 
     async def _refuse_stream(self, call: jsonrpc.JsonRpcRequest, http_call: A2aHttpCall) -> JsonRpcOutcome:

@@ -5,21 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from aiohttp import web
 
-from bridge.a2a.agent_card import AdvertisedPorts, AgentCardEndpoint
+from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder, AgentCardEndpoint
+from bridge.a2a.call_context import A2aAccessCheck
 from bridge.a2a.grpc_server import A2aGrpcServer
 from bridge.a2a.jsonrpc_endpoint import A2aJsonRpcEndpoint
+from bridge.a2a.push_configs import GrpcPushConfigStore
+from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.rest_endpoint import REST_ROUTES, A2aRestEndpoint
-from bridge.a2a.services import build_a2a_services
+from bridge.a2a.services import A2aServices
+from bridge.a2a.task_store import GrpcTaskStore
 from bridge.call_observation import BridgeCallObserver, Surface
 from bridge.call_origin import CallOriginReporter
+from bridge.http_request import AccessCheck, BodyReader, PublicUrlResolver
 from bridge.upstream import Forwarder, Upstream, is_secure_target
+from cstp_grpc.common.version import VERSION
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.platform.certificates import ServerCertificate
 from cstp_grpc.platform.config import Settings, join_host_port
+
+if TYPE_CHECKING:
+    from cstp_grpc.contract.card_keys import SigningKey
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +60,6 @@ class A2aModule:
         self,
         settings: Settings,
         upstream: Upstream,
-        version: str,
         channel: grpc.aio.Channel,
         forwarder: Forwarder,
         certificate: ServerCertificate | None,
@@ -63,7 +72,21 @@ class A2aModule:
         self._grpc_server = A2aGrpcServer(settings, certificate, reuse_port=reuse_port)
         announced = upstream.announced or upstream.target
         ports = AdvertisedPorts(target_port(announced, settings.grpc.port), cstp_secure=is_secure_target(announced))
-        self._services = build_a2a_services(settings, version, channel, forwarder, ports, origins, observer)
+        methods = contract_methods(settings.disabled_services).values()
+        cards = AgentCardBuilder(settings, VERSION, methods, ports, read_signing_key(settings))
+        access = A2aAccessCheck(AccessCheck(forwarder))
+        timeout = settings.server.timeout_seconds
+        push = GrpcPushConfigStore(channel, timeout) if settings.a2a.push.enabled else None
+        self._services = A2aServices(
+            A2aRequestHandler(forwarder, access, GrpcTaskStore(channel, timeout), cards, settings, push),
+            access,
+            BodyReader(access.fetch_access, settings.server),
+            forwarder,
+            cards,
+            PublicUrlResolver(settings.server),
+            origins,
+            observer,
+        )
         self._rest = A2aRestEndpoint(self._services)
 
     @property
@@ -112,3 +135,12 @@ def target_port(target: str, default: int) -> int:
     """Return the port of a gRPC target, or the default if it names none."""
     port = target.rpartition(":")[2]
     return int(port) if port.isdecimal() else default
+
+
+def read_signing_key(settings: Settings) -> SigningKey | None:
+    """Read the key that signs the agent cards, or return None if none is configured. Raises ConfigError."""
+    if settings.agent.card_signing is None:
+        return None
+    from cstp_grpc.contract.card_keys import SigningKey
+
+    return SigningKey.load(settings.agent.card_signing, "agent.card_signing")

@@ -20,12 +20,11 @@ from bridge.a2a.call_context import (
     V1_0,
     VERSION_HEADER,
     A2aCallContext,
-    A2aHttpCall,
     require_version,
-    unreadable_body_error,
 )
 from bridge.a2a.errors import UpstreamError, describe_error, invalid_params, rest_error, violations_error
-from bridge.a2a.request_handler import A2A_SERVICE, build_json_operations
+from bridge.a2a.http_call import A2aHttpCall, unreadable_body_error
+from bridge.a2a.operations import A2A_SERVICE, JSON_V1_0, bind_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
 from bridge.call_observation import METHOD, attach_failures
@@ -92,7 +91,7 @@ class A2aRestEndpoint:
 
     def __init__(self, services: A2aServices) -> None:
         self._services = services
-        self._operations = build_json_operations(services.handler)
+        self._operations = bind_operations(services.handler, JSON_V1_0)
 
     def install(self, app: web.Application) -> None:
         for path, operations in REST_ROUTES.items():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final
 
 from a2a.compat.v0_3 import a2a_v0_3_pb2, conversions, types
 from a2a.compat.v0_3.proto_utils import TASK_NAME_MATCH, TASK_PUSH_CONFIG_NAME_MATCH, FromProto, ToProto
@@ -15,21 +15,11 @@ from google.protobuf import empty_pb2
 from google.protobuf.message import Message
 
 from bridge.a2a import v0_3_json
-from bridge.a2a.call_context import A2aCallContext
 from bridge.a2a.errors import invalid_params, violations_error
 from bridge.a2a.message_parsing import MAX_ITEMS, TOO_MANY
-from bridge.a2a.request_handler import (
-    A2aRequestHandler,
-    MessageOperationTable,
-    StreamingMessageOperation,
-    UnaryMessageOperation,
-)
+from bridge.a2a.operations import Binding, Codec
 from bridge.a2a.task_store import TaskEvent
 from cstp_grpc.contract.errors import FieldViolation
-
-RequestT = TypeVar("RequestT", bound=Message)
-CoreT = TypeVar("CoreT", bound=Message)
-ResultT = TypeVar("ResultT")
 
 NO_ID: Final = 0
 """The SDK's requests want an id, which gRPC has not."""
@@ -50,68 +40,6 @@ NAMED_RESOURCES: Final = {
     a2a_v0_3_pb2.DeleteTaskPushNotificationConfigRequest: ("name", CONFIG_NAME_FORM),
 }
 """By request: the field that names a resource, and the form of that name."""
-
-
-def build_grpc_operations_v0_3(handler: A2aRequestHandler) -> MessageOperationTable:
-    """Return the operations of A2A 0.3 by rpc name."""
-    return MessageOperationTable(
-        answers={
-            "SendMessage": unary_operation(
-                to_send_message_request,
-                handler.on_message_send,
-                lambda task: a2a_v0_3_pb2.SendMessageResponse(task=to_task_v0_3(task)),
-            ),
-            "GetTask": unary_operation(to_get_task_request, handler.on_get_task, to_task_v0_3),
-            "CancelTask": unary_operation(to_cancel_task_request, handler.on_cancel_task, to_task_v0_3),
-            "CreateTaskPushNotificationConfig": unary_operation(
-                to_push_config, handler.push_configs.create, to_push_config_v0_3
-            ),
-            "GetTaskPushNotificationConfig": unary_operation(
-                to_get_config_request, handler.push_configs.get, to_push_config_v0_3
-            ),
-            "ListTaskPushNotificationConfig": unary_operation(
-                to_list_configs_request, handler.push_configs.list, to_push_configs_v0_3
-            ),
-            "DeleteTaskPushNotificationConfig": unary_operation(
-                to_delete_config_request,
-                handler.push_configs.delete,
-                lambda _nothing: empty_pb2.Empty(),
-            ),
-            "GetAgentCard": unary_operation(
-                lambda _request: a2a_pb2.GetExtendedAgentCardRequest(), handler.on_get_extended_agent_card, to_card_v0_3
-            ),
-        },
-        streams={
-            "SendStreamingMessage": streaming_operation(to_send_message_request, handler.on_message_send_stream),
-            "TaskSubscription": streaming_operation(to_subscribe_request, handler.on_subscribe_to_task),
-        },
-    )
-
-
-def unary_operation(
-    read: Callable[[Any], CoreT],
-    perform: Callable[[CoreT, A2aCallContext], Awaitable[ResultT]],
-    write: Callable[[ResultT], Message],
-) -> UnaryMessageOperation:
-    """Build an operation with a single response."""
-
-    async def answer(request: Message, context: A2aCallContext) -> Message:
-        check_request(request)
-        return write(await perform(read(request), context))
-
-    return answer
-
-
-def streaming_operation(
-    read: Callable[[Any], CoreT], perform: Callable[[CoreT, A2aCallContext], AsyncGenerator[TaskEvent, None]]
-) -> StreamingMessageOperation:
-    async def stream(request: Message, context: A2aCallContext) -> AsyncGenerator[Message, None]:
-        check_request(request)
-        async with aclosing(perform(read(request), context)) as events:
-            async for event in events:
-                yield ToProto.stream_response(v0_3_json.to_event_v0_3(event))
-
-    return stream
 
 
 def to_send_message_request(request: a2a_v0_3_pb2.SendMessageRequest) -> a2a_pb2.SendMessageRequest:
@@ -200,8 +128,8 @@ def to_push_configs_v0_3(
     return a2a_v0_3_pb2.ListTaskPushNotificationConfigResponse(configs=map(to_push_config_v0_3, found.configs))
 
 
-def to_card_v0_3(card: a2a_pb2.AgentCard) -> a2a_v0_3_pb2.AgentCard:
-    return ToProto.agent_card(conversions.to_compat_agent_card(card))
+def to_event_v0_3(event: TaskEvent) -> a2a_v0_3_pb2.StreamResponse:
+    return ToProto.stream_response(v0_3_json.to_event_v0_3(event))
 
 
 def check_request(request: Message) -> None:
@@ -227,3 +155,35 @@ def check_message(request: a2a_v0_3_pb2.SendMessageRequest) -> None:
             raise ContentTypeNotSupportedError(f"message.content[{number}]: files are not taken, only text and data")
         if kind is None:
             raise violations_error([FieldViolation(f"message.content[{number}]", "must hold text or data")])
+
+
+def build_codec(read: Callable[[Any], Message], write: Callable[[Any], Message]) -> Codec:
+    def read_request(request: Message) -> Message:
+        check_request(request)
+        return read(request)
+
+    return Codec(read_request, lambda _request, result: write(result))
+
+
+MESSAGES_V0_3: Final = Binding(
+    attrgetter("rpc_v0_3"),
+    {
+        "SendMessage": build_codec(
+            to_send_message_request, lambda task: a2a_v0_3_pb2.SendMessageResponse(task=to_task_v0_3(task))
+        ),
+        "SendStreamingMessage": build_codec(to_send_message_request, to_event_v0_3),
+        "GetTask": build_codec(to_get_task_request, to_task_v0_3),
+        "CancelTask": build_codec(to_cancel_task_request, to_task_v0_3),
+        "SubscribeToTask": build_codec(to_subscribe_request, to_event_v0_3),
+        "CreateTaskPushNotificationConfig": build_codec(to_push_config, to_push_config_v0_3),
+        "GetTaskPushNotificationConfig": build_codec(to_get_config_request, to_push_config_v0_3),
+        "ListTaskPushNotificationConfigs": build_codec(to_list_configs_request, to_push_configs_v0_3),
+        "DeleteTaskPushNotificationConfig": build_codec(to_delete_config_request, lambda _nothing: empty_pb2.Empty()),
+        "GetExtendedAgentCard": build_codec(
+            lambda _request: a2a_pb2.GetExtendedAgentCardRequest(),
+            lambda card: ToProto.agent_card(conversions.to_compat_agent_card(card)),
+        ),
+    },
+    uses_json_names=False,
+)
+"""A2A 0.3 on the messages of its rpcs."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 from a2a.compat.v0_3 import conversions, types
 from a2a.types import a2a_pb2
@@ -17,10 +17,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from bridge.a2a.call_context import A2aCallContext
-from bridge.a2a.errors import violations_error, with_json_names
+from bridge.a2a.errors import violations_error
 from bridge.a2a.message_parsing import MAX_ITEMS, TOO_MANY
-from bridge.a2a.push_configs import PushConfigOperations
-from bridge.a2a.request_handler import A2aRequestHandler, OperationTable, StreamingOperation, UnaryOperation
+from bridge.a2a.operations import Binding, Codec
 from bridge.a2a.task_store import TaskEvent
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.errors import FieldViolation
@@ -28,7 +27,6 @@ from cstp_grpc.contract.json_scalars import MAX_VIOLATIONS, InvalidValue, Violat
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 CoreT = TypeVar("CoreT", bound=Message)
-ResultT = TypeVar("ResultT")
 
 EventV03 = types.Task | types.Message | types.TaskStatusUpdateEvent | types.TaskArtifactUpdateEvent
 
@@ -63,116 +61,6 @@ ERROR_WORDS: Final[Mapping[str, str]] = {
     "model_attributes_type": "must be an object",
 }
 """By pydantic's types of errors."""
-
-
-def build_json_operations_v0_3(handler: A2aRequestHandler) -> OperationTable:
-    """Return the operations of A2A 0.3 by their JSON-RPC methods."""
-    return OperationTable(
-        answers={
-            "message/send": unary_operation(
-                types.SendMessageRequest,
-                to_send_message_request,
-                handler.on_message_send,
-                conversions.to_compat_task,
-            ),
-            "tasks/get": unary_operation(
-                types.GetTaskRequest,
-                to_get_task_request,
-                handler.on_get_task,
-                conversions.to_compat_task,
-            ),
-            "tasks/cancel": unary_operation(
-                types.CancelTaskRequest,
-                conversions.to_core_cancel_task_request,
-                handler.on_cancel_task,
-                conversions.to_compat_task,
-            ),
-            **build_push_operations_v0_3(handler.push_configs),
-            "agent/getAuthenticatedExtendedCard": unary_operation(
-                types.GetAuthenticatedExtendedCardRequest,
-                conversions.to_core_get_extended_agent_card_request,
-                handler.on_get_extended_agent_card,
-                conversions.to_compat_agent_card,
-            ),
-        },
-        streams={
-            "message/stream": streaming_operation(
-                types.SendMessageRequest, to_send_message_request, handler.on_message_send_stream
-            ),
-            "tasks/resubscribe": streaming_operation(
-                types.TaskResubscriptionRequest,
-                conversions.to_core_subscribe_to_task_request,
-                handler.on_subscribe_to_task,
-            ),
-        },
-    )
-
-
-def build_push_operations_v0_3(push_configs: PushConfigOperations) -> dict[str, UnaryOperation]:
-    """Return the operations on push notification configurations by their JSON-RPC methods."""
-    return {
-        "tasks/pushNotificationConfig/set": unary_operation(
-            types.SetTaskPushNotificationConfigRequest,
-            conversions.to_core_create_task_push_notification_config_request,
-            push_configs.create,
-            conversions.to_compat_task_push_notification_config,
-        ),
-        "tasks/pushNotificationConfig/get": unary_operation(
-            types.GetTaskPushNotificationConfigRequest,
-            conversions.to_core_get_task_push_notification_config_request,
-            push_configs.get,
-            conversions.to_compat_task_push_notification_config,
-        ),
-        "tasks/pushNotificationConfig/list": unary_operation(
-            types.ListTaskPushNotificationConfigRequest,
-            conversions.to_core_list_task_push_notification_config_request,
-            push_configs.list,
-            to_push_configs_v0_3,
-        ),
-        "tasks/pushNotificationConfig/delete": unary_operation(
-            types.DeleteTaskPushNotificationConfigRequest,
-            conversions.to_core_delete_task_push_notification_config_request,
-            push_configs.delete,
-            lambda _nothing: None,
-        ),
-    }
-
-
-def unary_operation(
-    model: type[ModelT],
-    convert: Callable[[ModelT], CoreT],
-    perform: Callable[[CoreT, A2aCallContext], Awaitable[ResultT]],
-    show: Callable[[ResultT], object],
-) -> UnaryOperation:
-    """Build an operation with a single result."""
-
-    async def answer(params: object, context: A2aCallContext) -> object:
-        request = to_v1_0(parse_request(params, model), convert)
-        try:
-            return to_json_value(show(await perform(request, with_named_tenant(context, params))))
-        except InvalidParamsError as error:
-            raise with_json_names(error, type(request)) from error
-
-    return answer
-
-
-def streaming_operation(
-    model: type[ModelT],
-    convert: Callable[[ModelT], CoreT],
-    perform: Callable[[CoreT, A2aCallContext], AsyncGenerator[TaskEvent, None]],
-) -> StreamingOperation:
-    """Build an operation with a stream of results."""
-
-    async def stream(params: object, context: A2aCallContext) -> AsyncGenerator[object, None]:
-        request = to_v1_0(parse_request(params, model), convert)
-        try:
-            async with aclosing(perform(request, with_named_tenant(context, params))) as events:
-                async for event in events:
-                    yield to_json_value(to_event_v0_3(event))
-        except InvalidParamsError as error:
-            raise with_json_names(error, type(request)) from error
-
-    return stream
 
 
 def to_send_message_request(request: types.SendMessageRequest) -> a2a_pb2.SendMessageRequest:
@@ -317,3 +205,55 @@ def describe_error(error: ErrorDetails) -> str:
     """Return the requirement that a field violates."""
     expected = error.get("ctx", {}).get("expected")
     return f"must be {expected}" if expected else ERROR_WORDS.get(error["type"], "is not what A2A 0.3 takes there")
+
+
+def build_codec(model: type[ModelT], convert: Callable[[ModelT], CoreT], show: Callable[[Any], object]) -> Codec:
+    """Build a codec from the SDK's model of the request, and its conversions to 1.0 and of the result from 1.0."""
+    return Codec(
+        lambda params: to_v1_0(parse_request(params, model), convert),
+        lambda _request, result: to_json_value(show(result)),
+    )
+
+
+JSON_V0_3: Final = Binding(
+    attrgetter("method_v0_3"),
+    {
+        "SendMessage": build_codec(types.SendMessageRequest, to_send_message_request, conversions.to_compat_task),
+        "SendStreamingMessage": build_codec(types.SendMessageRequest, to_send_message_request, to_event_v0_3),
+        "GetTask": build_codec(types.GetTaskRequest, to_get_task_request, conversions.to_compat_task),
+        "CancelTask": build_codec(
+            types.CancelTaskRequest, conversions.to_core_cancel_task_request, conversions.to_compat_task
+        ),
+        "SubscribeToTask": build_codec(
+            types.TaskResubscriptionRequest, conversions.to_core_subscribe_to_task_request, to_event_v0_3
+        ),
+        "CreateTaskPushNotificationConfig": build_codec(
+            types.SetTaskPushNotificationConfigRequest,
+            conversions.to_core_create_task_push_notification_config_request,
+            conversions.to_compat_task_push_notification_config,
+        ),
+        "GetTaskPushNotificationConfig": build_codec(
+            types.GetTaskPushNotificationConfigRequest,
+            conversions.to_core_get_task_push_notification_config_request,
+            conversions.to_compat_task_push_notification_config,
+        ),
+        "ListTaskPushNotificationConfigs": build_codec(
+            types.ListTaskPushNotificationConfigRequest,
+            conversions.to_core_list_task_push_notification_config_request,
+            to_push_configs_v0_3,
+        ),
+        "DeleteTaskPushNotificationConfig": build_codec(
+            types.DeleteTaskPushNotificationConfigRequest,
+            conversions.to_core_delete_task_push_notification_config_request,
+            lambda _nothing: None,
+        ),
+        "GetExtendedAgentCard": build_codec(
+            types.GetAuthenticatedExtendedCardRequest,
+            conversions.to_core_get_extended_agent_card_request,
+            conversions.to_compat_agent_card,
+        ),
+    },
+    uses_json_names=True,
+    read_context=with_named_tenant,
+)
+"""A2A 0.3 on JSON, by its JSON-RPC methods."""

@@ -14,6 +14,7 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf import json_format
 
 from bridge.a2a.call_context import EXTENSION_URI
+from cstp_grpc.common.version import VERSION
 from cstp_grpc.platform.config import AgentSettings, ConfigError, ProviderSettings, ServerSettings
 from tests.bridge.support import Client, bridging
 
@@ -48,7 +49,7 @@ def test_the_old_card_has_what_the_design_says(target: str) -> None:
     design = {
         "name": "emerson-cognition",
         "description": "Décisions",
-        "version": "1.2.3",
+        "version": VERSION,
         "url": "https://agent.example.com",
         "authentication": {"schemes": ["bearer"]},
         "contact": "emerson@example.com",

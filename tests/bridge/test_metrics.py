@@ -12,6 +12,7 @@ import grpc
 import pytest
 from a2a.types import a2a_pb2
 
+from cstp_grpc.common.version import VERSION
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from cstp_grpc.platform.config import A2aSettings, GrpcSettings, MetricsSettings, ServerSettings, Settings
 from tests.bridge.a2a.raw import Raw
@@ -228,7 +229,7 @@ def test_a_request_that_is_no_http_is_not_counted(watched: WatchedBridge) -> Non
 
 def test_the_process_is_told(watched: WatchedBridge) -> None:
     scraped = watched.scrape()
-    assert scraped.labels("cstp_build_info", "version") == {"1.2.3"}
+    assert scraped.labels("cstp_build_info", "version") == {VERSION}
     for name in ("process_resident_memory_bytes", "process_open_fds", "process_python_threads"):
         assert scraped.value(name) > 0, name
     assert scraped.value("cstp_unreadable_measures") == 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cstp_grpc.common.version import VERSION
 from cstp_grpc.contract import errors
 from cstp_grpc.contract.card_keys import PublicKey, read_public_keys
 from cstp_grpc.contract.enums import PeerStatus
@@ -59,7 +60,7 @@ def test_the_cards_of_a_real_server_say_where_it_is(tmp_path: Path, path: str) -
     wanted = settings(tmp_path, agent={"name": "emerson", "description": "Décisions"})
     with running(wanted) as app, bridging(wanted, app.target) as url:
         found = read(url + path)
-    assert (found.name, found.version, found.description) == ("emerson", "1.2.3", "Décisions")
+    assert (found.name, found.version, found.description) == ("emerson", VERSION, "Décisions")
     assert found.grpc_target == f"grpc://{app.target}"
     assert found.jsonrpc_url == f"{url}/cstp"
 
