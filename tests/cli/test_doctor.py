@@ -230,7 +230,7 @@ def test_an_empty_database_is_well(empty_database_url: str, tmp_path: Path) -> N
     assert database_findings(empty_database_url, tmp_path)["database"] is DiagnosisStatus.OK
 
 
-@pytest.mark.parametrize(("migration", "status"), [("0001", DiagnosisStatus.WARNING), ("9999", DiagnosisStatus.ERROR)])
+@pytest.mark.parametrize(("migration", "status"), [("0015", DiagnosisStatus.WARNING), ("9999", DiagnosisStatus.ERROR)])
 def test_a_database_of_another_version_is_told(tmp_path: Path, migration: str, status: DiagnosisStatus) -> None:
     write_journal(tmp_path / "journal.db")
     with closing(sqlite3.connect(tmp_path / "journal.db")) as connection, connection:

@@ -28,7 +28,7 @@ def migrate_database(database: Database, turn: AbstractContextManager[object] | 
     """Migrate a database to the newest revision, all or nothing, while holding `turn`.
 
     Several processes may call it at once: one migrates, the others wait. Raises UnsuitableDatabase if the database is
-    newer than this version, and SQLAlchemyError if it does not respond.
+    newer than this version or of a development version, and SQLAlchemyError if it does not respond.
     """
     with turn or nullcontext(), database.open_write_connection() as connection, connection.begin():
         if connection.dialect.name == "postgresql":
@@ -37,9 +37,13 @@ def migrate_database(database: Database, turn: AbstractContextManager[object] | 
         if present == newest:
             return
         if present is not None and present not in known_revisions():
-            raise UnsuitableDatabase(
-                f"storage.url: the database is at migration {present}, which this version does not know; "
+            origin = (
                 "it was used by a newer version"
+                if present > newest
+                else "it was made by a development version, and only databases of releases are migrated"
+            )
+            raise UnsuitableDatabase(
+                f"storage.url: the database is at migration {present}, which this version does not know; {origin}"
             )
         # Not loaded before it is needed: Alembic takes long, and most starts find everything as it must be.
         from alembic import command

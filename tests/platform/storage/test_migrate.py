@@ -20,8 +20,6 @@ from cstp_grpc.core.decisions.model import DecisionReview
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.intents.model import IntentFilter
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
-from cstp_grpc.modules.liaison.model import Event, EventFilter, EventType
-from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.platform.storage.database import Database, UnsuitableDatabase, open_database
 from cstp_grpc.platform.storage.migration import (
     build_alembic_config,
@@ -31,7 +29,7 @@ from cstp_grpc.platform.storage.migration import (
     newest_revision,
 )
 from cstp_grpc.platform.storage.pagination import PageRequest
-from cstp_grpc.platform.storage.unit_of_work import CONDITION, UnitOfWork
+from cstp_grpc.platform.storage.unit_of_work import CONDITION
 from tests.databases import ALL_TABLES, POOL_SIZE
 
 
@@ -80,9 +78,9 @@ def test_a_database_that_is_up_to_date_is_left_alone(database: Database) -> None
     assert current_revision(database) == newest_revision()
 
 
-def test_intents_of_the_time_before_paths_are_kept(empty: Database) -> None:
+def test_intents_of_0_1_0_are_private_and_open(empty: Database) -> None:
     with empty.open_write_connection() as connection, connection.begin():
-        command.upgrade(build_alembic_config(connection), "0002")
+        command.upgrade(build_alembic_config(connection), "0015")
         connection.execute(
             text(
                 "INSERT INTO intents (agent, correlation_id, content_hash, received_at, intent, stakes)"
@@ -91,50 +89,7 @@ def test_intents_of_the_time_before_paths_are_kept(empty: Database) -> None:
         )
     migrate_database(empty)
     (intent,) = SqlIntentStore(empty).page(IntentFilter(), PageRequest()).items
-    assert (intent.agent, intent.intent, intent.project, intent.paths) == ("ada", "Deploy", None, ())
-
-
-def test_events_keep_their_sequences_and_each_tenant_goes_on_after_its_own(empty: Database) -> None:
-    with empty.open_write_connection() as connection, connection.begin():
-        command.upgrade(build_alembic_config(connection), "0006")
-        for sequence, tenant in ((3, "acme"), (4, "umbrella"), (7, "acme")):
-            connection.execute(
-                text(
-                    "INSERT INTO liaison_events (sequence, tenant, type, agent, occurred_at, data) VALUES"
-                    " (:sequence, :tenant, 'session_opened', 'guide', '2026-02-04 12:00:00+00:00', '{}')"
-                ),
-                {"sequence": sequence, "tenant": tenant},
-            )
-    migrate_database(empty)
-    store = SqlRoutingStore(empty)
-    added = Event("acme", EventType.SESSION_CLOSED, "guide", datetime(2026, 2, 5, tzinfo=UTC))
-    with empty.open_write_connection() as connection, connection.begin():
-        assert [event.sequence for event in store.events(UnitOfWork(connection), EventFilter("acme"), 0, 10)] == [3, 7]
-        assert store.last_sequence(UnitOfWork(connection), "umbrella") == 4
-        assert store.add_event(UnitOfWork(connection), added).sequence == 8
-
-
-def test_intents_of_the_time_before_revisions_are_the_first_and_can_be_revised(empty: Database) -> None:
-    with empty.open_write_connection() as connection, connection.begin():
-        command.upgrade(build_alembic_config(connection), "0006")
-        row = (
-            "INSERT INTO intents (agent, correlation_id, content_hash, received_at, intent, stakes, metadata, paths)"
-            " VALUES (:agent, :correlation_id, 'hash', '2026-02-04 12:00:00+00:00', 'Deploy', 'high', '{}', '[\"a\"]')"
-        )
-        old = [{"agent": agent, "correlation_id": f"c-{number}"} for agent in ("ada", "bob") for number in range(3)]
-        connection.execute(text(row), old)
-        identifiers = connection.execute(text("SELECT id, agent, correlation_id FROM intents ORDER BY id")).all()
-    migrate_database(empty)
-    store = SqlIntentStore(empty)
-    kept = store.page(IntentFilter(), PageRequest()).items
-    assert [(each.revision, each.intent, each.metadata, each.paths) for each in kept] == [(1, "Deploy", {}, ("a",))] * 6
-    with empty.open_write_connection() as connection, connection.begin():
-        assert (
-            connection.execute(text("SELECT id, agent, correlation_id FROM intents ORDER BY id")).all() == identifiers
-        )
-        assert store.insert_or_get(UnitOfWork(connection), kept[0]) == kept[0]
-        revised = store.insert_or_get(UnitOfWork(connection), replace(kept[0], content_hash="other"))
-    assert (revised.revision, revised.previous_revision) == (2, 1)
+    assert (intent.agent, intent.intent, intent.visibility, intent.closing) == ("ada", "Deploy", "private", None)
 
 
 def test_reviews_of_the_time_before_their_history_are_the_first(empty: Database) -> None:
@@ -180,8 +135,14 @@ def test_a_migration_that_fails_leaves_nothing(empty: Database) -> None:
     assert inspect(empty.engine).get_table_names() == ["intents"]
 
 
-def test_a_database_of_a_newer_version_is_refused(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("migration", "origin"), [("9999", "by a newer version"), ("0028", "by a development version")]
+)
+def test_a_database_of_an_unknown_version_is_refused(database: Database, migration: str, origin: str) -> None:
     with database.open_write_connection() as connection, connection.begin():
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(UnsuitableDatabase, match="at migration 9999, which this version does not know"):
+        connection.execute(text("UPDATE alembic_version SET version_num = :migration"), {"migration": migration})
+    with pytest.raises(
+        UnsuitableDatabase, match=f"at migration {migration}, which this version does not know; .*{origin}"
+    ):
         migrate_database(database)
+    assert current_revision(database) == migration
