@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import grpc
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from bridge.call_errors import DETAIL, unexpected_failure, violation_text, visible_rpc_error
 from cstp_grpc.client.tls import channel_credentials
-from cstp_grpc.contract.context_bounds import find_large_contexts
-from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InvalidArgument, MethodNotFound
+from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, FieldViolation, InvalidArgument, MethodNotFound
 from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_json
-from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.methods import CONTEXT_FIELDS, RpcMethod, describe_excess
 from cstp_grpc.contract.rate_limit_headers import rate_limit_headers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.platform.config import ConfigError, is_loopback
@@ -135,34 +135,10 @@ MALFORMED_MESSAGE: Final = b"\xff"
 """An unfinished varint: the tag of a field that never ends, so that no message type can decode it."""
 
 
-class UnaryAnswer(Protocol):
-    """A call that is answered with one message, which is awaited. Raises grpc.aio.AioRpcError."""
-
-    async def trailing_metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """Return the metadata that follow the message."""
-        ...
-
-    def __await__(self) -> Generator[Any, None, Message]: ...
-
-
-class ServerStream(Protocol):
-    """A call that is answered with a stream of messages."""
-
-    async def initial_metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """Return the metadata that precedes the first message; for an admitted call it holds the request id."""
-        ...
-
-    def cancel(self) -> bool: ...
-
-    def __aiter__(self) -> AsyncIterator[Message]:
-        """Iterate over the messages. Raises grpc.aio.AioRpcError."""
-        ...
-
-
-# The stubs of grpc.aio have no types of their own.
-UnaryStub = Callable[..., UnaryAnswer]
+# The stubs of grpc.aio have no types.
+UnaryStub = Callable[..., Any]
 """Calls one method: takes the request, and `timeout` and `metadata` by name. Raises grpc.aio.AioRpcError."""
-StreamingStub = Callable[..., ServerStream]
+StreamingStub = Callable[..., Any]
 """Opens a call of one method: takes the request, and `metadata` by name."""
 
 
@@ -327,7 +303,7 @@ def build_forwarded_method(channel: grpc.aio.Channel, method: RpcMethod) -> Forw
     return ForwardedMethod(method, invoke=unary, invoke_malformed=malformed, request_id_name=id_name)
 
 
-async def stream_results(call: ServerStream, method: RpcMethod) -> AsyncGenerator[dict[str, Any], None]:
+async def stream_results(call: Any, method: RpcMethod) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the JSON results of a call. Raises CstpError."""
     try:
         async for answer in call:
@@ -350,3 +326,50 @@ def parse_params(params: dict[str, object] | list[object], request: type[Message
         return from_json(params, request)
     except CodecError as error:
         raise InvalidArgument(violation_text(error.violations), violations=error.violations) from error
+
+
+@functools.cache
+def fields_with_contexts(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
+    """Return the fields of a message type that are contexts or contain them."""
+    return tuple(
+        field
+        for field in kind.fields
+        if field.full_name in CONTEXT_FIELDS
+        or (
+            field.message_type is not None
+            and field.message_type.file.package == kind.file.package
+            and fields_with_contexts(field.message_type)
+        )
+    )
+
+
+def find_large_contexts(params: object, kind: Descriptor, limit: int, prefix: str = "") -> Iterator[FieldViolation]:
+    """Yield the contexts with more values than a limit in the JSON of a message, before any is converted."""
+    if not isinstance(params, dict):
+        return
+    for field in fields_with_contexts(kind):
+        path = prefix + field.json_name
+        for value in [params[name] for name in {field.name, field.json_name} & params.keys()]:
+            if field.full_name in CONTEXT_FIELDS:
+                if has_more_members(value, limit):
+                    yield FieldViolation(path, describe_excess(limit))
+            elif field.is_repeated and isinstance(value, list):
+                for index, item in enumerate(value):
+                    yield from find_large_contexts(
+                        item, cast(Descriptor, field.message_type), limit, f"{path}[{index}]."
+                    )
+            else:
+                yield from find_large_contexts(value, cast(Descriptor, field.message_type), limit, f"{path}.")
+
+
+def has_more_members(value: object, limit: int) -> bool:
+    """Return whether a JSON value contains more values than a limit, nested ones included."""
+    pending, left = [value], limit
+    while pending:
+        found = pending.pop()
+        members = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+        left -= len(members)
+        if left < 0:
+            return True
+        pending += (each for each in members if isinstance(each, dict | list))
+    return False

@@ -20,13 +20,14 @@ from bridge.a2a.call_context import (
     V0_3,
     V1_0,
     A2aCallContext,
+    A2aHttpCall,
     is_extension_activated,
     load_sdk_v0_3,
     parse_version,
     require_version,
+    unreadable_body_error,
 )
 from bridge.a2a.errors import UpstreamError, describe_error, jsonrpc_failure
-from bridge.a2a.http_call import A2aHttpCall, unreadable_body_error
 from bridge.a2a.operations import JSON_V1_0, OPERATIONS, OperationTable, bind_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
@@ -56,7 +57,7 @@ class A2aJsonRpcEndpoint:
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         """Answer a JSON-RPC body."""
-        http_call = A2aHttpCall.from_request(request, self._services)
+        http_call = A2aHttpCall.from_request(request, self._services.access, self._services.address)
         try:
             content = await self._services.bodies.read(request, http_call.metadata)
             body = jsonrpc.parse_body(content, self._max_batch)

@@ -20,10 +20,11 @@ from bridge.a2a.call_context import (
     V1_0,
     VERSION_HEADER,
     A2aCallContext,
+    A2aHttpCall,
     require_version,
+    unreadable_body_error,
 )
 from bridge.a2a.errors import UpstreamError, describe_error, invalid_params, rest_error, violations_error
-from bridge.a2a.http_call import A2aHttpCall, unreadable_body_error
 from bridge.a2a.operations import A2A_SERVICE, JSON_V1_0, bind_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_errors import error_codes
@@ -110,7 +111,7 @@ class A2aRestEndpoint:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             request[METHOD] = name
-            http_call = A2aHttpCall.from_request(request, self._services)
+            http_call = A2aHttpCall.from_request(request, self._services.access, self._services.address)
             try:
                 body = await self._read(http_call)
             except CstpError as failure:
@@ -151,7 +152,7 @@ class A2aRestEndpoint:
 
     async def _answer_unrouted(self, request: web.Request) -> web.StreamResponse:
         """Answer a request for an unknown path or method with an error of this binding."""
-        http_call = A2aHttpCall.from_request(request, self._services)
+        http_call = A2aHttpCall.from_request(request, self._services.access, self._services.address)
         allowed = await allowed_methods(request)
         if not allowed:
             return await respond_with_error(http_call, MethodNotFoundError("There is no such resource"), request.path)

@@ -9,10 +9,10 @@ from datetime import datetime
 from cstp_grpc.core.tokens.live_tokens import LiveTokens
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.config.trusted_networks import TrustedNetworks
-from cstp_grpc.server.interceptors.authentication import Credentials, GuessingGuard
-from cstp_grpc.server.interceptors.call_origin import CallOrigins
+from cstp_grpc.server.identity.authentication import Credentials, GuessingGuard
+from cstp_grpc.server.identity.call_origin import CallOrigins
+from cstp_grpc.server.identity.wrong_tokens import WrongTokenThrottle
 from cstp_grpc.server.interceptors.rate_limits import parse_rate
-from cstp_grpc.server.interceptors.wrong_tokens import WrongTokenThrottle
 from cstp_grpc.server.server_module import BackgroundPart
 
 

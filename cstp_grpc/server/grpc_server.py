@@ -29,8 +29,8 @@ from cstp_grpc.server.call_handlers import (
 )
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.execution import CallPools, EventLoopThread
+from cstp_grpc.server.identity.authentication import Authenticator, Credentials
 from cstp_grpc.server.interceptors.admission import AdmissionStep, CallsInProgress, OpenStreams, refuse_expired
-from cstp_grpc.server.interceptors.authentication import Authenticator, Credentials
 from cstp_grpc.server.interceptors.error_status import ErrorReporter
 from cstp_grpc.server.interceptors.load_shedding import LoadShedder
 from cstp_grpc.server.interceptors.rate_limits import RateLimiter

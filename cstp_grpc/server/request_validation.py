@@ -20,8 +20,8 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from cstp_grpc.contract.context_bounds import CONTEXT_FIELDS, describe_excess
 from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
+from cstp_grpc.contract.methods import CONTEXT_FIELDS, describe_excess
 from cstp_grpc.gen.buf.validate import validate_pb2
 
 if TYPE_CHECKING:

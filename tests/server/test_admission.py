@@ -19,9 +19,9 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.platform.config import Settings, TokenSettings
 from cstp_grpc.platform.config.trusted_networks import TrustedNetworks
 from cstp_grpc.server.grpc_server import admission_steps
+from cstp_grpc.server.identity.authentication import Authenticator
+from cstp_grpc.server.identity.call_origin import CallOrigins
 from cstp_grpc.server.interceptors.admission import CallsInProgress, InboundCall, WaitingCalls
-from cstp_grpc.server.interceptors.authentication import Authenticator
-from cstp_grpc.server.interceptors.call_origin import CallOrigins
 from tests.harness import TIMEOUT
 
 CHECK = "cstp.checkGuardrails"

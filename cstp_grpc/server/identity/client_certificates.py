@@ -21,8 +21,8 @@ from cstp_grpc.contract.call_origin import (
     FORWARDED_FOR_METADATA_KEY,
 )
 from cstp_grpc.core.tokens.model import TokenIdentity
+from cstp_grpc.server.identity.call_origin import CallOrigins
 from cstp_grpc.server.interceptors.admission import InboundCall
-from cstp_grpc.server.interceptors.call_origin import CallOrigins
 
 PEM_PROPERTY: Final = "x509_pem_cert"
 """The property of gRPC's authentication context that has the peer's certificate."""

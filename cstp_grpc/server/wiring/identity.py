@@ -11,10 +11,10 @@ from cstp_grpc.core.tokens.model import TokenIdentity
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.config.identity import CertificateAgentSettings, JwtIssuerSettings
 from cstp_grpc.platform.storage.background_work import PeriodicTask
+from cstp_grpc.server.identity.call_origin import CallOrigins
 from cstp_grpc.server.identity.client_certificates import CertificateAgent, ClientCertificates
 from cstp_grpc.server.identity.jwt_tokens import DEFAULT_SCOPES, ClaimMapping, JwtIssuer, JwtVerifier
 from cstp_grpc.server.identity.signing_keys import MAX_SET_BYTES, HttpKeySource, SigningKeys
-from cstp_grpc.server.interceptors.call_origin import CallOrigins
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from cstp_grpc.contract.methods import RpcMethod, missing_permission_error, requ
 from cstp_grpc.core.tokens.live_tokens import LiveTokens
 from cstp_grpc.core.tokens.model import TokenIdentity, token_digest
 from cstp_grpc.platform.config import TokenSettings
+from cstp_grpc.server.identity.call_origin import CallOrigins
+from cstp_grpc.server.identity.wrong_tokens import GUESSABLE_CHARACTERS, WrongTokenThrottle
 from cstp_grpc.server.interceptors.admission import InboundCall
-from cstp_grpc.server.interceptors.call_origin import CallOrigins
-from cstp_grpc.server.interceptors.wrong_tokens import GUESSABLE_CHARACTERS, WrongTokenThrottle
 
 if TYPE_CHECKING:
     # Only for their types: without such callers nothing of their libraries is loaded.
