@@ -163,7 +163,7 @@ def test_a_class_name_stands_in_one_package_only() -> None:
 
 def test_each_noun_of_the_glossary_is_a_class_that_exists() -> None:
     glossary = (ROOT / "docs" / "glossary.md").read_text()
-    rows = re.findall(r"^\| ([^|]+) \| `([\w.]+)` \| (.+) \|$", glossary, re.MULTILINE)
+    rows = re.findall(r"^- \*\*(.+)\*\* \(`([\w.]+)`\): (\w.+)$", glossary, re.MULTILINE)
     assert len(rows) >= 30
     for noun, dotted, _ in rows:
         module, _, name = dotted.rpartition(".")

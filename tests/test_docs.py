@@ -116,7 +116,7 @@ def test_every_decision_record_is_one_our_importer_reads() -> None:
 @needs_git
 def test_the_names_that_a_publisher_chooses_stand_where_the_guide_says() -> None:
     guide = (ROOT / "docs" / "clients.md").read_text().partition("## Publishing")[2]
-    rows = re.findall(r"^\| ([A-Z]\w+) \| `([^`]+)` \| (.*) \|$", guide, re.MULTILINE)
+    rows = re.findall(r"^- ([A-Z]\w+): `([^`]+)`, in (.*(?:\n  .*)*)$", guide, re.MULTILINE)
     assert {language: name for language, name, _ in rows} == {
         "Python": tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"],
         "TypeScript": json.loads((ROOT / "clients/typescript/package.json").read_text())["name"],

@@ -42,14 +42,15 @@ def test_the_report_of_the_guide_is_read() -> None:
 
 
 def test_every_rule_is_in_the_guide_as_it_is() -> None:
-    rows = [f"| `{rule.name}` | {rule.severity} | {rule.meaning} | {rule.remedy} |" for rule in RULES]
-    assert re.findall(r"^\| `[a-z0-9-]+` \| (?:error|warning) .*$", GUIDE, re.MULTILINE) == rows
+    items = [f"- `{rule.name}` ({rule.severity}): {rule.meaning} Remedy: {rule.remedy}." for rule in RULES]
+    found = re.findall(r"^- `[a-z0-9-]+` \((?:error|warning)\): .*(?:\n  .*)*", GUIDE, re.MULTILINE)
+    assert [" ".join(item.split()) for item in found] == items
 
 
 def test_every_rpc_is_in_the_guide_with_its_permission() -> None:
     written = {
         name: permission
-        for names, permission in re.findall(r"^\| (`intentLayer\..*`) \| `([a-z]+)` \|$", GUIDE, re.MULTILINE)
+        for permission, names in re.findall(r"^- `([a-z]+)`: (`intentLayer\..*(?:\n  .*)*)$", GUIDE, re.MULTILINE)
         for name in re.findall(r"`(intentLayer\.\w+)`", names)
     }
     served = re.findall(r"^\| \[`(intentLayer\.\w+)`\]\S+ \| (\w+) \|", API, re.MULTILINE)
@@ -63,6 +64,6 @@ def test_every_command_and_option_is_in_the_guide(group: str) -> None:
     commands = main.get_command(context, group)
     assert isinstance(commands, click.Group)
     for name, command in commands.commands.items():
-        (row,) = re.findall(rf"^\| `cstp {group} {name}\b.*$", GUIDE, re.MULTILINE)
+        (row,) = re.findall(rf"^- `cstp {group} {name}\b.*(?:\n  .*)*", GUIDE, re.MULTILINE)
         options = {parameter.opts[0] for parameter in command.params if isinstance(parameter, click.Option)}
         assert options - {"--json", "--project"} == set(re.findall(r"--[a-z-]+", row))

@@ -14,7 +14,7 @@ GUIDE = (ROOT / "docs" / "liaison.md").read_text(encoding="utf-8")
 
 
 def test_every_error_of_the_guide_is_one() -> None:
-    written = re.findall(r"^\| ([A-Z_]+) \|", GUIDE, re.MULTILINE)
+    written = re.findall(r"^- ([A-Z_]+):", GUIDE, re.MULTILINE)
     known = {each.reason for each in vars(errors).values() if isinstance(each, type) and hasattr(each, "reason")}
     assert set(written) <= known
     assert {"MISSING_PARAMETER", "INVALID_PILLAR", "SESSION_NOT_FOUND", "LIAISON_AGENT_UNAVAILABLE"} <= set(written)

@@ -25,7 +25,7 @@ def test_each_adapter_has_its_extra_module_example_tests_and_section() -> None:
     document = (ROOT / DOCUMENT).read_text()
     for extra, module in FRAMEWORKS.items():
         assert extras[extra]
-        assert f"| `{extra}` |" in document
+        assert f"(extra `{extra}`): " in document
         for path in (f"cstp_grpc/agents/frameworks/{module}.py", f"tests/agents/frameworks/{module}_agents.py"):
             assert (ROOT / path).is_file(), path
         assert f"examples/frameworks/{module}_agent.py" in {snippet.title for snippet in SHOWN}

@@ -50,7 +50,7 @@ def scraped_bridge() -> Iterator[Scraped]:
 def documented_metrics() -> dict[str, set[str]]:
     """Return the labels of each metric of the guide's tables."""
     guide = (ROOT / "docs/observability.md").read_text()
-    rows = re.findall(r"^\| (`[^|]+) \|([^|]*)\| [^|]+ \|$", guide, re.MULTILINE)
+    rows = re.findall(r"^- (`(?:cstp|process)_\w+`(?:, `\w+`)*)(?: \(([\w, ]+)\))?: \w", guide, re.MULTILINE)
     return {
         name: set(filter(None, re.split(r",\s*", labels.strip())))
         for names, labels in rows
