@@ -102,6 +102,7 @@ check-others:
 	scripts/breaking.sh $(BIN)/buf
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py --check
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py --check
+	$(BIN)/python scripts/rpc_docs.py --check
 	$(BIN)/python scripts/claude_plugin.py --check
 	$(WITH_GO) check
 	$(BIN)/cstp context validate --strict --without-history
@@ -110,8 +111,9 @@ generate: $(VENV)/.installed-dev ## Generate cstp_grpc/gen and clients/go/gen fr
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py
 	$(WITH_GO) generate
 
-docs: $(VENV)/.installed-dev ## Write docs/api, docs/configuration, the JSON Schema of rulebooks and the plugin for Claude Code.
+docs: $(VENV)/.installed-dev ## Write docs/api, docs/rpcs.md, docs/configuration, the JSON Schema of rulebooks and the plugin for Claude Code.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py
+	$(BIN)/python scripts/rpc_docs.py
 	$(BIN)/python scripts/claude_plugin.py
 	$(BIN)/python scripts/config_docs.py
 	$(BIN)/cstp guardrails schema > guardrails/rulebook.schema.json

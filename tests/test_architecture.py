@@ -169,3 +169,18 @@ def test_each_noun_of_the_glossary_is_a_class_that_exists() -> None:
         module, _, name = dotted.rpartition(".")
         assert hasattr(importlib.import_module(module), name), f"{noun}: there is no {dotted}"
     assert [noun for noun, *_ in rows] == sorted((noun for noun, *_ in rows), key=str.lower), "the nouns are sorted"
+
+
+def test_no_method_hides_a_type_from_the_annotations_of_its_class() -> None:
+    hidden = {"bool", "bytes", "dict", "float", "frozenset", "int", "list", "object", "set", "str", "tuple"}
+    found = {
+        f"{path.relative_to(ROOT)}: {node.name}.{method.name}"
+        for path in SOURCES
+        # The stores of A2A tasks in the bridge have the names of the SDK.
+        if path.is_relative_to(ROOT / "cstp_grpc")
+        for node in ast.walk(syntax_tree(path))
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name in hidden
+    }
+    assert found == set(), "name the method for its result, such as `page`"

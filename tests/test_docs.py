@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import click
@@ -68,6 +69,20 @@ def test_every_rpc_is_documented_with_its_permission_and_intent_type(name: str) 
     assert f"\n- Permission: {method.permission}\n" in sections[0]
     assert ("- Intent type: " in sections[0]) == bool(method.intent_type)
     assert f"- Intent type: `{method.intent_type}`\n" in sections[0] or not method.intent_type
+
+
+@cache
+def written_pages() -> str:
+    """Return the pages of docs/ that are written by hand."""
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "rpcs.md"]
+    return "".join(path.read_text() for path in pages if not {"api", "adr"} & {*path.relative_to(ROOT).parts})
+
+
+@pytest.mark.parametrize("name", [method.name for method in contract_methods().values() if method.public])
+def test_a_page_names_every_public_rpc(name: str) -> None:
+    method = contract_methods()[name]
+    is_named = bool(re.search(rf"\b(?:{re.escape(name)}|{method.rpc})\b", written_pages()))
+    assert is_named, f"docs: no page but docs/api names {method.rpc}"
 
 
 def test_the_first_page_of_the_contract_lists_every_rpc() -> None:

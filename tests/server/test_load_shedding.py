@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -138,6 +139,30 @@ def test_a_server_that_is_prompt_again_admits_more_and_more_until_it_refuses_not
 @pytest.mark.parametrize("methods", [DEFERRABLE_METHODS, URGENT_METHODS])
 def test_methods_are_those_of_the_contract(methods: frozenset[str]) -> None:
     assert methods <= contract_methods().keys()
+
+
+SMALL_LISTINGS = {
+    "cstp.explainGuardrails",
+    "cstp.listApprovals",
+    "cstp.listGuardrails",
+    "cstp.listInputs",
+    "cstp.listPushConfigs",
+    "cstp.listTasks",
+    "cstp.listTokens",
+    "intentLayer.listNodes",
+    "liaison.listEvents",
+}
+"""Listings of few or small items, which never keep a check waiting."""
+
+
+def test_every_listing_is_deferrable_or_small() -> None:
+    listings = {
+        name for name, method in contract_methods().items() if "page_size" in method.request.DESCRIPTOR.fields_by_name
+    }
+    assert listings - DEFERRABLE_METHODS - URGENT_METHODS == SMALL_LISTINGS, (
+        "a new listing belongs to DEFERRABLE_METHODS of cstp_grpc/server/interceptors/load_shedding.py, "
+        f"or to SMALL_LISTINGS of {Path(__file__).name}"
+    )
 
 
 def test_no_method_is_both() -> None:

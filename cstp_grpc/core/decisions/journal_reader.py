@@ -89,7 +89,7 @@ class JournalReader:
         decision = self.get(decision_id, caller)
         return decision, self._read_history(decision, caller)
 
-    def list(
+    def page(
         self, caller: str, filters: DecisionFilter, page: PageRequest, *, review_due: bool = False
     ) -> Page[Decision]:
         """Return a page of the readable decisions, latest first, without contexts and texts of reasons.

@@ -61,7 +61,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
     def ListDecisions(
         self, request: journal_pb2.ListDecisionsRequest, context: grpc.ServicerContext
     ) -> journal_pb2.ListDecisionsResponse:
-        page = self._journal.list(
+        page = self._journal.page(
             current_caller.get().agent,
             messages.parse_decision_filter(request.filters),
             PageRequest(request.page_size, request.page_token),

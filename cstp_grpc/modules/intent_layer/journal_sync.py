@@ -237,7 +237,7 @@ class NodeJournalSync:
         filters = DecisionFilter(agent=INTENT_LAYER_AGENT, project=self._project)
         request = PageRequest(self._page_size)
         while True:
-            page = self._journal.list(INTENT_LAYER_AGENT, filters, request)
+            page = self._journal.page(INTENT_LAYER_AGENT, filters, request)
             for decision in page.items:
                 if decision.source and decision.source.startswith(source_prefix(self._project)):
                     yield decision.source, decision.id, decision.visibility is Visibility.SHARED

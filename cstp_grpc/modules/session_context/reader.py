@@ -59,7 +59,7 @@ ROOT: Final = "."
 class DecisionListing(Protocol):
     """Lists decisions, as the journal does."""
 
-    def list(
+    def page(
         self, caller: str, filters: DecisionFilter, page: PageRequest, *, review_due: bool = False
     ) -> Page[Decision]:
         """Return a page of the readable decisions, latest first; with `review_due`, those of the caller that are due.
@@ -205,10 +205,10 @@ class FoundDecisions:
     def read(cls, decisions: DecisionListing, reader: str, project: str | None) -> FoundDecisions:
         """Read the decisions for a reader, those of a project first. Raises QueryFailed."""
         own, failed = DecisionFilter(agent=reader, status=CURRENT), (Outcome.FAILURE,)
-        due = decisions.list(reader, DecisionFilter(), PageRequest(MAX_DUE_READ), review_due=True)
-        failures = decisions.list(reader, DecisionFilter(agent=reader, outcome=failed), PageRequest(2 * MAX_DECISIONS))
-        latest = decisions.list(reader, own, PageRequest(4 * MAX_DECISIONS))
-        reviewed = decisions.list(reader, DecisionFilter(outcome=tuple(Outcome)), PageRequest(MAX_REVIEWED_READ))
+        due = decisions.page(reader, DecisionFilter(), PageRequest(MAX_DUE_READ), review_due=True)
+        failures = decisions.page(reader, DecisionFilter(agent=reader, outcome=failed), PageRequest(2 * MAX_DECISIONS))
+        latest = decisions.page(reader, own, PageRequest(4 * MAX_DECISIONS))
+        reviewed = decisions.page(reader, DecisionFilter(outcome=tuple(Outcome)), PageRequest(MAX_REVIEWED_READ))
         shown: set[str] = set()
 
         def take(found: Iterable[Decision], most: int) -> tuple[tuple[Decision, ...], bool]:

@@ -53,7 +53,7 @@ class TestRecording:
         again = record(kit, key="key")
         assert again == kit.journal.get(first.id, "alice")
         assert [entry.event for entry in kit.trail.entries] == ["decision_recorded", "decision_reviewed"]
-        assert len(kit.journal.list("alice", DecisionFilter(), PageRequest()).items) == 1
+        assert len(kit.journal.page("alice", DecisionFilter(), PageRequest()).items) == 1
 
     def test_the_same_key_with_another_content_is_a_conflict(self, kit: JournalKit) -> None:
         first = record(kit, key="key")
@@ -102,7 +102,7 @@ class TestPrivacy:
 
         assert list(messages(hidden)) == list(messages("dec-none"))
         assert {kind for kind, _ in messages(hidden)} == {NotFound}
-        assert kit.journal.list("bob", DecisionFilter(), PageRequest()).items == ()
+        assert kit.journal.page("bob", DecisionFilter(), PageRequest()).items == ()
         assert [entry.event for entry in kit.trail.entries] == ["decision_recorded"]
 
     def test_a_shared_decision_shows_others_nothing_private(self, kit: JournalKit) -> None:
@@ -123,7 +123,7 @@ class TestPrivacy:
 
         def seen_by_bob() -> set[tuple[str, ...]]:
             (listed,) = (
-                item for item in kit.journal.list("bob", DecisionFilter(), PageRequest()).items if item.id == shared
+                item for item in kit.journal.page("bob", DecisionFilter(), PageRequest()).items if item.id == shared
             )
             reviewed = kit.journal.review(shared, Outcome.SUCCESS, None, "bob", "request-2")
             got = kit.journal.get(shared, "bob")
@@ -185,7 +185,7 @@ class TestTheRest:
         for write in writes:
             with pytest.raises(Unavailable):
                 write()
-        assert kit.journal.list("alice", DecisionFilter(), PageRequest()).items == (
+        assert kit.journal.page("alice", DecisionFilter(), PageRequest()).items == (
             replace(before, context=None, reasons=(Reason("analysis", "", 0.5),)),
         )
         assert kit.outbox.depth() == 1

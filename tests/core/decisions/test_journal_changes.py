@@ -88,7 +88,7 @@ class TestReviewing:
 
     def test_a_decision_is_due_until_it_is_reviewed_after_its_date(self, kit: JournalKit) -> None:
         def due(caller: str = "alice") -> list[str]:
-            page = kit.journal.list(caller, DecisionFilter(), PageRequest(), review_due=True)
+            page = kit.journal.page(caller, DecisionFilter(), PageRequest(), review_due=True)
             return [item.id for item in page.items]
 
         now = kit.clock.now
@@ -105,7 +105,7 @@ class TestReviewing:
     def test_what_was_superseded_needs_no_review(self, kit: JournalKit) -> None:
         old = record(kit, review_by=kit.clock.now)
         kit.journal.record(WHOLE, Links(supersedes=(old.id,)), "alice", "request-2")
-        assert kit.journal.list("alice", DecisionFilter(), PageRequest(), review_due=True).items == ()
+        assert kit.journal.page("alice", DecisionFilter(), PageRequest(), review_due=True).items == ()
 
     def test_a_superseded_decision_stays_superseded(self, kit: JournalKit) -> None:
         stated = record(kit, status=DecisionStatus.SUPERSEDED).id
@@ -204,7 +204,7 @@ class TestDeleting:
         assert (deleted.id, deleted.agent, deleted.deleted_at) == (key, "alice", kit.clock.now)
         with pytest.raises(NotFound):
             kit.journal.get(key, "alice")
-        assert kit.journal.list("alice", DecisionFilter(), PageRequest()).items == ()
+        assert kit.journal.page("alice", DecisionFilter(), PageRequest()).items == ()
         assert key not in kit.heard.rows
         assert kit.store.get_readable([key], "alice", DecisionFilter()) == {}
         with database.engine.connect() as connection:

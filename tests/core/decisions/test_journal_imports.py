@@ -185,4 +185,4 @@ class TestImporting:
             bring(kit, "a")
         with pytest.raises(QueryFailed):
             record(kit)
-        assert kit.journal.list("alice", DecisionFilter(), PageRequest()).items == ()
+        assert kit.journal.page("alice", DecisionFilter(), PageRequest()).items == ()

@@ -198,7 +198,7 @@ class Story:
             for key in self.model.deleted:
                 with pytest.raises(NotFound):
                     self.kit.journal.get(key, caller)
-            page = self.kit.journal.list(caller, DecisionFilter(project=self.project), PageRequest(1000))
+            page = self.kit.journal.page(caller, DecisionFilter(project=self.project), PageRequest(1000))
             assert {item.id for item in page.items} == {
                 key for key in readable if self.model.known[key].content.project == self.project
             }
@@ -208,7 +208,7 @@ class Story:
     def check_due(self, caller: str) -> None:
         """Compare what is due for review."""
         wanted = DecisionFilter(project=self.project)
-        page = self.kit.journal.list(caller, wanted, PageRequest(1000), review_due=True)
+        page = self.kit.journal.page(caller, wanted, PageRequest(1000), review_due=True)
         now = self.kit.clock.now
         own = [key for key, item in self.model.known.items() if item.agent == caller]
         assert {item.id: item.review_by for item in page.items} == {

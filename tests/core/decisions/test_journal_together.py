@@ -51,7 +51,7 @@ class TestTogether:
             with ThreadPoolExecutor(8) as pool:
                 answers = list(pool.map(call, range(8)))
             assert len({answer.id for answer in answers}) == 1
-        listed = servers[0].journal.list("alice", DecisionFilter(), PageRequest()).items
+        listed = servers[0].journal.page("alice", DecisionFilter(), PageRequest()).items
         assert len(listed) == 5
         recorded = [entry for kit in servers for entry in kit.trail.entries]
         assert sorted(str(entry.decision_id) for entry in recorded) == sorted(item.id for item in listed)
@@ -71,7 +71,7 @@ class TestTogether:
         with ThreadPoolExecutor(6) as pool:
             answers = list(pool.map(call, range(6)))
         assert sum(isinstance(answer, Decision) for answer in answers) == 1
-        assert len(servers[0].journal.list("alice", DecisionFilter(), PageRequest()).items) == 1
+        assert len(servers[0].journal.page("alice", DecisionFilter(), PageRequest()).items) == 1
 
     def test_imports_of_one_source_at_once_end_as_one_decision(self, servers: list[JournalKit]) -> None:
         barrier = threading.Barrier(6)
@@ -87,7 +87,7 @@ class TestTogether:
             actions = [action for answer in pool.map(call, range(6)) for action in answer]
         assert actions.count(ImportAction.IMPORTED) == 10
         assert actions.count(ImportAction.UNCHANGED) == 50
-        assert len(servers[0].journal.list("alice", DecisionFilter(), PageRequest()).items) == 10
+        assert len(servers[0].journal.page("alice", DecisionFilter(), PageRequest()).items) == 10
 
     def test_changes_of_one_decision_at_once_all_count(self, servers: list[JournalKit]) -> None:
         key = bring(servers[0], "a")

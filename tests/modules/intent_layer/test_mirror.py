@@ -73,7 +73,7 @@ def mirror_of(root: Path, kit: JournalKit, project: str = "shop") -> NodeJournal
 
 def seen(kit: JournalKit, caller: str = "alice", project: str = "shop") -> dict[str, Decision]:
     """What an agent finds of a project, by title."""
-    page = kit.journal.list(caller, DecisionFilter(project=project), PageRequest(1000))
+    page = kit.journal.page(caller, DecisionFilter(project=project), PageRequest(1000))
     return {decision.title: decision for decision in page.items}
 
 

@@ -97,7 +97,7 @@ class Kit(JournalKit):
 
     def recorded(self) -> list[str]:
         """Return the titles of all decisions, latest first."""
-        return [item.title for item in self.journal.list("alice", DecisionFilter(), PageRequest()).items]
+        return [item.title for item in self.journal.page("alice", DecisionFilter(), PageRequest()).items]
 
     def announced(self) -> list[str | None]:
         """Return the texts of all revisions of intents, latest first."""
