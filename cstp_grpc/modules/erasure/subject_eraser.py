@@ -15,7 +15,7 @@ from cstp_grpc.modules.erasure.audit_contents import AuditContentEraser
 
 if TYPE_CHECKING:
     # Only for its types: chat sessions may be left out while their tables have rows.
-    from cstp_grpc.modules.liaison.erasure import UserRecords
+    from cstp_grpc.modules.liaison.model import UserRecords
 
 ENTRIES_AT_ONCE: Final = 200
 """Audit entries whose contents are removed in one transaction."""

@@ -12,7 +12,7 @@ from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
 if TYPE_CHECKING:
-    from cstp_grpc.modules.liaison.erasure import UserRecords
+    from cstp_grpc.modules.liaison.model import UserRecords
 
 
 class StoredUserSessions:

@@ -20,9 +20,9 @@ from cstp_grpc.modules.liaison.model import (
     Event,
     EventType,
     RoutingDecision,
-    RoutingStore,
     Share,
 )
+from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.platform.storage.delivery import (
     LEASE_SECONDS,
     AttemptResult,
@@ -213,7 +213,7 @@ class ShareDispatcher:
 
     def __init__(
         self,
-        store: RoutingStore,
+        store: SqlRoutingStore,
         writer: GroupCommitWriter,
         agents: LiaisonAgents,
         clock: Callable[[], datetime],
@@ -259,7 +259,7 @@ class ShareOutbox:
 
     def __init__(
         self,
-        store: RoutingStore,
+        store: SqlRoutingStore,
         agents: LiaisonAgents,
         clock: Callable[[], datetime],
         feed_notify: Callable[[], None],

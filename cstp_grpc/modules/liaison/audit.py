@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cstp_grpc.common.canonical_json import encode_canonical_json
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.core.guardrails.checker import verdict_audit_fields
 from cstp_grpc.core.guardrails.model import Verdict
 from cstp_grpc.modules.liaison.model import Event, TenantCaller
+from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
@@ -75,13 +76,6 @@ class SessionOperation:
         return what + reason + (f"; context sha256:{self.context_hash}" if self.context_hash else "")
 
 
-class EventStore(Protocol):
-    """Store events."""
-
-    def add_event(self, unit_of_work: UnitOfWork, event: Event) -> Event:
-        """Add an event and return it with its sequence number."""
-
-
 class AuditedWriter:
     """Run write jobs with their events and audit entries, then notify the event feed.
 
@@ -91,7 +85,7 @@ class AuditedWriter:
     def __init__(
         self,
         writer: GroupCommitWriter,
-        events: EventStore,
+        events: SqlRoutingStore,
         sink: AuditSink,
         notify: Callable[[], None],
         *,

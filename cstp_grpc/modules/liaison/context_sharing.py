@@ -35,12 +35,12 @@ from cstp_grpc.modules.liaison.model import (
     Event,
     EventType,
     RoutingDecision,
-    RoutingStore,
-    SessionStore,
     Share,
     TenantCaller,
 )
 from cstp_grpc.modules.liaison.redaction import RedactedContext, Redaction
+from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
+from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 GUARDRAIL_CATEGORY = "liaison"
@@ -92,8 +92,8 @@ class ContextSharing:
 
     def __init__(
         self,
-        sessions: SessionStore,
-        store: RoutingStore,
+        sessions: SqlSessionStore,
+        store: SqlRoutingStore,
         agents: LiaisonAgents,
         redaction: Redaction,
         judge: HandoverJudge,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from cstp_grpc.common.canonical_json import hash_canonical_json
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.modules.liaison.audit import AuditedWriter, SessionOperation
-from cstp_grpc.modules.liaison.model import Event, EventType, Session, TenantCaller
+from cstp_grpc.modules.liaison.model import Event, EventType, TenantCaller
+from cstp_grpc.modules.liaison.sql_routing import SqlErasureStore
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 SESSIONS_AT_ONCE = 20
@@ -21,59 +21,10 @@ EXPIRED_REASON = "expired"
 """The reason that the audit trail gives for a session that nobody asked to delete."""
 
 
-@dataclass(frozen=True, slots=True)
-class UserRecords:
-    """How much is stored about a user of chat sessions, of each kind."""
-
-    sessions: int
-    messages: int
-    shares: int
-    activations: int
-    events: int
-
-
-class ErasureStore(Protocol):
-    """Delete the stored data of chat sessions, within the transactions of units of work."""
-
-    def count_user_records(
-        self, unit_of_work: UnitOfWork, tenant: str, user_id: str, opened_by: datetime
-    ) -> UserRecords:
-        """Return how much is stored of the sessions of a user that were opened by an instant."""
-
-    def delete_session(self, unit_of_work: UnitOfWork, tenant: str, session_id: str) -> Session | None:
-        """Delete a session, its messages, shares, activations and events, and return it, or None if it is missing.
-
-        Shares that name it are deleted even if it is missing.
-        """
-
-    def sessions_of_user(
-        self, unit_of_work: UnitOfWork, tenant: str, user_id: str, opened_by: datetime, limit: int
-    ) -> list[str]:
-        """Return the ids of up to `limit` sessions of a user that were opened by an instant."""
-
-    def expired_sessions(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> list[tuple[str, str]]:
-        """Return tenant and id of up to `limit` sessions that last changed before an instant."""
-
-    def delete_messages(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
-        """Delete up to `limit` messages sent before an instant, and return the number deleted."""
-
-    def delete_shares(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
-        """Delete up to `limit` shares made before an instant, and return the number deleted.
-
-        Shares that await delivery, or by which a liaison agent has an active session, are kept.
-        """
-
-    def delete_events(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
-        """Delete up to `limit` events of each tenant from before an instant, oldest first.
-
-        Returns the number deleted.
-        """
-
-
 class SessionEraser:
     """Delete sessions for callers. The audit trail keeps the fact, and the hash of the last context."""
 
-    def __init__(self, store: ErasureStore, recorder: AuditedWriter, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: SqlErasureStore, recorder: AuditedWriter, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._recorder = recorder
         self._clock = clock
@@ -140,7 +91,7 @@ class Retention:
 
     def __init__(
         self,
-        store: ErasureStore,
+        store: SqlErasureStore,
         eraser: SessionEraser,
         recorder: AuditedWriter,
         clock: Callable[[], datetime],

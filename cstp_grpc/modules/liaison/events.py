@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from cstp_grpc.common.canonical_json import encode_canonical_json
 from cstp_grpc.contract.errors import InvalidArgument
-from cstp_grpc.modules.liaison.model import Event, EventFilter, RoutingStore, SessionStore
+from cstp_grpc.modules.liaison.model import Event, EventFilter
 from cstp_grpc.modules.liaison.sessions import MAX_PAGE_SIZE
+from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
+from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import PageRequest, count_within_budget, estimate_message_bytes
 from cstp_grpc.platform.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits
@@ -27,7 +29,7 @@ class EventFeed:
 
     def __init__(
         self,
-        store: RoutingStore,
+        store: SqlRoutingStore,
         reading: Callable[[], AbstractContextManager[UnitOfWork]],
         max_watchers: int,
         per_agent: int,
@@ -104,7 +106,7 @@ class EventPage:
 class EventHistory:
     """List the events of tenants."""
 
-    def __init__(self, sessions: SessionStore, store: RoutingStore) -> None:
+    def __init__(self, sessions: SqlSessionStore, store: SqlRoutingStore) -> None:
         self._sessions = sessions
         self._store = store
 

@@ -20,14 +20,13 @@ from cstp_grpc.modules.liaison.model import (
     AgentPresence,
     Event,
     EventType,
-    PresenceStore,
-    RoutingStore,
     Session,
-    SessionStore,
     TenantCaller,
     liaison_agent,
 )
 from cstp_grpc.modules.liaison.sessions import concurrent_update, lock_open_session, session_event
+from cstp_grpc.modules.liaison.sql_routing import SqlPresenceStore, SqlRoutingStore
+from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 
@@ -39,8 +38,8 @@ class Heartbeats:
 
     def __init__(
         self,
-        sessions: SessionStore,
-        store: PresenceStore,
+        sessions: SqlSessionStore,
+        store: SqlPresenceStore,
         recorder: AuditedWriter,
         clock: Callable[[], datetime],
         remembered: timedelta,
@@ -184,8 +183,8 @@ class LocalAgentService:
 
     def __init__(
         self,
-        sessions: SessionStore,
-        store: RoutingStore,
+        sessions: SqlSessionStore,
+        store: SqlRoutingStore,
         agents: LiaisonAgents,
         local: Mapping[str, LocalLiaisonAgent],
         recorder: AuditedWriter,
@@ -329,8 +328,8 @@ class AgentDirectory:
 
     def __init__(
         self,
-        sessions: SessionStore,
-        store: PresenceStore,
+        sessions: SqlSessionStore,
+        store: SqlPresenceStore,
         agents: LiaisonAgents,
         kinds: Mapping[str, str],
         clock: Callable[[], datetime],

@@ -35,9 +35,7 @@ from cstp_grpc.modules.liaison.model import (
     Event,
     EventType,
     RoutingDecision,
-    RoutingStore,
     Session,
-    SessionStore,
     Share,
     TenantCaller,
     liaison_agent,
@@ -53,6 +51,8 @@ from cstp_grpc.modules.liaison.sessions import (
     session_closed,
     session_event,
 )
+from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
+from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.platform.storage.background_work import WorkPool
 from cstp_grpc.platform.storage.locks import KeyedLocks
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -140,8 +140,8 @@ class Router:
 
     def __init__(
         self,
-        sessions: SessionStore,
-        store: RoutingStore,
+        sessions: SqlSessionStore,
+        store: SqlRoutingStore,
         agents: LiaisonAgents,
         sharing: ContextSharing,
         recorder: AuditedWriter,

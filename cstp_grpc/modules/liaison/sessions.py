@@ -29,9 +29,9 @@ from cstp_grpc.modules.liaison.model import (
     Session,
     SessionFilter,
     SessionStatus,
-    SessionStore,
     TenantCaller,
 )
+from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
@@ -123,7 +123,7 @@ class SessionService:
 
     def __init__(
         self,
-        store: SessionStore,
+        store: SqlSessionStore,
         recorder: AuditedWriter,
         clock: Callable[[], datetime],
         max_context_bytes: int,
@@ -345,7 +345,7 @@ class SessionService:
 
 
 def require_session(
-    store: SessionStore, unit_of_work: UnitOfWork, caller: TenantCaller, session_id: str | None, user_id: str
+    store: SqlSessionStore, unit_of_work: UnitOfWork, caller: TenantCaller, session_id: str | None, user_id: str
 ) -> Session:
     """Return a session by its id, or else the active one of a user. Raises SessionNotFound."""
     if session_id is not None:
@@ -360,7 +360,7 @@ def require_session(
 
 
 def lock_open_session(
-    store: SessionStore, unit_of_work: UnitOfWork, caller: TenantCaller, session_id: str, version: int | None = None
+    store: SqlSessionStore, unit_of_work: UnitOfWork, caller: TenantCaller, session_id: str, version: int | None = None
 ) -> Session:
     """Return an active session, locked against changes by others within the transaction.
 

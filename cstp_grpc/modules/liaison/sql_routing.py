@@ -27,7 +27,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
-from cstp_grpc.modules.liaison.erasure import UserRecords
 from cstp_grpc.modules.liaison.model import (
     Activation,
     AgentPresence,
@@ -39,6 +38,7 @@ from cstp_grpc.modules.liaison.model import (
     SessionHold,
     SessionStatus,
     Share,
+    UserRecords,
     liaison_agent,
 )
 from cstp_grpc.modules.liaison.sql_tables import (

@@ -17,15 +17,15 @@ from cstp_grpc.modules.liaison.model import (
     GUIDE,
     AgentPresence,
     AlarmKind,
-    PresenceStore,
     Session,
     SessionHold,
-    SessionStore,
     TenantCaller,
 )
 from cstp_grpc.modules.liaison.presence import Heartbeats
 from cstp_grpc.modules.liaison.routing import Router, RoutingRequest
 from cstp_grpc.modules.liaison.sessions import session_event
+from cstp_grpc.modules.liaison.sql_routing import SqlPresenceStore
+from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.platform.storage.background_work import PeriodicTask
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
@@ -121,8 +121,8 @@ class SessionSupervisor:
 
     def __init__(
         self,
-        sessions: SessionStore,
-        store: PresenceStore,
+        sessions: SqlSessionStore,
+        store: SqlPresenceStore,
         recorder: AuditedWriter,
         heartbeats: Heartbeats,
         router: Router,

@@ -16,7 +16,7 @@ from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
 from cstp_grpc.modules.liaison.agents import LiaisonAgents, ShareDispatcher
 from cstp_grpc.modules.liaison.audit import AuditedWriter
 from cstp_grpc.modules.liaison.context_sharing import ContextSharing
-from cstp_grpc.modules.liaison.erasure import ErasureStore, Retention, RetentionPolicy, SessionEraser
+from cstp_grpc.modules.liaison.erasure import Retention, RetentionPolicy, SessionEraser
 from cstp_grpc.modules.liaison.events import EventFeed, EventHistory
 from cstp_grpc.modules.liaison.model import AlarmKind, liaison_agent
 from cstp_grpc.modules.liaison.presence import AgentDirectory, Heartbeats, LocalAgentService, LocalLiaisonAgent
@@ -230,7 +230,7 @@ def build_supervision(shared: SharedParts, core: SessionCore, router: Router) ->
 
 
 def build_retention(
-    shared: SharedParts, core: SessionCore, store: ErasureStore, eraser: SessionEraser
+    shared: SharedParts, core: SessionCore, store: SqlErasureStore, eraser: SessionEraser
 ) -> list[ExpiryTask]:
     """Build the deletion of expired sessions; an empty list if everything is kept."""
     policy = build_retention_policy(shared.settings.liaison.retention)
