@@ -28,10 +28,11 @@ from cstp_grpc.common.canonical_json import hash_canonical_json
 from cstp_grpc.contract.enums import DEFAULT_TENANT
 from cstp_grpc.contract.errors import ConfigError, ContextSharingFailed, LiaisonAgentUnavailable
 from cstp_grpc.contract.rpc_errors import STATUS_KEY
-from cstp_grpc.modules.liaison.agents import DeliveryFailed, DeliveryRejected, DeliveryRequest, RemoteLiaisonAgent
+from cstp_grpc.modules.liaison.agents import DeliveryRequest, RemoteLiaisonAgent
 from cstp_grpc.modules.liaison.model import RoutingDecision, Share
 from cstp_grpc.modules.liaison.remote_agents import MAX_HOPS, RemoteAgent, build_remote_agent
 from cstp_grpc.platform.config import LiaisonSettings, PillarSettings
+from cstp_grpc.platform.storage.delivery_queue import DeliveryFailed, DeliveryRejected
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, running_agent

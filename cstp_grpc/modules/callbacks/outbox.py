@@ -1,4 +1,4 @@
-"""Callback notifications and citations: what is queued and sent, which have expired, and the port of their store."""
+"""The queue of callback notifications, their content, and the expiry of citations."""
 
 from __future__ import annotations
 
@@ -6,105 +6,25 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.core.decisions.model import Decision
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import JournalEntry
-from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookAbandoned, WebhookRequest
+from cstp_grpc.modules.callbacks.model import Citation, Notification, NotificationKind
+from cstp_grpc.modules.callbacks.sql_store import SqlCallbackStore
+from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookRequest
+from cstp_grpc.platform.storage.delivery_queue import DeliveryRejected
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
 if TYPE_CHECKING:
-    # Only for its type: the room of approvals is beside this one.
+    # Only for its type: the module of approvals is beside this one.
     from cstp_grpc.modules.approvals.model import Approval
-
-
-class NotificationKind(StrEnum):
-    """The kind of a notification; the value is its JSON-RPC method."""
-
-    LATE_FEEDBACK = "cstp.lateFeedback"
-    CITED_DECISION_FAILED = "cstp.citedDecisionFailed"
-    APPROVAL_DECIDED = "cstp.approvalDecided"
-
-
-@dataclass(frozen=True, slots=True)
-class Citation:
-    """A decision given to `agent` as a precedent; its failure is reported until `expires_at`."""
-
-    decision_id: str
-    agent: str
-    correlation_id: str
-    url: str
-    expires_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Notification:
-    """A notification to `url` about an announcement of `agent`; `id` is the same in every attempt.
-
-    `decision_id` is that of a failed decision, `response` the late answer of a peer or the decision on an approval, in
-    the contract's JSON, and `intent_revision` the revision of the intent that a peer answers. Instants are aware, in
-    UTC.
-    """
-
-    id: str
-    kind: NotificationKind
-    agent: str
-    correlation_id: str
-    url: str
-    caused_at: datetime
-    next_attempt_at: datetime
-    decision_id: str | None = None
-    response: Mapping[str, Any] | None = None
-    intent_revision: int | None = None
-    attempts: int = 0
-
-    def __str__(self) -> str:
-        """Return its name for the log, without its URL."""
-        return f"the notification {self.id} ({self.kind.value}) for {self.agent} on {self.correlation_id}"
-
-
-class CallbackStore(Protocol):
-    """Stores citations and queued notifications.
-
-    Every method belongs to the transaction of its unit of work.
-    """
-
-    def hold(self, unit_of_work: UnitOfWork) -> None:
-        """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
-
-    def cite(self, unit_of_work: UnitOfWork, citations: Sequence[Citation]) -> None:
-        """Insert citations; an existing one gets the new URL and expiry, and stays claimed if it was."""
-
-    def claim_citations(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> Sequence[Citation]:
-        """Mark the unclaimed, unexpired citations of a decision as claimed, and return them."""
-
-    def release_citation(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
-        """Mark the citation of a notification as unclaimed again."""
-
-    def remove_expired(self, unit_of_work: UnitOfWork, at: datetime, limit: int) -> int:
-        """Remove up to `limit` expired citations, and return how many."""
-
-    def add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
-        """Store notifications."""
-
-    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next notification is due; None if there is none."""
-
-    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
-        """Return due notifications, the longest due first, leased until `until`."""
-
-    def postpone(self, unit_of_work: UnitOfWork, notification: Notification, until: datetime, attempts: int) -> None:
-        """Store when a notification is due and how many attempts failed, unless it was removed."""
-
-    def remove(self, unit_of_work: UnitOfWork, notification: Notification) -> bool:
-        """Remove a notification and return True if it existed."""
 
 
 logger = logging.getLogger(__name__)
@@ -113,16 +33,6 @@ MAX_RESPONSE = 1024 * 1024
 """Maximum characters of JSON of a late answer that is queued: 1 Mi. Chosen: the dispatcher loads several at once."""
 REMOVAL_BATCH = 100
 """Citations that one transaction removes at most. Chosen: announcements wait for it only briefly."""
-
-
-class CitedDecisions(Protocol):
-    """Reads cited decisions."""
-
-    def load(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, JournalEntry]:
-        """Return entries by id."""
-
-    def may_read(self, decision: Decision, caller: str) -> bool:
-        """Return True if an agent may read a decision."""
 
 
 class CallbackOutbox:
@@ -134,8 +44,8 @@ class CallbackOutbox:
 
     def __init__(
         self,
-        store: CallbackStore,
-        decisions: CitedDecisions,
+        store: SqlCallbackStore,
+        decisions: SqlDecisionStore,
         allowed: UrlAllowList,
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],
@@ -285,7 +195,7 @@ class CallbackBuilder:
     """
 
     def __init__(
-        self, store: CallbackStore, decisions: CitedDecisions, allowed: UrlAllowList, responding_agent: str
+        self, store: SqlCallbackStore, decisions: SqlDecisionStore, allowed: UrlAllowList, responding_agent: str
     ) -> None:
         self._store = store
         self._decisions = decisions
@@ -295,11 +205,11 @@ class CallbackBuilder:
     def build_request(self, unit_of_work: UnitOfWork, item: Notification) -> WebhookRequest | None:
         """Return the request for a notification; None if it was withdrawn.
 
-        Raises WebhookAbandoned.
+        Raises DeliveryRejected.
         """
         address = self._allowed.address(item.url)
         if address is None:
-            raise WebhookAbandoned("nothing is sent to its address any more")
+            raise DeliveryRejected("nothing is sent to its address any more")
         content = self._build_content(unit_of_work, item)
         if content is None:
             logger.info("the notification %s for %s is withdrawn: there is nothing to tell now", item.id, item.agent)

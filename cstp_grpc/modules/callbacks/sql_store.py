@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -12,12 +12,10 @@ from sqlalchemy import (
     Column,
     Index,
     Integer,
-    RowMapping,
-    Select,
+    Row,
     Table,
     Text,
     delete,
-    func,
     insert,
     select,
     tuple_,
@@ -25,13 +23,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.modules.callbacks.outbox import Citation, Notification, NotificationKind
+from cstp_grpc.modules.callbacks.model import Citation, Notification, NotificationKind
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.delivery import Backlog
+from cstp_grpc.platform.storage.delivery_queue import SqlDeliveryQueue
 from cstp_grpc.platform.storage.unit_of_work import (
     IDENTIFIER,
-    CompiledStatement,
-    GlobalWriteLock,
     UnitOfWork,
     UtcDateTime,
     metadata,
@@ -80,27 +76,19 @@ A server leases one before it sends it by setting `next_attempt_at` ahead, so th
 citation_columns = citations.c
 callback_columns = callbacks.c
 KEY = (citation_columns.decision_id, citation_columns.agent, citation_columns.correlation_id)
-BACKLOG: Select[*tuple[Any, ...]] = select(func.count(), func.min(callback_columns.caused_at))
-NEXT_DUE = select(callback_columns.next_attempt_at).order_by(callback_columns.next_attempt_at).limit(1)
 
 
-class SqlCallbackStore:
+class SqlCallbackStore(SqlDeliveryQueue[Notification]):
     """Stores citations and notifications in the tables `citations` and `callbacks`."""
 
     def __init__(self, database: Database) -> None:
+        super().__init__(database, callbacks, ("id",), notification_from_row)
         insertion = postgresql.insert if database.dialect.name == "postgresql" else sqlite.insert
         added = insertion(citations)
         # `told_at` is not among the changed columns: a repeated announcement is not told of the same failure twice.
         self._cite = added.on_conflict_do_update(
             index_elements=KEY, set_={"url": added.excluded.url, "expires_at": added.excluded.expires_at}
         )
-        self._next_due = CompiledStatement(NEXT_DUE, database.dialect)
-        self._backlog = CompiledStatement(BACKLOG, database.dialect)
-        self._order = GlobalWriteLock(database.dialect)
-
-    def hold(self, unit_of_work: UnitOfWork) -> None:
-        """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
-        self._order.hold(unit_of_work)
 
     def cite(self, unit_of_work: UnitOfWork, citations: Sequence[Citation]) -> None:
         """Insert citations; an existing one gets the new URL and expiry, and stays claimed if it was."""
@@ -147,47 +135,6 @@ class SqlCallbackStore:
                 insert(callbacks), [notification_to_row(notification) for notification in notifications]
             )
 
-    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        row = self._next_due.first(unit_of_work, {})
-        return None if row is None else row[0]
-
-    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:  # noqa: ARG002 - all are of the past
-        """Return how many notifications wait, and since when the oldest does."""
-        ((count, oldest),) = self._backlog.all(unit_of_work, {})
-        return Backlog(count, oldest)
-
-    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
-        """Return due notifications, the longest due first, leased until `until`."""
-        # Held before the rows are read, so that no other server takes the same ones. The lease is the new time of the
-        # next attempt: if this process is killed while it sends, any server takes them again from then on.
-        self.hold(unit_of_work)
-        due = (
-            select(callbacks)
-            .where(callback_columns.next_attempt_at <= now)
-            .order_by(callback_columns.next_attempt_at, callback_columns.id)
-            .limit(limit)
-        )
-        taken = [
-            replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(due).mappings()
-        ]
-        for notification in taken:
-            self.postpone(unit_of_work, notification, until, notification.attempts)
-        return taken
-
-    def postpone(self, unit_of_work: UnitOfWork, notification: Notification, until: datetime, attempts: int) -> None:
-        """Store when a notification is due and how many attempts failed, unless it was removed."""
-        self.hold(unit_of_work)
-        unit_of_work.execute(
-            update(callbacks)
-            .where(callback_columns.id == notification.id)
-            .values(attempts=attempts, next_attempt_at=until)
-        )
-
-    def remove(self, unit_of_work: UnitOfWork, notification: Notification) -> bool:
-        """Remove a notification and return True if it existed."""
-        self.hold(unit_of_work)
-        return unit_of_work.execute(delete(callbacks).where(callback_columns.id == notification.id)).rowcount == 1
-
 
 def notification_to_row(notification: Notification) -> dict[str, object]:
     row = {name: getattr(notification, name) for name in callback_columns.keys()}  # noqa: SIM118 - iterating over a column collection yields columns, not names
@@ -195,9 +142,9 @@ def notification_to_row(notification: Notification) -> dict[str, object]:
     return row | {"kind": notification.kind.value, "response": None if response is None else json.dumps(dict(response))}
 
 
-def notification_from_row(row: RowMapping) -> Notification:
+def notification_from_row(row: Row[Any]) -> Notification:
     """Convert a row of `callbacks` to a notification."""
-    values = dict(row)
+    values = row._asdict()
     values["kind"] = NotificationKind(values["kind"])
     values["response"] = None if values["response"] is None else json.loads(values["response"])
     return Notification(**values)

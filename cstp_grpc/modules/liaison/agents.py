@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import random as system_random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -14,7 +13,6 @@ from cstp_grpc.common.spans import NO_SPANS, Spans
 from cstp_grpc.contract.errors import FieldViolation, InvalidPillar
 from cstp_grpc.modules.liaison.model import (
     AGENT_PREFIX,
-    Activation,
     ChatMessage,
     DeliveryState,
     Event,
@@ -23,15 +21,8 @@ from cstp_grpc.modules.liaison.model import (
     Share,
 )
 from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
-from cstp_grpc.platform.storage.delivery import (
-    LEASE_SECONDS,
-    AttemptResult,
-    DeliveryAttempt,
-    DeliveryDispatcher,
-    DeliveryRetryPolicy,
-)
+from cstp_grpc.platform.storage.delivery import DeliveryAttempt
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
-from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
 logger = logging.getLogger(__name__)
 
@@ -55,21 +46,6 @@ class DeliveryReceipt:
     """The confirmation of a delivery; `task_id` is the task that the agent created, or None."""
 
     task_id: str | None = None
-
-
-class DeliveryRejected(Exception):
-    """The agent refuses the delivery permanently; the message is fit for callers."""
-
-
-class DeliveryFailed(Exception):
-    """The delivery failed but may be retried; the message is fit for callers.
-
-    `task_id` is the task that the agent made of the share and has neither begun nor refused.
-    """
-
-    def __init__(self, message: str, task_id: str | None = None) -> None:
-        super().__init__(message)
-        self.task_id = task_id
 
 
 class LiaisonAgent(Protocol):
@@ -97,7 +73,8 @@ class RemoteLiaisonAgent(LiaisonAgent, Protocol):
     def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
         """Deliver a share, or look at the task that the agent made of it; repeating it has no effect.
 
-        Raises DeliveryRejected and DeliveryFailed.
+        Raises DeliveryRejected, and DeliveryFailed, which may have the `task_id` of a task that the agent has neither
+        begun nor refused.
         """
 
 
@@ -177,133 +154,39 @@ UNKNOWN_AGENT_DELAY = timedelta(minutes=5)
 """Delay of shares whose agent is not configured, or no longer remote. Chosen: it takes a restart to configure it."""
 
 
-@dataclass(frozen=True, slots=True)
 class ShareDelivery:
-    """A share taken from the outbox; `activation` is None if no routing made it."""
+    """Deliver shares to their agents, for a `DeliveryDispatcher`.
 
-    share: Share
-    activation: Activation | None
-    agent: RemoteLiaisonAgent
-
-    @property
-    def parcel(self) -> DeliveryRequest:
-        decision = self.activation.decision if self.activation else None
-        return DeliveryRequest(self.share, decision, self.share.target_agent.removeprefix(AGENT_PREFIX))
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryOutcome:
-    """The share after a delivery attempt, and the event to record, if any."""
-
-    share: Share
-    event: EventType | None = None
-    data: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def will_retry(self) -> bool:
-        return self.share.next_attempt_at is not None
-
-
-class ShareDispatcher:
-    """Deliver due shares in threads, each until its agent accepts or rejects it, or `hours` are over.
-
-    A share is delivered at least once and always under the same identifier; see `DeliveryDispatcher`. `feed_notify` is
-    called after events were added. `random` returns a number from 0 to 1.
+    A share is delivered at least once and always under the same identifier.
     """
 
     def __init__(
-        self,
-        store: SqlRoutingStore,
-        writer: GroupCommitWriter,
-        agents: LiaisonAgents,
-        clock: Callable[[], datetime],
-        feed_notify: Callable[[], None],
-        hours: float,
-        *,
-        refresh_seconds: float | None = None,
-        lease_seconds: float = LEASE_SECONDS,
-        interrupt: Callable[[], None] = lambda: None,
-        random: Callable[[], float] = system_random.random,
-        reading: Callable[[], AbstractContextManager[UnitOfWork]] | None = None,
-        spans: Spans = NO_SPANS,
+        self, store: SqlRoutingStore, agents: LiaisonAgents, clock: Callable[[], datetime], spans: Spans = NO_SPANS
     ) -> None:
-        policy = DeliveryRetryPolicy(timedelta(hours=hours), random)
-        shares = ShareOutbox(store, agents, clock, feed_notify, policy, spans)
-        self._dispatcher = DeliveryDispatcher(
-            "delivery",
-            shares,
-            writer,
-            clock,
-            logger,
-            "nothing is delivered to liaison agents",
-            refresh_seconds=refresh_seconds,
-            lease_seconds=lease_seconds,
-            interrupt=interrupt,
-            reading=reading,
-        )
-
-    def start(self) -> None:
-        self._dispatcher.start()
-
-    def wake(self) -> None:
-        """Check for due shares now, because some were added."""
-        self._dispatcher.wake()
-
-    def stop(self) -> None:
-        """Start no more deliveries and wait for running ones, which are interrupted if they take long."""
-        self._dispatcher.stop()
-
-
-class ShareOutbox:
-    """The outbox of shares that wait for delivery."""
-
-    def __init__(
-        self,
-        store: SqlRoutingStore,
-        agents: LiaisonAgents,
-        clock: Callable[[], datetime],
-        feed_notify: Callable[[], None],
-        retry_policy: DeliveryRetryPolicy,
-        spans: Spans = NO_SPANS,
-    ) -> None:
-        self._spans = spans
         self._store = store
         self._agents = agents
         self._clock = clock
-        self._notify = feed_notify
-        self._retry_policy = retry_policy
+        self._spans = spans
         self._unknown: set[str] = set()
         """The agents already logged as not configured."""
-
-    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next delivery is due, or None if none is waiting."""
-        return self._store.next_due(unit_of_work)
-
-    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Share]:
-        """Return due shares, the longest due first, and postpone them."""
-        return self._store.take_due(unit_of_work, now, until, limit)
-
-    def postpone(self, unit_of_work: UnitOfWork, item: Share, until: datetime) -> None:
-        """Set when a share is due next."""
-        self._store.update_delivery(unit_of_work, replace(item, next_attempt_at=until))
 
     def prepare(self, unit_of_work: UnitOfWork, item: Share) -> DeliveryAttempt | None:
         """Return the delivery attempt for a share, or None if its agent is no longer configured."""
         agent = self._agent_of(item)
         if agent is None:
-            self.postpone(unit_of_work, item, self._clock() + UNKNOWN_AGENT_DELAY)
+            self._store.postpone(unit_of_work, replace(item, next_attempt_at=self._clock() + UNKNOWN_AGENT_DELAY))
             return None
-        delivery = ShareDelivery(item, self._store.activation(unit_of_work, item.tenant, item.id), agent)
-        return lambda: self._deliver(delivery)
+        activation = self._store.activation(unit_of_work, item.tenant, item.id)
+        decision = activation.decision if activation else None
+        parcel = DeliveryRequest(item, decision, item.target_agent.removeprefix(AGENT_PREFIX))
+        return lambda: self._deliver(agent, parcel)
 
-    def key_of(self, item: Share) -> tuple[str, str]:
-        return item.tenant, item.id
+    def record_failure(self, unit_of_work: UnitOfWork, item: Share, reason: str) -> None:
+        failed = replace(item, delivery=DeliveryState.FAILED, next_attempt_at=None)
+        self._record(unit_of_work, failed, EventType.DELIVERY_FAILED, {"reason": reason})
 
     def recipient_of(self, item: Share) -> str:
         return item.target_agent
-
-    def name_of(self, item: Share) -> str:
-        return f"the share {item.id}"
 
     def _agent_of(self, share: Share) -> RemoteLiaisonAgent | None:
         agent: LiaisonAgent | None = None
@@ -316,62 +199,39 @@ class ShareOutbox:
         self._unknown.add(share.target_agent)
         return None
 
-    def _deliver(self, delivery: ShareDelivery) -> AttemptResult:
-        outcome = self._attempt(delivery)
-        return AttemptResult(
-            lambda unit_of_work: self._record(unit_of_work, delivery, outcome), outcome.will_retry, settled=self._notify
+    def _deliver(self, agent: RemoteLiaisonAgent, parcel: DeliveryRequest) -> Callable[[UnitOfWork], None]:
+        """Deliver a share, and return what records it. Raises DeliveryRejected and DeliveryFailed."""
+        share = parcel.share
+        with self._spans.measure_delivery(DELIVERY_SPAN, share.traceparent, {"cstp.agent": share.target_agent}):
+            task_id = agent.deliver(parcel).task_id
+        delivered = replace(
+            share,
+            delivery=DeliveryState.DELIVERED,
+            attempts=share.attempts + 1,
+            next_attempt_at=None,
+            delivered_at=self._clock(),
+            task_id=task_id,
         )
+        data = {} if task_id is None else {"task_id": task_id}
+        return lambda unit_of_work: self._record(unit_of_work, delivered, EventType.CONTEXT_DELIVERED, data)
 
-    def _attempt(self, delivery: ShareDelivery) -> DeliveryOutcome:
-        """Deliver a share and return the outcome."""
-        tried = replace(delivery.share, attempts=delivery.share.attempts + 1)
-        try:
-            share = delivery.share
-            with self._spans.measure_delivery(DELIVERY_SPAN, share.traceparent, {"cstp.agent": share.target_agent}):
-                receipt = delivery.agent.deliver(delivery.parcel)
-        except DeliveryRejected as error:
-            return failed_outcome(tried, str(error))
-        except DeliveryFailed as error:
-            return self._retry_or_fail(replace(tried, task_id=error.task_id), str(error))
-        except Exception:
-            logger.exception("the share %s could not be delivered", tried.id)
-            return self._retry_or_fail(tried, "an unforeseen failure")
-        return delivered_outcome(tried, receipt, self._clock())
-
-    def _retry_or_fail(self, share: Share, reason: str) -> DeliveryOutcome:
-        """Return the outcome with the time of the next attempt, or of a failed delivery if the time is over."""
-        due = self._retry_policy.next_attempt(share.shared_at, share.attempts, self._clock())
-        return failed_outcome(share, reason) if due is None else DeliveryOutcome(replace(share, next_attempt_at=due))
-
-    def _record(self, unit_of_work: UnitOfWork, delivery: ShareDelivery, outcome: DeliveryOutcome) -> None:
+    def _record(self, unit_of_work: UnitOfWork, share: Share, event: EventType, data: Mapping[str, str]) -> None:
         """Store the outcome of a delivery, unless the share is already settled, and its event."""
         # If the process is killed between the agent's answer and this commit, the lease ends and the share is delivered
         # again under the same id, by which the agent recognizes it.
-        if not self._store.update_delivery(unit_of_work, outcome.share) or outcome.event is None:
+        if not self._store.update_delivery(unit_of_work, share):
             return
-        share = outcome.share
-        session = delivery.activation.session if delivery.activation else None
-        event = Event(
-            share.tenant,
-            outcome.event,
-            share.target_agent,
-            self._clock(),
-            session_id=session.id if session else None,
-            user_id=session.user_id if session else None,
-            data={"share_id": share.id, **outcome.data},
+        activation = self._store.activation(unit_of_work, share.tenant, share.id)
+        session = activation.session if activation else None
+        self._store.add_event(
+            unit_of_work,
+            Event(
+                share.tenant,
+                event,
+                share.target_agent,
+                self._clock(),
+                session_id=session.id if session else None,
+                user_id=session.user_id if session else None,
+                data={"share_id": share.id, **data},
+            ),
         )
-        self._store.add_event(unit_of_work, event)
-
-
-def delivered_outcome(share: Share, receipt: DeliveryReceipt, at: datetime) -> DeliveryOutcome:
-    delivered = replace(
-        share, delivery=DeliveryState.DELIVERED, next_attempt_at=None, delivered_at=at, task_id=receipt.task_id
-    )
-    data = {} if receipt.task_id is None else {"task_id": receipt.task_id}
-    return DeliveryOutcome(delivered, EventType.CONTEXT_DELIVERED, data)
-
-
-def failed_outcome(share: Share, reason: str) -> DeliveryOutcome:
-    """Return the outcome of a share whose delivery has failed for good."""
-    failed = replace(share, delivery=DeliveryState.FAILED, next_attempt_at=None)
-    return DeliveryOutcome(failed, EventType.DELIVERY_FAILED, {"reason": reason})

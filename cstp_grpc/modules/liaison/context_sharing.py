@@ -22,8 +22,6 @@ from cstp_grpc.contract.errors import (
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.guardrails.model import NO_INTENTS, Action, Verdict
 from cstp_grpc.modules.liaison.agents import (
-    DeliveryFailed,
-    DeliveryRejected,
     DeliveryRequest,
     LiaisonAgent,
     LiaisonAgents,
@@ -41,6 +39,7 @@ from cstp_grpc.modules.liaison.model import (
 from cstp_grpc.modules.liaison.redaction import RedactedContext, Redaction
 from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
+from cstp_grpc.platform.storage.delivery_queue import DeliveryFailed, DeliveryRejected
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 GUARDRAIL_CATEGORY = "liaison"

@@ -180,6 +180,18 @@ class Share:
     """The canonical JSON of `shared_context`; None if nobody has written it yet."""
 
     @property
+    def key(self) -> tuple[str, str]:
+        return self.tenant, self.id
+
+    @property
+    def caused_at(self) -> datetime:
+        return self.shared_at
+
+    def __str__(self) -> str:
+        """Return its name for the log, without its content."""
+        return f"the share {self.id}"
+
+    @property
     def is_to_be_delivered(self) -> bool:
         """Whether a delivery attempt is due now or later."""
         return self.next_attempt_at is not None

@@ -25,14 +25,13 @@ from cstp_grpc.contract.enums import DEFAULT_TENANT
 from cstp_grpc.contract.errors import CstpError, InvalidArgument, LiaisonAgentUnavailable
 from cstp_grpc.contract.rpc_errors import append_reason
 from cstp_grpc.modules.liaison.agents import (
-    DeliveryFailed,
     DeliveryReceipt,
-    DeliveryRejected,
     DeliveryRequest,
     decision_json,
 )
 from cstp_grpc.modules.liaison.model import Share, liaison_agent
 from cstp_grpc.platform.config import LiaisonSettings, PillarSettings
+from cstp_grpc.platform.storage.delivery_queue import DeliveryFailed, DeliveryRejected
 
 if TYPE_CHECKING:
     from cstp_grpc.client.a2a_client import A2aClient
@@ -116,7 +115,7 @@ class A2aAgentClient:
         except self._errors.A2aPermanentError as error:
             raise DeliveryRejected(str(error)) from error.__cause__
         except self._errors.A2aTransientError as error:
-            raise DeliveryFailed(str(error), error.task_id) from error.__cause__
+            raise DeliveryFailed(str(error), task_id=error.task_id) from error.__cause__
         return DeliveryReceipt(task_id)
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ from cstp_grpc.modules.liaison.sql_tables import (
     share_row,
 )
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.delivery import Backlog
+from cstp_grpc.platform.storage.delivery_queue import SqlDeliveryQueue
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 
 PENDING = DeliveryState.PENDING.value
@@ -88,15 +88,12 @@ DELIVERED = (
     .where(*OF_SHARE, shares.delivery == PENDING)
     .values(bind_parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
 )
-# As text, exactly as in the partial index, without which the databases do not use it.
-BACKLOG: Select[*tuple[Any, ...]] = select(func.count(), func.min(shares.shared_at)).where(text(TO_DELIVER))
-NEXT_DUE = select(shares.next_attempt_at).where(text(TO_DELIVER)).order_by(shares.next_attempt_at).limit(1)
 # From the counters, of which each tenant has one row; the events themselves expire.
 EVENT_COUNT = select(func.coalesce(func.sum(counters.last_sequence), 0))
 LAST_SEQUENCE = select(counters.last_sequence).where(counters.tenant == bindparam("tenant"))
 
 
-class SqlRoutingStore:
+class SqlRoutingStore(SqlDeliveryQueue[Share]):
     """Store shares, activations and events in the tables of these names that begin with `liaison_`.
 
     The first statement of a writing transaction waits for the writers of other servers: see `GlobalWriteLock`. To add
@@ -104,6 +101,17 @@ class SqlRoutingStore:
     """
 
     def __init__(self, database: Database) -> None:
+        # As text, exactly as in the partial index, without which the databases do not use it.
+        to_deliver = text(TO_DELIVER)
+        super().__init__(
+            database,
+            liaison_shares,
+            ("tenant", "id"),
+            share_from_row,
+            since="shared_at",
+            condition=and_(to_deliver, shares.delivery == PENDING),
+            is_waiting=to_deliver,
+        )
         dialect = database.dialect
         upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         add_share = upsert(liaison_shares).values(bind_parameters(shares.keys())).on_conflict_do_nothing()
@@ -111,7 +119,6 @@ class SqlRoutingStore:
         count_event = count_event.on_conflict_do_update(
             index_elements=["tenant"], set_={"last_sequence": counters.last_sequence + 1}
         )
-        self._order = GlobalWriteLock(database.dialect)
         self._activation = CompiledStatement(ACTIVATION, dialect)
         add_activation = insert(liaison_activations).values(bind_parameters(activations.keys()))
         self._add_activation = CompiledStatement(add_activation, dialect)
@@ -120,8 +127,6 @@ class SqlRoutingStore:
         self._delivered = CompiledStatement(DELIVERED, dialect)
         self._count_event = CompiledStatement(count_event.returning(counters.last_sequence), dialect)
         self._add_event = CompiledStatement(insert(liaison_events).values(bind_parameters(events.keys())), dialect)
-        self._next_due = CompiledStatement(NEXT_DUE, dialect)
-        self._backlog = CompiledStatement(BACKLOG, dialect)
         self._event_count = CompiledStatement(EVENT_COUNT, dialect)
         self._last_sequence = CompiledStatement(LAST_SEQUENCE, dialect)
 
@@ -147,36 +152,13 @@ class SqlRoutingStore:
 
         The columns are delivery, attempts, next_attempt_at, task_id and delivered_at.
         """
-        self._order.hold(unit_of_work)
-        return self._write_delivery(unit_of_work, share)
+        self.hold(unit_of_work)
+        values = {"tenant": share.tenant, "id": replace_unstorable(share.id), **delivery_values(share)}
+        return self._delivered.run(unit_of_work, values) == 1
 
-    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> list[Share]:
-        """Return due pending shares, the longest due first, and postpone their next attempt to `until`.
-
-        So no other server takes them before.
-        """
-        # The postponement is a lease: if the process is killed during a delivery, the share is due again at `until`.
-        self._order.hold(unit_of_work)
-        due = (
-            select(liaison_shares)
-            .where(shares.next_attempt_at <= now, shares.delivery == PENDING)
-            .order_by(shares.next_attempt_at, shares.tenant, shares.id)
-            .limit(limit)
-        )
-        taken = [replace(share_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(due)]
-        for share in taken:
-            self._write_delivery(unit_of_work, share)
-        return taken
-
-    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next delivery is due, or None if none is pending."""
-        row = self._next_due.first(unit_of_work, {})
-        return None if row is None else row[0]
-
-    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:  # noqa: ARG002 - all are of the past
-        """Return how many shares wait for their delivery, and since when the oldest does."""
-        ((count, oldest),) = self._backlog.all(unit_of_work, {})
-        return Backlog(count, oldest)
+    def postpone(self, unit_of_work: UnitOfWork, item: Share) -> None:
+        """Store when a share is due next, how many attempts failed and the task that they left, if it is pending."""
+        self.update_delivery(unit_of_work, item)
 
     def add_event(self, unit_of_work: UnitOfWork, event: Event) -> Event:
         """Add an event and return it with its sequence number, the tenant's next one."""
@@ -200,10 +182,6 @@ class SqlRoutingStore:
         """Return the sequence number of the tenant's last event, even if removed; 0 if it never had one."""
         row = self._last_sequence.first(unit_of_work, {"tenant": tenant})
         return 0 if row is None else row[0]
-
-    def _write_delivery(self, unit_of_work: UnitOfWork, share: Share) -> bool:
-        values = {"tenant": share.tenant, "id": replace_unstorable(share.id), **delivery_values(share)}
-        return self._delivered.run(unit_of_work, values) == 1
 
 
 def event_query(conditions: EventFilter, after: int) -> Select[Any]:

@@ -18,20 +18,20 @@ from cstp_grpc.modules.tasks.model import (
     STATE_AFTER_TIMEOUT,
     ObservationTime,
     PushConfig,
-    PushStore,
     Task,
     TaskNotification,
     TaskRecord,
-    TaskStore,
 )
+from cstp_grpc.modules.tasks.sql_push_store import SqlPushStore
+from cstp_grpc.modules.tasks.sql_store import SqlTaskStore
 from cstp_grpc.modules.webhooks.delivery import (
     UrlAllowList,
-    WebhookAbandoned,
     WebhookRequest,
     WebhookUrl,
     is_ip_address,
     parse_webhook_url,
 )
+from cstp_grpc.platform.storage.delivery_queue import DeliveryRejected
 from cstp_grpc.platform.storage.pagination import Page, PageRequest, decode_page_token, encode_page_token
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -103,8 +103,8 @@ class PushNotifications:
 
     def __init__(
         self,
-        store: PushStore,
-        tasks: TaskStore,
+        store: SqlPushStore,
+        tasks: SqlTaskStore,
         addresses: PushUrlPolicy,
         writer: GroupCommitWriter,
         audit: AuditSink,
@@ -297,8 +297,8 @@ class TaskNotificationBuilder:
 
     def __init__(
         self,
-        store: PushStore,
-        tasks: TaskStore,
+        store: SqlPushStore,
+        tasks: SqlTaskStore,
         addresses: PushUrlPolicy,
         renderer: TaskRenderer,
         clock: Callable[[], datetime],
@@ -312,14 +312,14 @@ class TaskNotificationBuilder:
         self._kept = kept
 
     def build_request(self, unit_of_work: UnitOfWork, item: TaskNotification) -> WebhookRequest | None:
-        """Return the request, or None if it was withdrawn or postponed. Raises WebhookAbandoned."""
+        """Return the request, or None if it was withdrawn or postponed. Raises DeliveryRejected."""
         config = self._store.config(unit_of_work, item.agent, item.task_id, item.config_id)
         task = item.snapshot or self._task_to_send(unit_of_work, item)
         if config is None or task is None:
             return None
         address = self._addresses.address(config.url)
         if address is None:
-            raise WebhookAbandoned("its address is not notified any more")
+            raise DeliveryRejected("its address is not notified any more")
         # Rendered when it is sent, outside the writer's transaction.
         return WebhookRequest(address, lambda: self._render(task, config.format), notification_headers(config))
 
@@ -336,7 +336,7 @@ class TaskNotificationBuilder:
     def _render(self, task: Task, push_format: PushFormat) -> bytes:
         body = self._renderer.render(task, push_format)
         if body is None:
-            raise WebhookAbandoned("the task holds what no bridge kept")
+            raise DeliveryRejected("the task holds what no bridge kept")
         return body
 
     def _task_to_send(self, unit_of_work: UnitOfWork, item: TaskNotification) -> Task | None:
@@ -359,7 +359,7 @@ class TaskNotificationBuilder:
             return None
         if stored.settles_at > now:
             # The time of the task was prolonged after this was queued.
-            self._store.postpone(unit_of_work, item, stored.settles_at, item.attempts)
+            self._store.postpone(unit_of_work, replace(item, next_attempt_at=stored.settles_at))
             return None
         return replace(task, state=STATE_AFTER_TIMEOUT[task.state], updated_at=stored.settles_at)
 

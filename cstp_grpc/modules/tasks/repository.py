@@ -19,9 +19,9 @@ from cstp_grpc.modules.tasks.model import (
     TaskFilter,
     TaskPage,
     TaskRecord,
-    TaskStore,
 )
 from cstp_grpc.modules.tasks.push_notifications import PushNotifications
+from cstp_grpc.modules.tasks.sql_store import SqlTaskStore
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.write_jobs import WriteJob
@@ -64,7 +64,7 @@ class TaskRepository:
 
     def __init__(
         self,
-        store: TaskStore,
+        store: SqlTaskStore,
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],
         kept: timedelta,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, exists, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
@@ -16,8 +16,8 @@ from cstp_grpc.contract.enums import PushFormat, TaskState
 from cstp_grpc.modules.tasks.model import PushConfig, Task, TaskNotification
 from cstp_grpc.modules.tasks.sql_store import push_configs, task_notifications
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.delivery import Backlog
-from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
+from cstp_grpc.platform.storage.delivery_queue import SqlDeliveryQueue
+from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, UnitOfWork, bind_parameters
 
 config_columns = push_configs.c
 notification_columns = task_notifications.c
@@ -28,7 +28,7 @@ KEY = (
     notification_columns.config_id,
     notification_columns.version,
 )
-KEY_NAMES = {column.name for column in KEY}
+KEY_NAMES = tuple(column.name for column in KEY)
 CONFIGS = (
     select(push_configs)
     .where(
@@ -41,10 +41,6 @@ CONFIGS = (
 COUNT_DUE = select(func.count()).where(
     notification_columns.agent == bindparam("of_agent"), notification_columns.caused_at <= bindparam("at")
 )
-BACKLOG: Select[*tuple[Any, ...]] = select(func.count(), func.min(notification_columns.caused_at)).where(
-    # One on the version that follows when a task's time runs out is not caused yet.
-    notification_columns.caused_at <= bindparam("at")
-)
 SNAPSHOT = (
     update(task_notifications)
     .where(
@@ -56,37 +52,35 @@ SNAPSHOT = (
 )
 
 
-class SqlPushStore:
-    """Stores configurations in the table `push_configs`, notifications in `task_notifications`."""
+class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
+    """Stores configurations in the table `push_configs`, notifications in `task_notifications`.
+
+    A notification is not due while one about an earlier version waits for the same configuration.
+    """
 
     def __init__(self, database: Database) -> None:
+        super().__init__(
+            database,
+            task_notifications,
+            # The id besides the key: a notification of the same key that replaced it meanwhile must stay.
+            ("id", *KEY_NAMES),
+            notification_from_row,
+            condition=first_in_line_condition(),
+        )
         self._database = database
         dialect = database.dialect
         self._upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        self._order = GlobalWriteLock(database.dialect)
         notification = self._upsert(task_notifications).values(bind_parameters(notification_columns.keys()))
         # A replacement gets a new id, too: an attempt in progress then neither removes nor postpones it.
         replaced = {name: notification.excluded[name] for name in notification_columns.keys() if name not in KEY_NAMES}  # noqa: SIM118
         self._put = CompiledStatement(notification.on_conflict_do_update(index_elements=KEY, set_=replaced), dialect)
         self._configs = CompiledStatement(CONFIGS, dialect)
-        next_due = (
-            select(notification_columns.next_attempt_at)
-            .where(first_in_line_condition())
-            .order_by(notification_columns.next_attempt_at)
-            .limit(1)
-        )
-        self._next_due = CompiledStatement(next_due, dialect)
         self._count_due = CompiledStatement(COUNT_DUE, dialect)
-        self._backlog = CompiledStatement(BACKLOG, dialect)
         self._keep_snapshot = CompiledStatement(SNAPSHOT, dialect)
 
     def read_snapshot(self) -> AbstractContextManager[UnitOfWork]:
         """Open a unit of work for reading. Raises QueryFailed if the database does not respond."""
         return self._database.read_snapshot()
-
-    def hold(self, unit_of_work: UnitOfWork) -> None:
-        """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
-        self._order.hold(unit_of_work)
 
     def put_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config: PushConfig, at: datetime) -> None:
         """Store a configuration of a task, replacing one of the same id."""
@@ -126,11 +120,6 @@ class SqlPushStore:
         count: int = row[0]
         return count
 
-    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:
-        """Return how many notifications of changes until an instant wait, and since when the oldest does."""
-        ((count, oldest),) = self._backlog.all(unit_of_work, {"at": now})
-        return Backlog(count, oldest)
-
     def keep_snapshot(self, unit_of_work: UnitOfWork, agent: str, task: Task) -> None:
         """Store a version of a task with the notifications about it, because it is about to be replaced."""
         self._keep_snapshot.run(
@@ -146,50 +135,6 @@ class SqlPushStore:
             },
         )
 
-    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next notification is due that is the first of its configuration's queue."""
-        row = self._next_due.first(unit_of_work, {})
-        return None if row is None else row[0]
-
-    def take_due(
-        self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int
-    ) -> Sequence[TaskNotification]:
-        """Return due notifications, the longest due first, leased until `until`.
-
-        A notification is left out while one about an earlier version waits for the same configuration.
-        """
-        # Held before the rows are read, so that no other server takes the same ones. If this process is killed while it
-        # sends, the lease expires and any server takes them again.
-        self.hold(unit_of_work)
-        query = (
-            select(task_notifications)
-            .where(notification_columns.next_attempt_at <= now, first_in_line_condition())
-            .order_by(notification_columns.next_attempt_at, notification_columns.id)
-            .limit(limit)
-        )
-        taken = [replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(query)]
-        for notification in taken:
-            self.postpone(unit_of_work, notification, until, notification.attempts)
-        return taken
-
-    def postpone(
-        self, unit_of_work: UnitOfWork, notification: TaskNotification, until: datetime, attempts: int
-    ) -> None:
-        """Store when a notification is due and how many attempts failed, unless it was removed."""
-        self.hold(unit_of_work)
-        unit_of_work.execute(
-            update(task_notifications)
-            .where(notification_condition(notification))
-            .values(attempts=attempts, next_attempt_at=until)
-        )
-
-    def remove(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> bool:
-        """Remove a notification and return True if it existed."""
-        self.hold(unit_of_work)
-        return (
-            unit_of_work.execute(delete(task_notifications).where(notification_condition(notification))).rowcount == 1
-        )
-
 
 def config_condition(agent: str, task_id: str, config_id: str) -> ColumnElement[bool]:
     """Return the condition that selects one configuration."""
@@ -197,15 +142,6 @@ def config_condition(agent: str, task_id: str, config_id: str) -> ColumnElement[
         config_columns.agent == agent,
         config_columns.task_id == replace_unstorable(task_id),
         config_columns.id == replace_unstorable(config_id),
-    )
-
-
-def notification_condition(notification: TaskNotification) -> ColumnElement[bool]:
-    # The id besides the key: a notification of the same key that replaced it meanwhile must stay.
-    values = (notification.agent, notification.task_id, notification.config_id, notification.version)
-    return and_(
-        notification_columns.id == notification.id,
-        *(column == value for column, value in zip(KEY, values, strict=True)),
     )
 
 

@@ -13,19 +13,16 @@ from cstp_grpc.contract.caller import ANONYMOUS
 from cstp_grpc.core.tokens.live_tokens import LiveTokens
 from cstp_grpc.modules.webhooks.delivery import (
     UrlAllowList,
-    WebhookFailed,
-    WebhookRejected,
     WebhookRequest,
     WebhookUrl,
     parse_webhook_url,
 )
 from cstp_grpc.platform.config import ConfigError, Settings
+from cstp_grpc.platform.storage.delivery_queue import DeliveryFailed, DeliveryRejected
 
 RESPONSE_SECONDS: Final = 10.0
-"""Seconds that a receiver may take to answer. Chosen: receivers should accept first and process later."""
-LEASE_SECONDS: Final = 60.0
-"""Lease of a notification while it is sent. Chosen: longer than RESPONSE_SECONDS and the resolution of its host, so
-that no other server sends it meanwhile.
+"""Seconds that a receiver may take to answer. Chosen: receivers should accept first and process later, and with
+the resolution of its host it is shorter than the lease of a notification, so that no other server sends it meanwhile.
 """
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 """Statuses below 500 after which a retry may succeed: Request Timeout (RFC 9110, 15.5.9), Too Early (RFC 8470, 5.2) and
@@ -59,7 +56,7 @@ class HttpWebhookClient:
     def post(self, request: WebhookRequest) -> None:
         """Post a JSON document and return once it was accepted.
 
-        Raises WebhookFailed, WebhookRejected, and WebhookAbandoned as the body does.
+        Raises DeliveryFailed and DeliveryRejected.
         """
         body, address = request.body(), request.address
         path, _, query = address.target.partition("?")
@@ -70,17 +67,17 @@ class HttpWebhookClient:
         try:
             status = client.post(url, {"accept": "application/json", **request.headers}, body, self._seconds)
         except AddressNotAllowed as error:
-            raise WebhookRejected(str(error)) from error
+            raise DeliveryRejected(str(error)) from error
         except TimeoutError as error:
-            raise WebhookFailed(f"no answer within {self._seconds:g} s") from error
+            raise DeliveryFailed(f"no answer within {self._seconds:g} s") from error
         except (OSError, HttpProtocolError) as error:
             # Some OSErrors have no text.
-            raise WebhookFailed(str(error) or type(error).__name__) from error
+            raise DeliveryFailed(str(error) or type(error).__name__) from error
         if 200 <= status < 300:
             return
         # Redirects count as transient, like a 5xx: the receiver may be behind a proxy that is being changed.
         final = 400 <= status < 500 and status not in TRANSIENT_STATUSES
-        raise (WebhookRejected if final else WebhookFailed)(f"HTTP {status}")
+        raise (DeliveryRejected if final else DeliveryFailed)(f"HTTP {status}")
 
 
 def parse_allow_list(urls: list[str], key: str) -> UrlAllowList:

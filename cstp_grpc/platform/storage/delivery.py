@@ -1,11 +1,11 @@
-"""Delivering what an outbox on disk holds, in threads, with retries and leases."""
+"""The delivery of items that are queued on disk, in threads, with retries and leases."""
 
 from __future__ import annotations
 
 import logging
 import random as system_random
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -13,8 +13,15 @@ from datetime import datetime, timedelta
 from threading import Lock, Timer
 from typing import Generic, Protocol, TypeVar
 
-from cstp_grpc.common.measures import Measure, read_labelled
 from cstp_grpc.platform.storage.background_work import PeriodicTask
+from cstp_grpc.platform.storage.delivery_queue import (
+    DeliveryFailed,
+    DeliveryRejected,
+    ItemT,
+    QueuedItem,
+    SqlDeliveryQueue,
+    change_item,
+)
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
@@ -36,97 +43,51 @@ STOP_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 """How soon the outbox is checked again after the database failed."""
 
-ItemT = TypeVar("ItemT")
+
+DeliveryAttempt = Callable[[], Callable[[UnitOfWork], object]]
+"""Delivers an item outside any transaction, and returns what records the delivery in one.
+
+Raises DeliveryFailed and DeliveryRejected.
+"""
+
+
+PreparedT = TypeVar("PreparedT", bound=QueuedItem, contravariant=True)
+
+
+class DeliveryKind(Protocol[PreparedT]):
+    """Delivers items of one kind. They are taken and prepared in one transaction."""
+
+    def prepare(self, unit_of_work: UnitOfWork, item: PreparedT) -> DeliveryAttempt | None:
+        """Return the delivery attempt of an item; None if nothing is delivered now, which was recorded.
+
+        Raises DeliveryRejected.
+        """
+
+    def record_failure(self, unit_of_work: UnitOfWork, item: PreparedT, reason: str) -> None:
+        """Record that the delivery of an item is abandoned."""
+
+    def recipient_of(self, item: PreparedT) -> str:
+        """Return the recipient of an item, whose items share a queue and its threads; their number is bounded."""
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptResult:
-    """The result of a delivery attempt: what to record, and whether to retry.
+class DispatcherOptions:
+    """How a dispatcher works; `name` is that of its threads, `complaint` what it logs if the database fails.
 
-    `settled` is called after recording if there is no retry.
+    `refresh_seconds` is how often the queue is checked without being woken, for queues that other servers fill; None if
+    no other does. `reading` opens a snapshot for these checks, so that an empty check delays no writer; without it each
+    check is a transaction of the writer. `lease_seconds` must be longer than any attempt. `interrupt` makes attempts in
+    progress fail soon. `settled` is called after an item was delivered or abandoned, once that is on disk.
     """
 
-    record: Callable[[UnitOfWork], object]
-    again: bool
+    name: str
+    logger: logging.Logger
+    complaint: str
+    refresh_seconds: float | None = None
+    lease_seconds: float = LEASE_SECONDS
+    interrupt: Callable[[], None] = lambda: None
     settled: Callable[[], None] = lambda: None
-
-
-DeliveryAttempt = Callable[[], AttemptResult]
-"""Delivers an item, outside any transaction. Raises nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """What waits in an outbox: how many items, and since when the oldest has; None without any."""
-
-    count: int
-    oldest: datetime | None
-
-
-class BacklogReader(Protocol):
-    """Reads what waits in an outbox."""
-
-    def read_backlog(self, unit_of_work: UnitOfWork, now: datetime) -> Backlog:
-        """Return what waits to be delivered, without what is to be delivered for an event after `now`."""
-
-
-def build_outbox_measures(
-    kind: str,
-    reader: BacklogReader,
-    reading: Callable[[], AbstractContextManager[UnitOfWork]],
-    clock: Callable[[], datetime],
-) -> list[Measure]:
-    """Build the figures of an outbox, which `kind` names among others."""
-
-    def read() -> Backlog:
-        with reading() as unit_of_work:
-            return reader.read_backlog(unit_of_work, clock())
-
-    def read_age() -> float:
-        oldest = read().oldest
-        return 0.0 if oldest is None else max((clock() - oldest).total_seconds(), 0.0)
-
-    return [
-        Measure(
-            "outbox_items",
-            "What waits to be delivered, tries included that failed.",
-            read_labelled(kind, lambda: read().count),
-            ("kind",),
-            of_database=True,
-        ),
-        Measure(
-            "outbox_oldest_seconds",
-            "How long the oldest of what waits has done so; 0 if nothing does.",
-            read_labelled(kind, read_age),
-            ("kind",),
-            of_database=True,
-        ),
-    ]
-
-
-class DeliveryOutbox(Protocol[ItemT]):
-    """Items to deliver. They are taken and prepared in one transaction."""
-
-    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next item is due; None if the outbox is empty."""
-
-    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
-        """Return due items, the longest due first, leased until `until` so that no other server takes them."""
-
-    def postpone(self, unit_of_work: UnitOfWork, item: ItemT, until: datetime) -> None:
-        """Make an item due at a later instant."""
-
-    def prepare(self, unit_of_work: UnitOfWork, item: ItemT) -> DeliveryAttempt | None:
-        """Return the delivery attempt of an item; None if there is nothing to deliver, which is then recorded."""
-
-    def key_of(self, item: ItemT) -> Hashable:
-        """Return the key that identifies an item."""
-
-    def recipient_of(self, item: ItemT) -> str:
-        """Return the recipient of an item, whose items share a queue and its threads."""
-
-    def name_of(self, item: ItemT) -> str:
-        """Return the name of an item for the log."""
+    reading: Callable[[], AbstractContextManager[UnitOfWork]] | None = None
 
 
 @dataclass(slots=True)
@@ -143,44 +104,34 @@ class RecipientQueue:
 
 
 class DeliveryDispatcher(Generic[ItemT]):
-    """Delivers due items in threads, each at least once.
+    """Delivers due items in threads, each at least once, with retries.
 
-    If this process ends before it records the result of an item, the item is delivered again when its lease of
-    `lease_seconds` has expired; the lease must be longer than any attempt. `refresh_seconds` is how often the outbox is
-    checked without being woken, for outboxes that other servers fill; None if no other does. `reading` opens a snapshot
-    for these checks, so that an empty check delays no writer; without it each check is a transaction of the writer.
-    `interrupt` makes attempts in progress fail soon.
+    If this process ends before it records the result of an item, the item is delivered again when its lease has
+    expired.
     """
 
     def __init__(
         self,
-        name: str,
-        outbox: DeliveryOutbox[ItemT],
+        queue: SqlDeliveryQueue[ItemT],
+        kind: DeliveryKind[ItemT],
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],
-        logger: logging.Logger,
-        complaint: str,
-        *,
-        refresh_seconds: float | None = None,
-        lease_seconds: float = LEASE_SECONDS,
-        interrupt: Callable[[], None] = lambda: None,
-        reading: Callable[[], AbstractContextManager[UnitOfWork]] | None = None,
+        retry_policy: DeliveryRetryPolicy,
+        options: DispatcherOptions,
     ) -> None:
-        self._name = name
-        self._outbox = outbox
+        self._queue = queue
+        self._kind = kind
         self._writer = writer
         self._clock = clock
-        self._logger = logger
-        self._refresh_seconds = refresh_seconds
-        self._lease = timedelta(seconds=lease_seconds)
-        self._interrupt = interrupt
-        self._reading = reading
+        self._retry_policy = retry_policy
+        self._options = options
+        self._lease = timedelta(seconds=options.lease_seconds)
         # Guards what is inside the queues, which the thread of `_taking` and those of the attempts change. The dict of
         # queues needs no lock: it is used by the thread of `_taking`, by the writer's thread while that waits for
         # `_take_due`, and by `stop` when it has ended.
         self._lock = Lock()
         self._queues: dict[str, RecipientQueue] = {}
-        self._taking = PeriodicTask(name, self._start_due, RETRY_SECONDS, logger, complaint)
+        self._taking = PeriodicTask(options.name, self._start_due, RETRY_SECONDS, options.logger, options.complaint)
 
     def start(self) -> None:
         """Start delivering, beginning with the items that are due."""
@@ -193,7 +144,7 @@ class DeliveryDispatcher(Generic[ItemT]):
     def stop(self) -> None:
         """Start no more attempts, and wait for those in progress; interrupt them after `STOP_SECONDS`."""
         self._taking.stop()
-        interruption = Timer(STOP_SECONDS, self._interrupt)
+        interruption = Timer(STOP_SECONDS, self._options.interrupt)
         interruption.start()
         for queue in self._queues.values():
             queue.pool.shutdown(cancel_futures=True)
@@ -209,44 +160,49 @@ class DeliveryDispatcher(Generic[ItemT]):
             begun, due = self._writer.run(self._take_due)
             for item, attempt in begun:
                 self._submit(item, attempt)
-        pauses = [] if self._refresh_seconds is None else [self._refresh_seconds]
+        refresh = self._options.refresh_seconds
+        pauses = [] if refresh is None else [refresh]
         if due is not None:
             pauses.append(max((due - self._clock()).total_seconds(), 0.0))
         return min(pauses, default=None)
 
     def _check_due(self) -> tuple[datetime | None, bool]:
-        if self._reading is None:
+        if self._options.reading is None:
             return None, True
-        with self._reading() as unit_of_work:
-            due = self._outbox.next_due(unit_of_work)
+        with self._options.reading() as unit_of_work:
+            due = self._queue.next_due(unit_of_work)
         return due, due is not None and due <= self._clock()
 
     def _take_due(self, unit_of_work: UnitOfWork) -> tuple[Sequence[tuple[ItemT, DeliveryAttempt]], datetime | None]:
         """Return the items that can start now and when the next is due; postpone those that cannot."""
         now = self._clock()
-        due = self._outbox.next_due(unit_of_work)
+        due = self._queue.next_due(unit_of_work)
         if due is None or due > now:
             # Before `take_due`, which takes the lock of all writers, so that nothing due makes nobody wait.
             return [], due
         begun: list[tuple[ItemT, DeliveryAttempt]] = []
         count: Counter[str] = Counter()
-        for item in self._outbox.take_due(unit_of_work, now, now + self._lease, BATCH):
-            recipient = self._outbox.recipient_of(item)
+        for item in self._queue.take_due(unit_of_work, now, now + self._lease, BATCH):
+            recipient = self._kind.recipient_of(item)
             if not self._has_room(item, count[recipient]):
-                self._outbox.postpone(unit_of_work, item, self._next_check_at(item, now))
-            elif (attempt := self._outbox.prepare(unit_of_work, item)) is not None:
+                self._queue.postpone(unit_of_work, change_item(item, next_attempt_at=self._next_check_at(item, now)))
+            elif (attempt := self._prepare(unit_of_work, item)) is not None:
                 count[recipient] += 1
                 begun.append((item, attempt))
-        return begun, self._outbox.next_due(unit_of_work)
+        return begun, self._queue.next_due(unit_of_work)
+
+    def _prepare(self, unit_of_work: UnitOfWork, item: ItemT) -> DeliveryAttempt | None:
+        try:
+            return self._kind.prepare(unit_of_work, item)
+        except DeliveryRejected as reason:
+            self._kind.record_failure(unit_of_work, item, str(reason))
+            return None
 
     def _has_room(self, item: ItemT, begun: int) -> bool:
         """Return True if an item can start now, besides `begun` others of its recipient."""
         queue = self._queue_for(item)
         with self._lock:
-            return (
-                self._outbox.key_of(item) not in queue.under_way
-                and len(queue.under_way) + begun < MAX_CONCURRENT_PER_RECIPIENT
-            )
+            return item.key not in queue.under_way and len(queue.under_way) + begun < MAX_CONCURRENT_PER_RECIPIENT
 
     def _next_check_at(self, item: ItemT, now: datetime) -> datetime:
         """Return when to check an item again whose recipient has no free thread now.
@@ -263,28 +219,28 @@ class DeliveryDispatcher(Generic[ItemT]):
         return slot
 
     def _queue_for(self, item: ItemT) -> RecipientQueue:
-        name = self._outbox.recipient_of(item)
+        name = self._kind.recipient_of(item)
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = RecipientQueue(
-                ThreadPoolExecutor(MAX_CONCURRENT_PER_RECIPIENT, f"{self._name}-{name}")
+                ThreadPoolExecutor(MAX_CONCURRENT_PER_RECIPIENT, f"{self._options.name}-{name}")
             )
         return queue
 
     def _submit(self, item: ItemT, attempt: DeliveryAttempt) -> None:
         queue = self._queue_for(item)
         with self._lock:
-            queue.under_way.add(self._outbox.key_of(item))
+            queue.under_way.add(item.key)
         queue.pool.submit(self._attempt, item, attempt, queue)
 
     def _attempt(self, item: ItemT, attempt: DeliveryAttempt, queue: RecipientQueue) -> None:
         """Run the attempt of an item and record its result."""
-        attempted = attempt()
+        record_result, again = self._try(item, attempt)
         with self._lock:
-            queue.failures = queue.failures + 1 if attempted.again else 0
+            queue.failures = queue.failures + 1 if again else 0
 
         def record(unit_of_work: UnitOfWork) -> None:
-            attempted.record(unit_of_work)
+            record_result(unit_of_work)
             # In the writer's thread, which also takes due items: it finds the item either under way or recorded. Done
             # after the commit, an item due at once would still count as under way, and wait a second pause.
             self._finish(item, queue)
@@ -292,18 +248,38 @@ class DeliveryDispatcher(Generic[ItemT]):
         try:
             self._writer.run(record)
         except Exception:
-            name = self._outbox.name_of(item)
-            self._logger.exception("what became of %s is not on disk: it is delivered again", name)
+            self._options.logger.exception("what became of %s is not on disk: it is delivered again", item)
             self._finish(item, queue)
-        if attempted.again:
-            self.wake()
-        else:
-            attempted.settled()
+        if not again:
+            self._options.settled()
+        # The next attempt may be due already, and so may an item that waited for this one.
+        self.wake()
+
+    def _try(self, item: ItemT, attempt: DeliveryAttempt) -> tuple[Callable[[UnitOfWork], object], bool]:
+        """Run an attempt, and return what records its result, and whether it is retried."""
+        progress: Mapping[str, object] = {}
+        try:
+            return attempt(), False
+        except DeliveryRejected as error:
+            tried, reason = change_item(item, attempts=item.attempts + 1), str(error)
+            return lambda unit_of_work: self._kind.record_failure(unit_of_work, tried, reason), False
+        except DeliveryFailed as error:
+            reason, progress = str(error), error.progress
+        except Exception:
+            # An attempt must raise nothing, or its item would stay under way.
+            self._options.logger.exception("%s could not be delivered", item)
+            reason = "an unforeseen failure"
+        tried = change_item(item, attempts=item.attempts + 1, **progress)
+        due = self._retry_policy.next_attempt(item.caused_at, tried.attempts, self._clock())
+        if due is None:
+            return lambda unit_of_work: self._kind.record_failure(unit_of_work, tried, reason), False
+        again = change_item(tried, next_attempt_at=due)
+        return lambda unit_of_work: self._queue.postpone(unit_of_work, again), True
 
     def _finish(self, item: ItemT, queue: RecipientQueue) -> None:
         """Allow an item to be started again."""
         with self._lock:
-            queue.under_way.discard(self._outbox.key_of(item))
+            queue.under_way.discard(item.key)
 
 
 @dataclass(frozen=True, slots=True)

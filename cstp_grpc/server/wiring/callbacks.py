@@ -12,16 +12,16 @@ from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.modules.callbacks.outbox import CallbackBuilder, CallbackOutbox
 from cstp_grpc.modules.callbacks.sql_store import SqlCallbackStore
-from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookOutbox
+from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookDelivery
 from cstp_grpc.modules.webhooks.webhook_client import (
-    LEASE_SECONDS,
     HttpWebhookClient,
     build_agent_authorizer,
     parse_allow_list,
 )
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
-from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, build_outbox_measures
+from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
+from cstp_grpc.platform.storage.delivery_queue import build_outbox_measures
 from cstp_grpc.server.server_module import Module, SharedParts
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ REMOVAL_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class CallbackParts:
-    """The module of callbacks, and the outbox in which other rooms queue them."""
+    """The module of callbacks, and the outbox in which other modules queue them."""
 
     module: Module
     outbox: CallbackOutbox
@@ -54,27 +54,24 @@ def build_callbacks_module(
     settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
     callbacks = settings.federation.callbacks
     store, decisions = SqlCallbackStore(database), SqlDecisionStore(database, read_policy)
-    notifications = WebhookOutbox(
+    notifications = WebhookDelivery(
         store,
         CallbackBuilder(store, decisions, allowed, settings.agent.name),
         # The URL is judged by the allow list when the request is built; here only where its host leads.
         HttpWebhookClient(lambda _, ip: is_permitted_ip(ip)),
         sink,
         clock,
-        DeliveryRetryPolicy(timedelta(hours=callbacks.delivery_hours)),
         build_agent_authorizer(settings, shared.live_tokens),
     )
-    sender = DeliveryDispatcher(
+    policy = DeliveryRetryPolicy(timedelta(hours=callbacks.delivery_hours))
+    options = DispatcherOptions(
         "callbacks",
-        notifications,
-        writer,
-        clock,
         logger,
         "no feedback is sent to announcing agents",
         refresh_seconds=settings.storage.refresh_seconds,
-        lease_seconds=LEASE_SECONDS,
         reading=database.background_snapshot,
     )
+    sender = DeliveryDispatcher(store, notifications, writer, clock, policy, options)
     window = timedelta(days=callbacks.window_days)
     outbox = CallbackOutbox(store, decisions, allowed, writer, clock, window, sender.wake)
     remover = ExpiryTask(

@@ -13,12 +13,12 @@ from cstp_grpc.contract.caller import ANONYMOUS
 from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
-from cstp_grpc.modules.liaison.agents import LiaisonAgents, ShareDispatcher
+from cstp_grpc.modules.liaison.agents import LiaisonAgents, ShareDelivery
 from cstp_grpc.modules.liaison.audit import AuditedWriter
 from cstp_grpc.modules.liaison.context_sharing import ContextSharing
 from cstp_grpc.modules.liaison.erasure import Retention, RetentionPolicy, SessionEraser
 from cstp_grpc.modules.liaison.events import EventFeed, EventHistory
-from cstp_grpc.modules.liaison.model import AlarmKind, liaison_agent
+from cstp_grpc.modules.liaison.model import AlarmKind, Share, liaison_agent
 from cstp_grpc.modules.liaison.presence import AgentDirectory, Heartbeats, LocalAgentService, LocalLiaisonAgent
 from cstp_grpc.modules.liaison.redaction import Redaction, RedactionRule
 from cstp_grpc.modules.liaison.remote_agents import RemoteAgent, build_remote_agent
@@ -30,7 +30,8 @@ from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.modules.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionTask
 from cstp_grpc.platform.config import LiaisonSettings, PillarSettings, RetentionSettings, Settings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
-from cstp_grpc.platform.storage.delivery import build_outbox_measures
+from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
+from cstp_grpc.platform.storage.delivery_queue import build_outbox_measures
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.server_module import Module, SharedParts
 from cstp_grpc.server.wiring.decisions import build_watcher_measure
@@ -171,28 +172,33 @@ def build_session_core(shared: SharedParts, remote: Mapping[str, RemoteAgent], s
 
 def build_share_dispatcher(
     shared: SharedParts, core: SessionCore, remote: Mapping[str, RemoteAgent]
-) -> ShareDispatcher:
+) -> DeliveryDispatcher[Share]:
     """Build the delivery of shared contexts to remote agents."""
     liaison = shared.settings.liaison
-    return ShareDispatcher(
-        core.store,
-        shared.writer,
-        core.agents,
-        shared.clock,
-        core.feed.notify,
-        liaison.delivery_hours,
+    options = DispatcherOptions(
+        "delivery",
+        logger,
+        "nothing is delivered to liaison agents",
         # None: without remote agents nothing can be delivered, so there is nothing to poll for.
         refresh_seconds=shared.settings.storage.refresh_seconds if remote else None,
         lease_seconds=LEASE_FACTOR * liaison.delivery_seconds,
         # A delivery in progress may take its whole timeout; closing the clients cancels it when the server stops.
         interrupt=lambda: close_agents(remote.values()),
+        settled=core.feed.notify,
         reading=shared.database.background_snapshot,
-        spans=shared.observers.spans,
+    )
+    return DeliveryDispatcher(
+        core.store,
+        ShareDelivery(core.store, core.agents, shared.clock, shared.observers.spans),
+        shared.writer,
+        shared.clock,
+        DeliveryRetryPolicy(timedelta(hours=liaison.delivery_hours)),
+        options,
     )
 
 
 def build_router(
-    shared: SharedParts, core: SessionCore, sharing: ContextSharing, dispatcher: ShareDispatcher
+    shared: SharedParts, core: SessionCore, sharing: ContextSharing, dispatcher: DeliveryDispatcher[Share]
 ) -> Router:
     """Build the routing of sessions to agents."""
     liaison = shared.settings.liaison

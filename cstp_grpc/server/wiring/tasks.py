@@ -12,22 +12,22 @@ from cstp_grpc.contract.enums import PushFormat
 from cstp_grpc.contract.methods import contract_methods, required_permissions
 from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc
-from cstp_grpc.modules.tasks.model import Task, TaskNotification, TaskStore
+from cstp_grpc.modules.tasks.model import Task
 from cstp_grpc.modules.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationBuilder
 from cstp_grpc.modules.tasks.repository import TaskRepository
 from cstp_grpc.modules.tasks.servicer import TaskService
 from cstp_grpc.modules.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.modules.tasks.sql_store import SqlTaskStore
-from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookOutbox
+from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookDelivery
 from cstp_grpc.modules.webhooks.webhook_client import (
-    LEASE_SECONDS,
     HttpWebhookClient,
     build_agent_authorizer,
     parse_allow_list,
 )
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
-from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, build_outbox_measures
+from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
+from cstp_grpc.platform.storage.delivery_queue import build_outbox_measures
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.server_module import BackgroundPart, Module, SharedParts
 
@@ -82,37 +82,30 @@ class PushParts:
 
 
 def build_push_notifications(
-    shared: SharedParts, addresses: PushUrlPolicy, tasks: TaskStore, sink: AuditSink
+    shared: SharedParts, addresses: PushUrlPolicy, tasks: SqlTaskStore, sink: AuditSink
 ) -> PushParts:
     """Build push notifications of changes of tasks."""
     settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
     store = SqlPushStore(database)
     kept = timedelta(days=settings.a2a.task_days)
     builder = TaskNotificationBuilder(store, tasks, addresses, A2aTaskRenderer(), clock, kept)
-    sender: DeliveryDispatcher[TaskNotification]
-    outbox = WebhookOutbox(
+    delivery = WebhookDelivery(
         store,
         builder,
         HttpWebhookClient(addresses.permits),
         sink,
         clock,
-        DeliveryRetryPolicy(timedelta(hours=settings.a2a.push.delivery_hours)),
         build_agent_authorizer(settings, shared.live_tokens),
-        # The next notification of a configuration is due once the one before it is settled.
-        # A lambda, because the sender is built from the outbox and does not exist yet.
-        settled=lambda: sender.wake(),
     )
-    sender = DeliveryDispatcher(
+    policy = DeliveryRetryPolicy(timedelta(hours=settings.a2a.push.delivery_hours))
+    options = DispatcherOptions(
         "push",
-        outbox,
-        writer,
-        clock,
         logger,
         "the owners of tasks are not notified",
         # Without other servers nobody else queues notifications, and `wake` tells of our own.
         refresh_seconds=settings.storage.refresh_seconds if shared.database_is_shared else None,
-        lease_seconds=LEASE_SECONDS,
         reading=database.background_snapshot,
     )
+    sender = DeliveryDispatcher(store, delivery, writer, clock, policy, options)
     measures = build_outbox_measures("push_notifications", store, database.background_snapshot, clock)
     return PushParts(PushNotifications(store, tasks, addresses, writer, sink, sender.wake), sender, measures)

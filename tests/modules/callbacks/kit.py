@@ -20,12 +20,13 @@ from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.modules.callbacks.outbox import CallbackBuilder, CallbackOutbox, Notification
+from cstp_grpc.modules.callbacks.model import Notification
+from cstp_grpc.modules.callbacks.outbox import CallbackBuilder, CallbackOutbox
 from cstp_grpc.modules.callbacks.sql_store import SqlCallbackStore, callbacks, citations
-from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookOutbox, parse_webhook_url
+from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookDelivery, parse_webhook_url
 from cstp_grpc.platform.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
+from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.modules.webhooks.fakes import FakeWebhookClient, Trail
 
@@ -119,10 +120,11 @@ class Kit:
         courier = given.pop("courier", self.courier)
         builder = CallbackBuilder(self.store, self.decisions, given.pop("allowed", self.allowed), "house")
         policy = DeliveryRetryPolicy(timedelta(hours=24), lambda: 1.0)
-        outbox = WebhookOutbox(self.store, builder, courier, self.trail, self.clock, policy, self.agents.__contains__)
+        delivery = WebhookDelivery(self.store, builder, courier, self.trail, self.clock, self.agents.__contains__)
         writer = given.pop("writer", self.writer)
         given.setdefault("lease_seconds", LEASE)
-        return DeliveryDispatcher("callbacks", outbox, writer, self.clock, logger, "nothing", **given)
+        options = DispatcherOptions("callbacks", logger, "nothing", **given)
+        return DeliveryDispatcher(self.store, delivery, writer, self.clock, policy, options)
 
     @contextmanager
     def sending(self, **given: Any) -> Iterator[DeliveryDispatcher[Notification]]:

@@ -157,7 +157,7 @@ def test_old_citations_are_removed(kit: Kit) -> None:
 
 
 @pytest.mark.contract(
-    "SqlCallbackStore.add", "SqlCallbackStore.hold", "SqlCallbackStore.postpone", "SqlCallbackStore.take_due"
+    "SqlCallbackStore.add", "SqlDeliveryQueue.hold", "SqlDeliveryQueue.postpone", "SqlDeliveryQueue.take_due"
 )
 def test_late_answers_are_kept_with_all_they_say(kit: Kit) -> None:
     kit.late("b")

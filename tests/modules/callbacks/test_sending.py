@@ -12,9 +12,8 @@ import pytest
 from cstp_grpc.contract.enums import Outcome, Visibility
 from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.core.decisions.model import Decision
-from cstp_grpc.modules.webhooks.delivery import WebhookFailed, WebhookRejected
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.delivery import Backlog
+from cstp_grpc.platform.storage.delivery_queue import Backlog, DeliveryFailed, DeliveryRejected
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.databases import ServerWriter
 from tests.modules.callbacks.kit import HOOK, LEASE, NOON, OTHER_HOOK, Kit, allow
@@ -98,7 +97,7 @@ def test_a_late_answer_is_told_as_it_was_and_nothing_else(kit: Kit) -> None:
     }
 
 
-@pytest.mark.contract("SqlCallbackStore.next_due", "SqlCallbackStore.remove")
+@pytest.mark.contract("SqlDeliveryQueue.next_due", "SqlDeliveryQueue.remove")
 def test_what_was_sent_is_in_the_trail(kit: Kit) -> None:
     decision = failed(kit)
     delivered(kit)
@@ -109,7 +108,7 @@ def test_what_was_sent_is_in_the_trail(kit: Kit) -> None:
     assert entry.request_id == kit.courier.params[0]["notificationId"]
 
 
-@pytest.mark.contract("SqlCallbackStore.read_backlog")
+@pytest.mark.contract("SqlDeliveryQueue.read_backlog")
 def test_the_backlog_counts_what_waits_since_its_cause(kit: Kit) -> None:
     def read() -> Backlog:
         with kit.database.read_snapshot() as unit_of_work:
@@ -126,7 +125,7 @@ def test_the_backlog_counts_what_waits_since_its_cause(kit: Kit) -> None:
 
 
 def test_what_does_not_arrive_is_sent_again_later_and_later_under_the_same_identifier(kit: Kit) -> None:
-    kit.courier.problems = [WebhookFailed("HTTP 503")] * 3
+    kit.courier.problems = [DeliveryFailed("HTTP 503")] * 3
     failed(kit)
     pauses = []
     with kit.sending() as dispatcher:
@@ -145,7 +144,7 @@ def test_what_does_not_arrive_is_sent_again_later_and_later_under_the_same_ident
 
 
 def test_it_is_given_up_after_the_configured_hours(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
-    kit.courier.always = WebhookFailed("HTTP 503")
+    kit.courier.always = DeliveryFailed("HTTP 503")
     kit.late()
     with kit.sending() as dispatcher:
         attempts(kit, 1)
@@ -164,7 +163,7 @@ def test_it_is_given_up_after_the_configured_hours(kit: Kit, caplog: pytest.LogC
 
 
 def test_what_is_refused_is_given_up_at_once(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
-    kit.courier.always = WebhookRejected("HTTP 410")
+    kit.courier.always = DeliveryRejected("HTTP 410")
     failed(kit)
     with caplog.at_level(logging.WARNING):
         delivered(kit)
@@ -258,7 +257,7 @@ def test_a_decision_that_is_not_shared_any_more_is_not_told(kit: Kit) -> None:
 
 @pytest.mark.contract("SqlCallbackStore.release_citation")
 def test_sharing_is_looked_at_before_each_attempt(kit: Kit) -> None:
-    kit.courier.problems = [WebhookFailed("HTTP 503")]
+    kit.courier.problems = [DeliveryFailed("HTTP 503")]
     decision = failed(kit)
     with kit.sending() as dispatcher:
         attempts(kit, 1)

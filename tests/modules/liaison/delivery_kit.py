@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cstp_grpc.common.canonical_json import hash_canonical_json
-from cstp_grpc.modules.liaison.agents import DeliveryReceipt, DeliveryRequest, LiaisonAgents, ShareDispatcher
+from cstp_grpc.modules.liaison.agents import DeliveryReceipt, DeliveryRequest, LiaisonAgents, ShareDelivery
 from cstp_grpc.modules.liaison.model import (
     DeliveryState,
     Event,
@@ -19,6 +20,7 @@ from cstp_grpc.modules.liaison.model import (
 )
 from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.waiting import SECONDS, wait_until
 
@@ -28,6 +30,8 @@ TENANT = "acme"
 LEASE = 60.0
 CONTEXT = {"shared_intent": "move the reports"}
 
+
+logger = logging.getLogger("tests.modules.liaison")
 
 Answer = Callable[[], DeliveryReceipt]
 
@@ -122,19 +126,17 @@ class Kit:
         with self.database.read_snapshot() as unit_of_work:
             return list(self.store.events(unit_of_work, EventFilter(TENANT), 0, 1000))
 
-    def deliverer(self, **wanted: Any) -> ShareDispatcher:
-        return ShareDispatcher(
-            self.store,
-            wanted.pop("writer", self.writer),
-            LiaisonAgents(self.agents),
-            self.clock,
-            self.notified.set,
-            wanted.pop("hours", 24.0),
-            **{"lease_seconds": LEASE, "random": lambda: 1.0, **wanted},
-        )
+    def deliverer(self, **wanted: Any) -> DeliveryDispatcher[Share]:
+        delivery = ShareDelivery(self.store, LiaisonAgents(self.agents), self.clock)
+        writer = wanted.pop("writer", self.writer)
+        random = wanted.pop("random", lambda: 1.0)
+        policy = DeliveryRetryPolicy(timedelta(hours=wanted.pop("hours", 24.0)), random)
+        options: dict[str, Any] = {"lease_seconds": LEASE, "settled": self.notified.set, **wanted}
+        named = DispatcherOptions("delivery", logger, "nothing is delivered", **options)
+        return DeliveryDispatcher(self.store, delivery, writer, self.clock, policy, named)
 
     @contextmanager
-    def delivering(self, **wanted: Any) -> Iterator[ShareDispatcher]:
+    def delivering(self, **wanted: Any) -> Iterator[DeliveryDispatcher[Share]]:
         deliverer = self.deliverer(**wanted)
         deliverer.start()
         try:

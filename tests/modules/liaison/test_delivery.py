@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from cstp_grpc.modules.liaison.agents import DeliveryFailed, DeliveryReceipt, DeliveryRejected
+from cstp_grpc.modules.liaison.agents import DeliveryReceipt
 from cstp_grpc.modules.liaison.model import (
     Activation,
     DeliveryState,
@@ -23,6 +23,7 @@ from cstp_grpc.modules.liaison.model import (
     Session,
 )
 from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.delivery_queue import DeliveryFailed, DeliveryRejected
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.modules.liaison.delivery_kit import CONTEXT, LEASE, NOON, SECOND, TENANT, FakeAgent, Kit, LocalAgent
@@ -133,7 +134,10 @@ def test_an_agent_that_does_not_answer_is_tried_again_ever_later(kit: Kit) -> No
 
 def test_the_next_attempt_knows_the_task_that_has_not_begun(kit: Kit) -> None:
     kit.share()
-    kit.agents["content"].answers = [DeliveryFailed("not begun", "task-7"), DeliveryFailed("no longer has the task")]
+    kit.agents["content"].answers = [
+        DeliveryFailed("not begun", task_id="task-7"),
+        DeliveryFailed("gone", task_id=None),
+    ]
     with kit.delivering() as deliverer:
         for count, task_id in ((1, "task-7"), (2, None)):
             kept = kit.wait_for_attempts(count)
@@ -403,14 +407,14 @@ def test_it_goes_on_when_the_database_answers_again(
 ) -> None:
     with database.engine.begin() as connection:
         connection.execute(text("ALTER TABLE liaison_shares RENAME TO lost"))
-    with caplog.at_level(logging.WARNING, "cstp_grpc.modules.liaison.agents"), kit.delivering() as deliverer:
+    with caplog.at_level(logging.WARNING, "tests.modules.liaison"), kit.delivering() as deliverer:
         wait_until(lambda: bool(caplog.messages), "the failure is logged")
         with database.engine.begin() as connection:
             connection.execute(text("ALTER TABLE lost RENAME TO liaison_shares"))
         kit.share()
         deliverer.wake()
         kit.wait_for(DeliveryState.DELIVERED)
-    assert len([record for record in caplog.records if record.name == "cstp_grpc.modules.liaison.agents"]) == 1
+    assert len([record for record in caplog.records if record.name == "tests.modules.liaison"]) == 1
 
 
 def test_a_stop_waits_for_what_is_under_way(kit: Kit) -> None:

@@ -27,7 +27,7 @@ from cstp_grpc.modules.liaison.model import (
 from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.delivery import Backlog
+from cstp_grpc.platform.storage.delivery_queue import Backlog
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.databases import ServerWriter
@@ -222,7 +222,7 @@ def test_the_delivery_alone_is_written(
     assert share_of(routing, reader) == replace(SHARE, attempts=1)
 
 
-@pytest.mark.contract("SqlRoutingStore.take_due")
+@pytest.mark.contract("SqlDeliveryQueue.take_due", "SqlRoutingStore.postpone")
 def test_due_shares_are_taken_once_and_the_longest_due_first(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
@@ -240,7 +240,7 @@ def test_due_shares_are_taken_once_and_the_longest_due_first(
     assert len(take_due(routing, writer, NOON + MINUTE)) == len(waits) + 1
 
 
-@pytest.mark.contract("SqlRoutingStore.next_due")
+@pytest.mark.contract("SqlDeliveryQueue.next_due")
 def test_what_was_delivered_is_due_no_more(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
@@ -255,7 +255,7 @@ def test_what_was_delivered_is_due_no_more(
     assert [share.id for share in take_due(routing, writer, NOON + MINUTE)] == ["later"]
 
 
-@pytest.mark.contract("SqlRoutingStore.read_backlog")
+@pytest.mark.contract("SqlDeliveryQueue.read_backlog")
 def test_the_backlog_counts_what_waits_since_it_was_shared(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:

@@ -21,7 +21,7 @@ from cstp_grpc.contract.errors import (
     SessionUpdateFailed,
     SessionWithAnotherAgent,
 )
-from cstp_grpc.modules.liaison.agents import DeliveryReceipt, DeliveryRejected, DeliveryRequest
+from cstp_grpc.modules.liaison.agents import DeliveryReceipt, DeliveryRequest
 from cstp_grpc.modules.liaison.context_sharing import ShareRequest
 from cstp_grpc.modules.liaison.model import (
     GUIDE,
@@ -32,6 +32,7 @@ from cstp_grpc.modules.liaison.model import (
 )
 from cstp_grpc.modules.liaison.routing import routing_key
 from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.delivery_queue import DeliveryRejected
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.modules.liaison.callers import CONTEXT, GUIDES, SECONDS, TENANT, THREADS, asked, opened, serving, state

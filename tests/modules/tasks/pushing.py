@@ -17,9 +17,9 @@ from cstp_grpc.modules.tasks.push_notifications import PushNotifications, PushUr
 from cstp_grpc.modules.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.modules.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.modules.tasks.sql_store import SqlTaskStore, push_configs, task_notifications
-from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookOutbox, parse_webhook_url
+from cstp_grpc.modules.webhooks.delivery import UrlAllowList, WebhookDelivery, parse_webhook_url
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
+from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.modules.tasks.keeping import KEPT, Clock
 from tests.modules.webhooks.fakes import FakeWebhookClient, Trail
@@ -105,21 +105,12 @@ class PushKit:
     @contextmanager
     def sending(self, **given: Any) -> Iterator[DeliveryDispatcher[TaskNotification]]:
         builder = TaskNotificationBuilder(self.store, self.tasks, self.addresses, PlainRenderer(), self.clock, KEPT)
-        outbox = WebhookOutbox(
-            self.store,
-            builder,
-            self.client,
-            self.trail,
-            self.clock,
-            DeliveryRetryPolicy(timedelta(hours=24), lambda: 1.0),
-            self.agents.__contains__,
-            settled=lambda: dispatcher.wake(),
-        )
+        delivery = WebhookDelivery(self.store, builder, self.client, self.trail, self.clock, self.agents.__contains__)
+        policy = DeliveryRetryPolicy(timedelta(hours=24), lambda: 1.0)
         writer = given.pop("writer", self.writer)
         given.setdefault("lease_seconds", LEASE)
-        dispatcher: DeliveryDispatcher[TaskNotification] = DeliveryDispatcher(
-            "push", outbox, writer, self.clock, logger, "nothing", **given
-        )
+        options = DispatcherOptions("push", logger, "nothing", **given)
+        dispatcher = DeliveryDispatcher(self.store, delivery, writer, self.clock, policy, options)
         dispatcher.start()
         try:
             yield dispatcher

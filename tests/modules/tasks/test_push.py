@@ -16,9 +16,9 @@ from cstp_grpc.core.audit.model import AuditEvent
 from cstp_grpc.modules.tasks import push_notifications
 from cstp_grpc.modules.tasks.model import TaskNotification
 from cstp_grpc.modules.tasks.push_notifications import MAX_CONFIGS
-from cstp_grpc.modules.webhooks.delivery import WebhookFailed, WebhookRejected
 from cstp_grpc.platform.storage.database import Database
-from cstp_grpc.platform.storage.delivery import Backlog, DeliveryDispatcher
+from cstp_grpc.platform.storage.delivery import DeliveryDispatcher
+from cstp_grpc.platform.storage.delivery_queue import Backlog, DeliveryFailed, DeliveryRejected
 from cstp_grpc.platform.storage.pagination import PageRequest
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.databases import ServerWriter
@@ -73,7 +73,7 @@ def listed(pushing: PushKit, task_id: str = "t-1") -> list[str]:
 @pytest.mark.contract(
     "SqlPushStore.config",
     "SqlPushStore.configs",
-    "SqlPushStore.hold",
+    "SqlDeliveryQueue.hold",
     "SqlPushStore.put",
     "SqlPushStore.put_config",
     "SqlPushStore.read_snapshot",
@@ -251,7 +251,7 @@ def test_what_is_configured_afterwards_is_told_at_once_how_the_task_ended(pushin
     assert [body[:3] for body in pushing.told] == [["t-1", 1, "completed"]]
 
 
-@pytest.mark.contract("SqlPushStore.remove")
+@pytest.mark.contract("SqlDeliveryQueue.remove")
 def test_of_a_task_whose_time_runs_out_it_is_told(pushing: PushKit) -> None:
     pushing.save(push=config(), time_left=MINUTE)
     with pushing.sending() as dispatcher:
@@ -316,7 +316,7 @@ def test_what_is_no_task_of_a2a_is_given_up(pushing: PushKit, caplog: pytest.Log
 
 
 def test_a_later_change_waits_for_the_one_before_it(pushing: PushKit) -> None:
-    pushing.client.problems = [WebhookFailed("HTTP 503")] * 2
+    pushing.client.problems = [DeliveryFailed("HTTP 503")] * 2
     pushing.save(push=config(), content="one")
     pushing.save(COMPLETED, version=1, content="two")
     with pushing.sending() as dispatcher:
@@ -325,7 +325,7 @@ def test_a_later_change_waits_for_the_one_before_it(pushing: PushKit) -> None:
 
 
 def test_what_is_refused_for_good_keeps_nothing_waiting(pushing: PushKit) -> None:
-    pushing.client.problems = [WebhookRejected("HTTP 410")]
+    pushing.client.problems = [DeliveryRejected("HTTP 410")]
     pushing.save(push=config())
     pushing.save(COMPLETED, version=1)
     sent(pushing)
@@ -344,7 +344,7 @@ def test_what_was_sent_is_in_the_trail_without_the_address(pushing: PushKit) -> 
 
 
 def test_failures_are_logged_without_secrets(pushing: PushKit, caplog: pytest.LogCaptureFixture) -> None:
-    pushing.client.problems = [RuntimeError("unforeseen"), WebhookRejected("HTTP 410")]
+    pushing.client.problems = [RuntimeError("unforeseen"), DeliveryRejected("HTTP 410")]
     pushing.save(COMPLETED, push=config(f"{HOOK}/secret", token="secret", scheme="Bearer", credentials="secret"))
     with caplog.at_level(logging.DEBUG), pushing.sending() as dispatcher:
         sent_as_time_passes(pushing, dispatcher)
@@ -352,9 +352,9 @@ def test_failures_are_logged_without_secrets(pushing: PushKit, caplog: pytest.Lo
     assert "secret" not in caplog.text
 
 
-@pytest.mark.contract("SqlPushStore.next_due", "SqlPushStore.postpone", "SqlPushStore.take_due")
+@pytest.mark.contract("SqlDeliveryQueue.next_due", "SqlDeliveryQueue.postpone", "SqlDeliveryQueue.take_due")
 def test_what_was_deleted_is_not_sent(pushing: PushKit) -> None:
-    pushing.client.problems = [WebhookFailed("HTTP 503")]
+    pushing.client.problems = [DeliveryFailed("HTTP 503")]
     pushing.save(COMPLETED, push=config())
     with pushing.sending() as dispatcher:
         wait_until(lambda: pushing.attempts() == 1, "it is tried in vain")
@@ -373,7 +373,7 @@ def test_nothing_is_sent_for_agents_that_are_not_known_any_more(pushing: PushKit
     assert [entry.error for entry in pushing.trail.entries] == ["UNAVAILABLE"]
 
 
-@pytest.mark.contract("SqlPushStore.read_backlog")
+@pytest.mark.contract("SqlDeliveryQueue.read_backlog")
 def test_the_backlog_counts_what_was_caused(pushing: PushKit) -> None:
     def read() -> Backlog:
         with pushing.database.read_snapshot() as unit_of_work:
