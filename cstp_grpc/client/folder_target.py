@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,5 +30,8 @@ def load_folder_transport(kind: str) -> Any:
     `kind` is `local` or `local-async`. The client does not import the server, which such a transport runs in this
     process. Raises MissingExtra.
     """
+    # Imported here: it takes as long as a small command.
+    from importlib.metadata import distribution
+
     require_extra("local")
     return distribution(DISTRIBUTION).entry_points.select(group=TRANSPORTS, name=kind)[kind].load()

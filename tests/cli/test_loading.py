@@ -29,7 +29,13 @@ try:
 finally:
     Path(sys.argv[1]).write_text(" ".join(sys.modules))
 """
-LIGHT_MODULES = {"cstp_grpc", "cstp_grpc.cli", "cstp_grpc.cli.main", "cstp_grpc.common.version"}
+LIGHT_MODULES = {
+    "cstp_grpc",
+    "cstp_grpc.cli",
+    "cstp_grpc.cli.main",
+    "cstp_grpc.common",
+    "cstp_grpc.common.version",
+}
 """What is loaded of this project to tell which commands exist."""
 SETTINGS_LIBRARIES = {"pydantic", "pydantic_settings", "pydantic_core"}
 SERVER_LIBRARIES = {"sqlalchemy", "alembic", "numpy", "onnxruntime", "cel_expr_python", "protovalidate", "chromadb"}
