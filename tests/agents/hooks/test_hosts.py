@@ -15,6 +15,7 @@ from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
 from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
 from cstp_grpc.agents.hooks.settings_text import install_hooks, is_made_by_install, remove_hooks, runs_command
 from cstp_grpc.agents.hooks.tool_rules import ToolRules
+from cstp_grpc.core.commands.places import classify_path
 from tests.agents.hooks.payloads import RECORDINGS, host_of, names, payload
 
 EVENTS = [(agent, name) for agent in RECORDINGS for name in names(agent)]
@@ -101,6 +102,13 @@ def test_an_event_that_could_not_be_read_is_asked_about_or_denied(agent: str, re
     written = json.dumps(load_host(agent).write_answer(unread, HookAnswer(HookDecision.ASK, reason)))
     assert '"ask"' in written or '"deny"' in written
     assert json.dumps(reason)[1:-1] in written
+
+
+@pytest.mark.parametrize("agent", HOSTS)
+def test_rules_protect_the_files_with_the_hooks(agent: str) -> None:
+    for path in load_host(agent).settings_files.values():
+        places = classify_path(path, "/home/ada/shop", "/home/ada/shop")
+        assert "agent-settings" in places, f"cstp_grpc/core/commands/places.py: AGENT_SETTINGS lacks {path}"
 
 
 @pytest.mark.parametrize("agent", [each for each in HOSTS if load_host(each).write_plugin is None])
