@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cstp_grpc.platform.config import ConfigError, Settings
 from cstp_grpc.platform.config.trusted_networks import TrustedNetworks
 from cstp_grpc.server.app import App
+from cstp_grpc.server.identity import wrong_tokens
 from cstp_grpc.server.identity.wrong_tokens import WrongTokenThrottle
-from cstp_grpc.server.interceptors import wrong_tokens
 from tests.harness import TOKENS, GrpcCaller, running, settings
 
 LONG = "a-token-of-at-least-24-characters"
