@@ -78,6 +78,8 @@ VARYING = {
 PIECE = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in {**MADE_UP, **VARYING}.items()))
 
 
+DIAGRAM = re.compile(r"(flowchart (LR|TB)|sequenceDiagram|stateDiagram-v2)\n")
+"""The kinds of diagrams that the pages have; only a browser draws them."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -252,6 +254,8 @@ class Reader:
     def try_snippet(self, snippet: Snippet, expected: str = "") -> None:
         """Try a block; `expected` is what it should print, where another block says so."""
         match snippet.language:
+            case "mermaid":
+                assert DIAGRAM.match(snippet.text), f"{snippet} is no diagram"
             case "console":
                 self.try_session(snippet)
             case "yaml":

@@ -83,7 +83,7 @@ def test_a_release_links_to_its_files_in_the_repository(tmp_path: Path, monkeypa
     base = f"https://git.example.com/team/cstp/blob/v{VERSION}/"
     assert f"Changelog, {base}CHANGELOG.md" in metadata.get_all("Project-URL", [])
     found = links(metadata.get_content())
-    assert base + "docs/concepts.md" in found
+    assert base + "docs/security-model.md" in found
     pictures = [link for link in found if link.endswith(".svg")]
     assert pictures
     assert all(picture.startswith(base.replace("/blob/", "/raw/")) for picture in pictures)

@@ -48,6 +48,13 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_line_is_longer_than_120_characters(document: Path) -> None:
+    # Blocks show files, commands and what these print; a definition of a link is one long word.
+    prose = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in prose.splitlines() if len(line) > 120 and not re.match(r"\[\w+\]: \S+$", line)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_modules_that_documents_name_exist(document: Path) -> None:
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
     named = set(re.findall(r"`((?:[\w-]+/)*\w+\.(?:py|proto))`", prose))

@@ -46,7 +46,6 @@ NOT_RUN = {
         ("docs/importing.md", title): "imported by tests/modules/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")
     },
-    ("docs/security-model.md", "flowchart LR"): "a diagram",
     (
         "docs/observability.md",
         "scrape_configs:",

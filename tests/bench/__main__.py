@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.bench.accepted import ACCEPTED, Comparison, accept, compare, read_accepted
-from tests.bench.aims import aims_table
+from tests.bench.aims import aims_list
 from tests.bench.results import Results, UnreadableResults, read_results
 from tests.bench.run import Run
 from tests.bench.sections import SECTIONS
@@ -35,7 +35,7 @@ def main(given: Sequence[str]) -> int:
             results = measure(arguments, usual_sections() if not arguments.only else arguments.only)
             print(f"Written to {arguments.out}", file=sys.stderr)
         if arguments.aims:
-            print(aims_table(results))
+            print(aims_list(results))
             return 0
         report(results)
         if results.failed:
@@ -81,7 +81,7 @@ def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
         "--from", dest="source", metavar="FILE", help="read a JSON document, or the `newest`, instead of measuring"
     )
     then = parser.add_mutually_exclusive_group()
-    then.add_argument("--aims", action="store_true", help="print only the table of aims, for docs/benchmarks.md")
+    then.add_argument("--aims", action="store_true", help="print only the list of aims, for docs/benchmarks.md")
     then.add_argument("--check", action="store_true", help="fail if a figure is worse than the accepted one")
     then.add_argument("--accept", action="store_true", help="keep the figures as the accepted ones")
     arguments = parser.parse_args(given)
@@ -142,7 +142,7 @@ def report(results: Results) -> None:
     """Print everything."""
     machine = results.machine
     print(f"{machine['architecture']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}\n")
-    print(f"{rows_table(results)}\n\n{figures_table(results)}\n\n{aims_table(results)}")
+    print(f"{rows_table(results)}\n\n{figures_table(results)}\n\n{aims_list(results)}")
     for beginning, reason in results.skipped.items():
         print(f"\nNot measured: {beginning}: {reason}")
     for name, problem in results.failed.items():

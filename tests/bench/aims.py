@@ -1,4 +1,4 @@
-"""What is aimed at, and how far a run is from it. `docs/benchmarks.md` has the same rows."""
+"""What is aimed at, and how far a run is from it. `docs/benchmarks.md` has the same list."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.bench.results import Better, Results
-
-HEADER = "| what | before | aim | now | |"
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Aim:
-    """One row: what is measured, what it was before, what is aimed at, and the figures that tell."""
+    """One item: what is measured, what it was before, what is aimed at, and the figures that tell."""
 
     what: str
     before: str
@@ -46,9 +44,15 @@ class Aim:
             return self.separator.join(written), "kept" if len(verdicts) == len(self.parts) else "not all measured"
         return self.separator.join(written), "missed" if not any(verdicts) else "missed in part"
 
-    def row(self, results: Results) -> str:
-        """Return the row of a run."""
-        return f"| {self.what} | {self.before} | {self.aim} | {' | '.join(self.describe(results))} |"
+    @property
+    def title(self) -> str:
+        """The beginning of the item, which is the same for all runs."""
+        return f"{self.what}: before {self.before}; aim {self.aim}; now "
+
+    def item(self, results: Results) -> str:
+        """Return the item of a run."""
+        figures, verdict = self.describe(results)
+        return f"- {self.title}{figures} ({verdict})"
 
 
 KINDS_OF_QUERIES = ("no-filter", "category", "date", "three-filters", "own-private")
@@ -182,6 +186,6 @@ AIMS = [
 ]
 
 
-def aims_table(results: Results) -> str:
-    """Return the aims beside the figures of a run, as a Markdown table."""
-    return "\n".join([HEADER, "|---|---|---|---|---|", *(aim.row(results) for aim in AIMS)])
+def aims_list(results: Results) -> str:
+    """Return the aims beside the figures of a run, as a Markdown list."""
+    return "\n".join(aim.item(results) for aim in AIMS)
