@@ -30,7 +30,7 @@ from cstp_grpc.core.decisions.store import DecisionStore, HistoryStore, Vector
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import MAX_SIZE, Page, PageRequest
-from cstp_grpc.platform.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits
+from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
 
 DUPLICATE_SIMILARITY = 0.9
 """Similarity of duplicates if none is given. Chosen: by all-MiniLM-L6-v2, pairs that are about the same have a median
@@ -266,7 +266,7 @@ DecisionSubscription = Subscription[JournalChange, DecisionConditions]
 """A subscription to changes of decisions; its position is a revision of the journal."""
 
 
-class JournalFeed:
+class JournalFeed(ChangeFeed[JournalChange, DecisionConditions]):
     """Notifies a bounded number of subscriptions of changed decisions, which they read from the store.
 
     Decisions carry the revision of their latest change, so that a reader that is behind gets each of them once, as it
@@ -281,25 +281,12 @@ class JournalFeed:
         refresh_seconds: float | None,
         run_blocking: RunBlocking,
     ) -> None:
+        super().__init__(limits, refresh_seconds, run_blocking)
         self._store = store
         self._tokens = tokens
-        self._hub = SubscriptionHub(self._read, limits, refresh_seconds, run_blocking)
-        self._newest = -1
-        """The newest revision at the last check; only the thread of `check_for_new` uses it."""
 
-    def notify(self) -> None:
-        """Wake the subscriptions because changes were committed."""
-        self._hub.notify()
-
-    def check_for_new(self) -> None:
-        """Wake the subscriptions if other servers changed decisions since the last check. Raises QueryFailed.
-
-        One thread at a time may call this.
-        """
-        newest = self._store.newest_revision()
-        if newest != self._newest:
-            self._newest = newest
-            self.notify()
+    def _newest_position(self) -> int:
+        return self._store.newest_revision()
 
     def watch(self, caller: str, filters: DecisionFilter, after: str | None) -> DecisionSubscription:
         """Subscribe an agent to the changes after the revision of a token, or to those from now on.
@@ -312,21 +299,12 @@ class JournalFeed:
         # An empty journal has no revision, and gives out the token of 0.
         if start > max(newest, 0):
             raise future_token_error("after")
-        subscription = self._hub.open(caller, caller, DecisionConditions(caller, filters), start)
+        subscription = self._open(caller, caller, DecisionConditions(caller, filters), start)
         subscription.ready.append(JournalChange(start))
         return subscription
 
     def token_of(self, change: JournalChange) -> str:
         return self._tokens.write(max(change.revision, 0))
-
-    @property
-    def open_count(self) -> int:
-        """How many subscriptions are open."""
-        return self._hub.open_count
-
-    def close(self) -> None:
-        """End all subscriptions and refuse new ones."""
-        self._hub.close()
 
     def _read(self, subscription: DecisionSubscription) -> None:
         conditions = subscription.conditions

@@ -8,7 +8,7 @@ from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, future_token_error
 from cstp_grpc.core.intents.model import AnnouncedIntent, Intent, IntentFilter, IntentStore
 from cstp_grpc.platform.storage.background_work import RunBlocking
-from cstp_grpc.platform.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits
+from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ IntentSubscription = Subscription[WatchedAnnouncement, IntentConditions]
 """A subscription to announced intents; its position is a number up to which no more intents can appear."""
 
 
-class IntentFeed:
+class IntentFeed(ChangeFeed[WatchedAnnouncement, IntentConditions]):
     """Notifies a bounded number of subscriptions of announced intents, which they read from the store."""
 
     def __init__(
@@ -46,14 +46,10 @@ class IntentFeed:
         refresh_seconds: float | None,
         run_blocking: RunBlocking,
     ) -> None:
+        super().__init__(limits, refresh_seconds, run_blocking)
         self._store = store
         self._read_policy = read_policy
         self._tokens = tokens
-        self._hub = SubscriptionHub(self._read, limits, refresh_seconds, run_blocking)
-
-    def notify(self) -> None:
-        """Wake the subscriptions because something was committed."""
-        self._hub.notify()
 
     def watch(
         self, caller: str, reader: str, filters: IntentFilter, project: str | None, after: str | None
@@ -65,7 +61,7 @@ class IntentFeed:
         """
         conditions = IntentConditions(caller, reader, filters, project)
         start = self._store.settled_number() if after is None else self._read_token(after)
-        subscription = self._hub.open(caller, caller, conditions, start)
+        subscription = self._open(caller, caller, conditions, start)
         if after is None:
             # What was announced before the watch, behind one that is not committed yet, is not told.
             newer = self._store.announced(caller, filters, start, None)
@@ -75,15 +71,6 @@ class IntentFeed:
 
     def token_of(self, item: WatchedAnnouncement) -> str:
         return self._tokens.write(item.position)
-
-    @property
-    def open_count(self) -> int:
-        """How many subscriptions are open."""
-        return self._hub.open_count
-
-    def close(self) -> None:
-        """End all subscriptions and refuse new ones."""
-        self._hub.close()
 
     def _read_token(self, token: str) -> int:
         """Return the position of a token. Raises InvalidArgument."""

@@ -17,7 +17,7 @@ from cstp_grpc.modules.approvals.model import Approval, ApprovalFilter, Approval
 from cstp_grpc.modules.approvals.requests import ApprovalRecorder
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import Page, PageRequest
-from cstp_grpc.platform.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits
+from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 
@@ -187,7 +187,7 @@ ApprovalSubscription = Subscription[WatchedApproval, ApprovalFilter | None]
 """A subscription to approval requests, by the numbers of their changes; None as conditions lets none through."""
 
 
-class ApprovalFeed:
+class ApprovalFeed(ChangeFeed[WatchedApproval, ApprovalFilter | None]):
     """Notifies a bounded number of subscriptions of changed approval requests, which they read from the store."""
 
     def __init__(
@@ -199,14 +199,10 @@ class ApprovalFeed:
         refresh_seconds: float | None,
         run_blocking: RunBlocking,
     ) -> None:
+        super().__init__(limits, refresh_seconds, run_blocking)
         self._store = store
         self._tokens = tokens
         self._clock = clock
-        self._hub = SubscriptionHub(self._read, limits, refresh_seconds, run_blocking)
-
-    def notify(self) -> None:
-        """Wake the subscriptions because something was committed."""
-        self._hub.notify()
 
     def watch(self, caller: Caller, conditions: ApprovalFilter, after: str | None) -> ApprovalSubscription:
         """Subscribe a caller to the changes after the position of a token, or to those from now on.
@@ -218,21 +214,12 @@ class ApprovalFeed:
         start = newest if after is None else self._tokens.read(after, "after", "resumeToken")
         if start > newest:
             raise future_token_error("after")
-        subscription = self._hub.open(caller.agent, caller.agent, readable_filter(conditions, caller), start)
+        subscription = self._open(caller.agent, caller.agent, readable_filter(conditions, caller), start)
         subscription.ready.append(WatchedApproval(None, start))
         return subscription
 
     def token_of(self, item: WatchedApproval) -> str:
         return self._tokens.write(item.position)
-
-    @property
-    def open_count(self) -> int:
-        """How many subscriptions are open."""
-        return self._hub.open_count
-
-    def close(self) -> None:
-        """End all subscriptions and refuse new ones."""
-        self._hub.close()
 
     def _read(self, subscription: ApprovalSubscription) -> None:
         """Read the next changes of a subscription."""

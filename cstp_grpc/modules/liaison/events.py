@@ -14,49 +14,31 @@ from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import PageRequest, count_within_budget, estimate_message_bytes
-from cstp_grpc.platform.storage.subscriptions import READ_BATCH, Subscription, SubscriptionHub, WatchLimits
+from cstp_grpc.platform.storage.subscriptions import READ_BATCH, ChangeFeed, Subscription, WatchLimits
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 EventSubscription = Subscription[Event, EventFilter]
 """A subscription to the events of a tenant; its position is the sequence number of an event."""
 
 
-class EventFeed:
-    """Notify a bounded number of subscriptions of new events, which they read from the store.
-
-    `max_watchers` bounds all subscriptions, `per_agent` those of one agent of a tenant.
-    """
+class EventFeed(ChangeFeed[Event, EventFilter]):
+    """Notify a bounded number of subscriptions of new events, which they read from the store."""
 
     def __init__(
         self,
         store: SqlRoutingStore,
         reading: Callable[[], AbstractContextManager[UnitOfWork]],
-        max_watchers: int,
-        per_agent: int,
+        limits: WatchLimits,
         refresh_seconds: float | None,
         run_blocking: RunBlocking,
     ) -> None:
+        super().__init__(limits, refresh_seconds, run_blocking)
         self._store = store
         self._reading = reading
-        limits = WatchLimits(max_watchers, per_agent, "liaison.max_watchers", "liaison.watchers_per_agent")
-        self._hub = SubscriptionHub(self._read, limits, refresh_seconds, run_blocking)
-        self._counted = 0
-        """The number of events at the last check; only the thread of `check_for_new` uses it."""
 
-    def notify(self) -> None:
-        """Wake the subscriptions because new events were committed."""
-        self._hub.notify()
-
-    def check_for_new(self) -> None:
-        """Wake the subscriptions if other servers wrote events since the last check. Raises QueryFailed.
-
-        One thread at a time may call this.
-        """
+    def _newest_position(self) -> int:
         with self._reading() as unit_of_work:
-            count = self._store.count_events(unit_of_work)
-        if count != self._counted:
-            self._counted = count
-            self.notify()
+            return self._store.count_events(unit_of_work)
 
     def watch(self, conditions: EventFilter, after: int | None, agent: str) -> EventSubscription:
         """Subscribe an agent to the events after a sequence number, or to those from now on.
@@ -69,16 +51,7 @@ class EventFeed:
             # The caller's number is from another database, for instance from before a restore. It would wait until this
             # one reaches the number, and miss all events until then.
             raise InvalidArgument.field("after", f"must be at most {newest}, the sequence of the last event")
-        return self._hub.open(agent, (conditions.tenant, agent), conditions, newest if after is None else after)
-
-    @property
-    def open_count(self) -> int:
-        """How many subscriptions are open."""
-        return self._hub.open_count
-
-    def close(self) -> None:
-        """End all subscriptions and refuse new ones."""
-        self._hub.close()
+        return self._open(agent, (conditions.tenant, agent), conditions, newest if after is None else after)
 
     def _read(self, watch: EventSubscription) -> None:
         with self._reading() as unit_of_work:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from dataclasses import dataclass
@@ -34,22 +35,14 @@ class WatchLimits:
     stalled_seconds: float | None = None
 
 
-class SubscriptionHub(Generic[ItemT, ConditionsT]):
-    """Notifies a bounded number of subscriptions of new items, which they read from a store.
+class ChangeFeed(ABC, Generic[ItemT, ConditionsT]):
+    """Notifies a bounded number of subscriptions of changes, which they read from a store.
 
-    `read` puts the next items into a subscription, at most READ_BATCH, and moves its position behind what it looked
-    at. Subscriptions also poll every `refresh_seconds`. They wait on event loops and read by `run_blocking`; functions
-    that are not coroutines may be called from any thread.
+    Subscriptions also poll every `refresh_seconds`. They wait on event loops and read by `run_blocking`; functions that
+    are not coroutines may be called from any thread.
     """
 
-    def __init__(
-        self,
-        read: Callable[[Subscription[ItemT, ConditionsT]], None],
-        limits: WatchLimits,
-        refresh_seconds: float | None,
-        run_blocking: RunBlocking,
-    ) -> None:
-        self._read = read
+    def __init__(self, limits: WatchLimits, refresh_seconds: float | None, run_blocking: RunBlocking) -> None:
         self._limits = limits
         self._refresh_seconds = refresh_seconds
         self._run_blocking = run_blocking
@@ -60,16 +53,36 @@ class SubscriptionHub(Generic[ItemT, ConditionsT]):
         self._watches: WeakSet[Subscription[ItemT, ConditionsT]] = WeakSet()
         self._notifications = 0
         self._closed = False
+        self._newest: object = None
+        """The newest position at the last check; only the thread of `check_for_new` uses it."""
+
+    @abstractmethod
+    def _read(self, watch: Subscription[ItemT, ConditionsT]) -> None:
+        """Put the next items into a subscription, at most READ_BATCH, and move its position behind what was read."""
+
+    def _newest_position(self) -> object:
+        """Return a value that changes with each change. Raises QueryFailed."""
+        raise NotImplementedError
+
+    def check_for_new(self) -> None:
+        """Wake the subscriptions if other servers changed something since the last check. Raises QueryFailed.
+
+        One thread at a time may call this.
+        """
+        newest = self._newest_position()
+        if newest != self._newest:
+            self._newest = newest
+            self.notify()
 
     def notify(self) -> None:
-        """Wake the subscriptions because new items were committed."""
+        """Wake the subscriptions because changes were committed."""
         with self._lock:
             self._notifications += 1
             watches = list(self._watches)
         for watch in watches:
             watch.wake()
 
-    def open(
+    def _open(
         self, agent: str, owner: Hashable, conditions: ConditionsT, after: int
     ) -> Subscription[ItemT, ConditionsT]:
         """Open a subscription of an agent to the items after a position; `owner` is whose subscriptions are counted.

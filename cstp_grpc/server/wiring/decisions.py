@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from cstp_grpc.common.measures import Measure, Readings, read_labelled, read_value
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT
@@ -39,7 +39,7 @@ from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
 from cstp_grpc.platform.config import Settings
 from cstp_grpc.platform.config.settings import StorageSettings
 from cstp_grpc.platform.storage.background_work import ExpiryTask
-from cstp_grpc.platform.storage.subscriptions import WatchLimits
+from cstp_grpc.platform.storage.subscriptions import ChangeFeed, WatchLimits
 from cstp_grpc.platform.stream_limit import StreamLimit
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
 from cstp_grpc.server.execution import PoolName
@@ -155,15 +155,7 @@ def build_search_measures(
     ]
 
 
-class WatchFeed(Protocol):
-    """A feed that has watchers."""
-
-    @property
-    def open_count(self) -> int:
-        """How many watchers it has."""
-
-
-def build_watcher_measure(kind: str, feed: WatchFeed) -> Measure:
+def build_watcher_measure(kind: str, feed: ChangeFeed[Any, Any]) -> Measure:
     """Build the figure of the watchers of a feed, which `kind` names among others."""
     return Measure("watchers", "Open streams of changes.", read_labelled(kind, lambda: feed.open_count), ("kind",))
 

@@ -32,6 +32,7 @@ from cstp_grpc.platform.config import LiaisonSettings, PillarSettings, Retention
 from cstp_grpc.platform.storage.background_work import ExpiryTask
 from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
 from cstp_grpc.platform.storage.delivery_queue import build_outbox_measures
+from cstp_grpc.platform.storage.subscriptions import WatchLimits
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.server_module import Module, SharedParts
 from cstp_grpc.server.wiring.decisions import build_watcher_measure
@@ -147,8 +148,9 @@ def build_session_core(shared: SharedParts, remote: Mapping[str, RemoteAgent], s
     feed = EventFeed(
         store,
         sessions.read_snapshot,
-        liaison.max_watchers,
-        liaison.watchers_per_agent,
+        WatchLimits(
+            liaison.max_watchers, liaison.watchers_per_agent, "liaison.max_watchers", "liaison.watchers_per_agent"
+        ),
         # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
         shared.settings.storage.refresh_seconds,
         shared.pools[PoolName.OTHERS].run,

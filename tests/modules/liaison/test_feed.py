@@ -15,6 +15,7 @@ from cstp_grpc.modules.liaison.events import EventFeed, EventSubscription
 from cstp_grpc.modules.liaison.model import Event, EventFilter, EventType
 from cstp_grpc.modules.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.subscriptions import WatchLimits
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
 from tests.waiting import SECONDS, wait_until
@@ -75,7 +76,13 @@ class Newsroom:
     ) -> EventFeed:
         """Return another feed, as if of another server."""
         read = read or (lambda: self.database.read_snapshot())
-        feed = EventFeed(self.store, read, max_watchers, per_agent, refresh_seconds, asyncio.to_thread)
+        feed = EventFeed(
+            self.store,
+            read,
+            WatchLimits(max_watchers, per_agent, "liaison.max_watchers", "liaison.watchers_per_agent"),
+            refresh_seconds,
+            asyncio.to_thread,
+        )
         self.feeds.append(feed)
         return feed
 
