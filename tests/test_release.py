@@ -50,6 +50,20 @@ def test_the_notes_of_a_release_are_its_section_of_the_changelog() -> None:
     assert "\n## " not in notes
 
 
+KINDS = ["Upgrading", "Added", "Changed", "Fixed", "Removed", "Security"]
+
+
+def test_the_changelog_has_one_short_line_for_each_change() -> None:
+    sections = CHANGELOG.partition("\n## ")[2]
+    assert [line for line in sections.splitlines() if len(line) > 120 or line.startswith(" ")] == []
+
+
+def test_each_version_has_its_kinds_of_changes_once_and_upgrading_first() -> None:
+    for section in re.split(r"^## ", CHANGELOG, flags=re.MULTILINE)[1:]:
+        kinds = re.findall(r"^### (.*)$", section, re.MULTILINE)
+        assert kinds == [kind for kind in KINDS if kind in kinds], section.partition("\n")[0]
+
+
 def test_a_tag_of_another_version_is_no_release() -> None:
     assert release_notes("v0.0.9") == (1, f"The tag is v0.0.9, and the version of the package is {VERSION}.\n")
 

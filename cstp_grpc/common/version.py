@@ -5,4 +5,4 @@ Installed metadata has it too, but takes longer to read than some commands take 
 
 from typing import Final
 
-VERSION: Final = "0.1.0"
+VERSION: Final = "0.2.0"

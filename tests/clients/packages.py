@@ -15,12 +15,13 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+from cstp_grpc.common.version import VERSION
 from tests.clients.documents import KEPT
 from tests.snippets import ROOT, read_snippets
 
 CLIENTS = ROOT / "clients"
 GO_MODULE = (CLIENTS / "go" / "go.mod").read_text().split()[1]
-GO_VERSION = "v0.1.0"
+GO_VERSION = f"v{VERSION}"
 
 
 def run_command(*command: str, folder: Path, **environment: str) -> str:
@@ -100,13 +101,13 @@ def test_go_module_is_found_by_its_path(tmp_path: Path) -> None:
 
 def test_rust_crate_is_whole(tmp_path: Path) -> None:
     run_command("make", "package", folder=CLIENTS / "rust")
-    with tarfile.open(CLIENTS / "rust" / "target" / "package" / "cstp-0.1.0.crate") as crate:
+    with tarfile.open(CLIENTS / "rust" / "target" / "package" / f"cstp-{VERSION}.crate") as crate:
         crate.extractall(tmp_path, filter="data")
-    assert (tmp_path / "cstp-0.1.0" / "LICENSE").exists()
+    assert (tmp_path / f"cstp-{VERSION}" / "LICENSE").exists()
     project = tmp_path / "agent"
     write_project("rust", project, "Cargo.toml", "src/main.rs")
     manifest = project / "Cargo.toml"
-    manifest.write_text(manifest.read_text().replace("../cstp/clients/rust", "../cstp-0.1.0"))
+    manifest.write_text(manifest.read_text().replace("../cstp/clients/rust", f"../cstp-{VERSION}"))
     run_command("cargo", "build", "--quiet", folder=project, **KEPT)
     metadata = json.loads(run_command("cargo", "metadata", "--format-version=1", folder=project, **KEPT))
     (used,) = [package for package in metadata["packages"] if package["name"] == "cstp"]
