@@ -145,9 +145,9 @@ def authority_entry(tls: TlsSettings | None) -> dict[str, str]:
 
 def import_examples(client: CstpClient) -> int:
     """Import the example decisions of the package and return their number."""
-    from cstp_grpc.core.decisions.messages import import_request
+    from cstp_grpc.core.decisions.messages import IMPORT
 
-    return len(list(client.import_decisions(import_request(record) for record in read_examples())))
+    return len(list(client.import_decisions(IMPORT.encode(record) for record in read_examples())))
 
 
 def read_examples() -> Iterator[ImportRecord]:

@@ -25,7 +25,7 @@ from cstp_grpc.contract import json_codec
 from cstp_grpc.contract.caller import ANONYMOUS, DEVELOPER
 from cstp_grpc.contract.enums import Permission, Visibility
 from cstp_grpc.contract.errors import CstpError, DeadlineExceeded, InternalError, Unavailable
-from cstp_grpc.core.decisions.messages import import_request
+from cstp_grpc.core.decisions.messages import IMPORT
 from cstp_grpc.core.decisions.model import DecisionContent
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 from cstp_grpc.modules.importing import (
@@ -308,7 +308,7 @@ def read_import_requests(
                 report.skipped.append(found)
                 continue
             content = with_defaults(found.record.content, share=share, project=project)
-            request = import_request(replace(found.record, content=content))
+            request = IMPORT.encode(replace(found.record, content=content))
             if wrong := describe_violations(validator, request):
                 report.skipped.append(SkippedRecord(found.path, found.line, wrong, error=True))
             else:

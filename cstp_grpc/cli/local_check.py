@@ -69,7 +69,7 @@ def judge_locally(
     """
     from cstp_grpc.core.commands.model import Invocation
     from cstp_grpc.core.guardrails.local_rulebook import WARN_OF_UNKNOWN, Rulebook
-    from cstp_grpc.core.guardrails.messages import check_message
+    from cstp_grpc.core.guardrails.messages import CHECK
     from cstp_grpc.core.guardrails.model import Action, CheckResult
 
     action = Action(
@@ -84,4 +84,4 @@ def judge_locally(
         invocation=Invocation.from_json({name: value for name, value in ran.items() if value}),
     )
     verdict = Rulebook(open_rules(rules.path), WARN_OF_UNKNOWN).check(action)
-    return check_message(CheckResult(verdict, datetime.now(UTC)), agent="", check_id="")
+    return CHECK.encode(CheckResult(verdict, datetime.now(UTC)))

@@ -232,7 +232,7 @@ def explain_by_files(
     Raises InvalidArgument and click.ClickException.
     """
     from cstp_grpc.core.guardrails.local_rulebook import WARN_OF_UNKNOWN, Rulebook
-    from cstp_grpc.core.guardrails.messages import check_message, guardrail_explanation_message
+    from cstp_grpc.core.guardrails.messages import CHECK, EXPLANATION
     from cstp_grpc.core.guardrails.model import CheckResult
 
     rules = open_rules(path)
@@ -242,9 +242,9 @@ def explain_by_files(
     explained = Rulebook(rules, WARN_OF_UNKNOWN).explain(local_action(request))
     wanted = request.guardrail_ids or names.keys()
     return guardrails_pb2.ExplainGuardrailsResponse(
-        verdict=check_message(CheckResult(explained.verdict, datetime.now(UTC)), agent="", check_id=""),
+        verdict=CHECK.encode(CheckResult(explained.verdict, datetime.now(UTC))),
         guardrails=[
-            guardrail_explanation_message(each, names[each.guardrail.id])
+            EXPLANATION.encode(each, rulebook=names[each.guardrail.id])
             for each in explained.guardrails
             if each.guardrail.id in wanted
         ],

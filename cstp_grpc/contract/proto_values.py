@@ -38,10 +38,8 @@ class EnumMapping(Generic[NumberT, WordT]):
     """Maps an enum of the contract to an enum of the domain, whose names lack the prefix."""
 
     def __init__(self, wrapper: _EnumTypeWrapper[NumberT], words: type[WordT]) -> None:
-        unspecified = wrapper.DESCRIPTOR.values_by_number[0].name
-        prefix = unspecified.removesuffix("UNSPECIFIED")
-        self._unspecified = wrapper.Value(unspecified)
-        self._numbers = {word: wrapper.Value(prefix + word.name) for word in words}
+        numbers = enum_numbers(wrapper.DESCRIPTOR, words)
+        self._numbers = cast(dict[WordT, NumberT], numbers)
         self._words = {number: word for word, number in self._numbers.items()}
 
     def word(self, number: NumberT) -> WordT | None:
@@ -57,7 +55,13 @@ class EnumMapping(Generic[NumberT, WordT]):
         return tuple(self._words[number] for number in numbers)
 
     def number(self, word: WordT | None) -> NumberT:
-        return self._unspecified if word is None else self._numbers[word]
+        return cast(NumberT, 0) if word is None else self._numbers[word]
+
+
+def enum_numbers(enum: EnumDescriptor, words: type[WordT]) -> dict[WordT, int]:
+    """Return the numbers of the words of an enum, whose names in the contract have a prefix."""
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return {word: enum.values_by_name[prefix + word.name].number for word in words}
 
 
 STAKES: Final = EnumMapping(types_pb2.Stakes, Stakes)
@@ -85,6 +89,13 @@ def timestamp_message(moment: datetime) -> timestamp_pb2.Timestamp:
     # Several times as fast as Timestamp.FromDatetime, and on the way of every call.
     since = moment - EPOCH
     return timestamp_pb2.Timestamp(seconds=since.days * SECONDS_A_DAY + since.seconds, nanos=since.microseconds * 1000)
+
+
+def write_timestamp(stamp: timestamp_pb2.Timestamp, moment: datetime) -> None:
+    """Set a Timestamp to an aware datetime."""
+    since = moment - EPOCH
+    stamp.seconds = since.days * SECONDS_A_DAY + since.seconds
+    stamp.nanos = since.microseconds * 1000
 
 
 def optional_timestamp(moment: datetime | None) -> timestamp_pb2.Timestamp | None:
@@ -126,8 +137,13 @@ def value_to_json(value: struct_pb2.Value) -> Any:
 def dict_to_struct(content: Mapping[str, Any]) -> struct_pb2.Struct:
     """Convert a JSON object to a Struct."""
     struct = struct_pb2.Struct()
-    struct.update(dict(content))
+    write_struct(struct, content)
     return struct
+
+
+def write_struct(struct: struct_pb2.Struct, content: Mapping[str, Any]) -> None:
+    """Add the members of a JSON object to a Struct."""
+    struct.update(dict(content))
 
 
 def decision_filters(

@@ -2,171 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
 
-from cstp_grpc.contract import proto_values
-from cstp_grpc.contract.proto_values import EnumMapping
-from cstp_grpc.core.decisions.model import (
-    Decision,
-    DecisionContent,
-    DecisionFilter,
-    DecisionGraph,
-    DecisionHistory,
-    DuplicateReport,
-    ImportAction,
-    ImportRecord,
-    JournalChange,
-    Links,
-    LinkType,
-    MatchReason,
-    Reason,
-)
+from google.protobuf.message import Message
+
+from cstp_grpc.contract.message_mapping import MessageMapper
+from cstp_grpc.core.decisions import model
+from cstp_grpc.core.decisions.model import Decision, Match
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.platform.storage.pagination import MAX_BYTES
 
-MATCH_REASON = EnumMapping(cstp_pb2.MatchReason, MatchReason)
-IMPORT_ACTION = EnumMapping(journal_pb2.ImportAction, ImportAction)
-SHOWN_DUPLICATES = 20
+MessageT = TypeVar("MessageT", bound=Message)
+
+FILTER: Final = MessageMapper(model.DecisionFilter, types_pb2.DecisionFilters)
+DECISION: Final = MessageMapper(Decision, journal_pb2.Decision, given=("journal_revision", "history"))
+CONTENT: Final = MessageMapper(model.DecisionContent, journal_pb2.DecisionContent)
+CHANGED_CONTENT: Final = MessageMapper(model.DecisionContent, journal_pb2.DecisionChanges)
+"""The other fields are absent, and the title is empty unless it changes."""
+LINKS: Final = MessageMapper(model.Links, journal_pb2.Links)
+REVIEW: Final = MessageMapper(model.DecisionReview, journal_pb2.DecisionReview, {"reviewed_date": "at"})
+FORMER_CONTENT: Final = MessageMapper(model.FormerContent, journal_pb2.FormerContent, {"replaced_date": "replaced_at"})
+HISTORY: Final = MessageMapper(
+    model.DecisionHistory,
+    journal_pb2.DecisionHistory,
+    {"former_contents": "former"},
+    nested=(REVIEW, FORMER_CONTENT),
+)
+CHANGE: Final = MessageMapper(
+    model.JournalChange, journal_pb2.WatchDecisionsResponse, given=("journal_revision",), nested=(DECISION,)
+)
+GRAPH_NODE: Final = MessageMapper(Decision, journal_pb2.GraphNode, given=("distance",))
+GRAPH: Final = MessageMapper(
+    model.DecisionGraph,
+    journal_pb2.GetDecisionGraphResponse,
+    {"nodes": lambda graph: [GRAPH_NODE.encode(item, distance=distance) for item, distance in graph.nodes]},
+)
+IMPORT: Final = MessageMapper(model.ImportRecord, journal_pb2.ImportDecisionsRequest, {"decision": "content"})
+IMPORT_RESULT: Final = MessageMapper(model.ImportResult, journal_pb2.ImportResult)
+SIMILAR_DECISION: Final = MessageMapper(Match, cstp_pb2.SimilarDecision, parts=("decision",), unset=("origin",))
+SUMMARY: Final = MessageMapper(
+    Match, cstp_pb2.DecisionSummary, parts=("decision",), given=("reasons",), unset=("origin",)
+)
+
+SHOWN_DUPLICATES: Final = 20
 """Decisions of a group in an answer, the latest; fewer if the answer would be too large."""
-LINK_TYPE = EnumMapping(journal_pb2.LinkType, LinkType)
 
 
-def parse_decision_filter(message: types_pb2.DecisionFilters) -> DecisionFilter:
-    """Parse the conditions of a query or listing."""
-    return DecisionFilter(
-        category=proto_values.optional_field(message, "category"),
-        min_confidence=proto_values.optional_field(message, "min_confidence"),
-        max_confidence=proto_values.optional_field(message, "max_confidence"),
-        date_after=proto_values.datetime_field(message, "date_after"),
-        date_before=proto_values.datetime_field(message, "date_before"),
-        stakes=proto_values.STAKES.words(message.stakes),
-        status=proto_values.STATUS.words(message.status),
-        outcome=proto_values.OUTCOME.words(message.outcome),
-        tags=tuple(message.tags),
-        project=proto_values.optional_field(message, "project"),
-        agent=proto_values.optional_field(message, "agent"),
-    )
-
-
-def decision_message(
-    item: Decision, journal_revision: str | None = None, history: DecisionHistory | None = None
-) -> journal_pb2.Decision:
-    """Convert a decision to a message, after a change with the revision of the journal."""
-    return journal_pb2.Decision(
-        id=item.id,
-        title=item.title,
-        context=item.context,
-        category=item.category,
-        stakes=proto_values.STAKES.number(item.stakes),
-        confidence=item.confidence,
-        status=proto_values.STATUS.number(item.status),
-        outcome=proto_values.OUTCOME.number(item.outcome),
-        date=proto_values.timestamp_message(item.date),
-        reviewed_date=proto_values.optional_timestamp(item.reviewed_date),
-        notes=item.notes,
-        reasons=[journal_pb2.Reason(type=r.type, text=r.text, strength=r.strength) for r in item.reasons],
-        tags=item.tags,
-        project=item.project,
-        agent=item.agent,
-        visibility=proto_values.VISIBILITY.number(item.visibility),
-        links=links_message(item.links),
-        source=item.source,
-        journal_revision=journal_revision,
-        review_by=proto_values.optional_timestamp(item.review_by),
-        history=None if history is None else history_message(history),
-    )
-
-
-def change_response(change: JournalChange, journal_revision: str) -> journal_pb2.WatchDecisionsResponse:
-    return journal_pb2.WatchDecisionsResponse(
-        decision=None if change.decision is None else decision_message(change.decision),
-        deleted_id=change.deleted_id,
-        journal_revision=journal_revision,
-    )
-
-
-def history_message(history: DecisionHistory) -> journal_pb2.DecisionHistory:
-    """Convert the history of a decision to a message."""
-    return journal_pb2.DecisionHistory(
-        reviews=[
-            journal_pb2.DecisionReview(
-                outcome=proto_values.OUTCOME.number(review.outcome),
-                notes=review.notes,
-                reviewed_date=proto_values.timestamp_message(review.at),
-                reviewer=review.reviewer,
-                confidence=review.confidence,
-            )
-            for review in history.reviews
-        ],
-        review_count=history.review_count,
-        revision=history.revision,
-        former_contents=[
-            journal_pb2.FormerContent(
-                revision=former.revision,
-                replaced_date=proto_values.timestamp_message(former.replaced_at),
-                content=content_message(former.content),
-            )
-            for former in history.former
-        ],
-    )
-
-
-def content_message(content: DecisionContent) -> journal_pb2.DecisionContent:
-    """Convert the content of a decision to a message."""
-    return journal_pb2.DecisionContent(
-        title=content.title,
-        context=content.context,
-        category=content.category,
-        stakes=proto_values.STAKES.number(content.stakes),
-        confidence=content.confidence,
-        status=proto_values.STATUS.number(content.status),
-        outcome=proto_values.OUTCOME.number(content.outcome),
-        date=proto_values.optional_timestamp(content.date),
-        notes=content.notes,
-        reasons=[journal_pb2.Reason(type=r.type, text=r.text, strength=r.strength) for r in content.reasons],
-        tags=content.tags,
-        project=content.project,
-        visibility=proto_values.VISIBILITY.number(content.visibility),
-        review_by=proto_values.optional_timestamp(content.review_by),
-    )
-
-
-def links_message(item: Links) -> journal_pb2.Links:
-    return journal_pb2.Links(supersedes=item.supersedes, depends_on=item.depends_on, relates_to=item.relates_to)
-
-
-def graph_response(graph: DecisionGraph) -> journal_pb2.GetDecisionGraphResponse:
-    """Convert a graph to the response that has it."""
-    return journal_pb2.GetDecisionGraphResponse(
-        nodes=[
-            journal_pb2.GraphNode(
-                id=item.id,
-                title=item.title,
-                status=proto_values.STATUS.number(item.status),
-                outcome=proto_values.OUTCOME.number(item.outcome),
-                date=proto_values.timestamp_message(item.date),
-                agent=item.agent,
-                category=item.category,
-                distance=distance,
-            )
-            for item, distance in graph.nodes
-        ],
-        links=[
-            journal_pb2.GraphLink(from_id=link.from_id, to_id=link.to_id, type=LINK_TYPE.number(link.type))
-            for link in graph.links
-        ],
-        truncated=graph.truncated,
-    )
-
-
-def duplicates_response(report: DuplicateReport) -> journal_pb2.FindDuplicateDecisionsResponse:
+def duplicates_response(report: model.DuplicateReport) -> journal_pb2.FindDuplicateDecisionsResponse:
     """Convert a report on duplicates to a response, which shows fewer of each group if they are long."""
     response = journal_pb2.FindDuplicateDecisionsResponse(compared=report.compared, truncated=report.truncated)
     left = MAX_BYTES
     for group in report.groups:
         shown = response.groups.add(count=len(group.decisions), similarity=group.similarity).decisions
         for item in group.decisions[:SHOWN_DUPLICATES]:
-            message = decision_message(item)
+            message = DECISION.encode(item)
             left -= message.ByteSize()
             # One of each group in any case: a hundred of them fit.
             if left < 0 and shown:
@@ -175,21 +65,32 @@ def duplicates_response(report: DuplicateReport) -> journal_pb2.FindDuplicateDec
     return response
 
 
-def parse_reasons(messages: Iterable[journal_pb2.Reason]) -> tuple[Reason, ...]:
-    return tuple(Reason(r.type, r.text, proto_values.optional_field(r, "strength")) for r in messages)
+MAX_KEPT: Final = 1000
+"""Maximum number of matches whose messages are kept. Chosen: the results of some hundred searches, about 2 MB."""
 
 
-def import_request(record: ImportRecord) -> journal_pb2.ImportDecisionsRequest:
-    """Return the request that imports a record."""
-    content, links = record.content, record.links
-    return journal_pb2.ImportDecisionsRequest(
-        source=record.source,
-        decision=content_message(content),
-        links=journal_pb2.SourceLinks(
-            supersedes=links.supersedes,
-            superseded_by=links.superseded_by,
-            depends_on=links.depends_on,
-            relates_to=links.relates_to,
-        ),
-        restore_deleted=record.restore_deleted,
-    )
+class MatchMessages(Generic[MessageT]):
+    """Converts matches to messages, and keeps these: a search that is repeated finds the same objects again.
+
+    A message is not to be changed. For one thread.
+    """
+
+    def __init__(self, convert: Callable[[Match], MessageT], max_kept: int = MAX_KEPT) -> None:
+        self._convert = convert
+        self._max_kept = max_kept
+        # By identity, because hashing a match takes longer than converting it. The match is kept beside its message,
+        # so that no other object can have its identity.
+        self._kept: dict[int, tuple[Match, MessageT]] = {}
+
+    def of(self, matches: Sequence[Match]) -> list[MessageT]:
+        return [self._message(match) for match in matches]
+
+    def _message(self, match: Match) -> MessageT:
+        kept = self._kept.get(id(match))
+        if kept is not None:
+            return kept[1]
+        message = self._convert(match)
+        if len(self._kept) >= self._max_kept:
+            self._kept.clear()
+        self._kept[id(match)] = match, message
+        return message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -10,17 +11,19 @@ from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.errors import CstpError
+from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.core.guardrails.checker import GuardrailChecker, batch_check_id
 from cstp_grpc.core.guardrails.messages import (
+    CHECK,
     claimed_agent_name,
     explanation_message,
     guardrail_message,
     input_message,
     parse_action,
     parse_explained_action,
-    write_check,
 )
 from cstp_grpc.core.guardrails.model import CheckResult, ParsedRulebook
+from cstp_grpc.core.guardrails.rulebook_parsing import RulebookProblem
 from cstp_grpc.core.guardrails.rules_in_force import FailedLoad, RuleExplainer, RulesInForce
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
 from cstp_grpc.platform.storage.background_work import RunBlocking
@@ -81,8 +84,8 @@ class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):
         return guardrails_pb2.GetRulebookResponse(
             rule_set_version=rules.version,
             loaded_at=proto_values.timestamp_message(rules.loaded_at),
-            rulebooks=[rulebook_message(rulebook) for rulebook in rules.rule_set.rulebooks],
-            last_failed_load=None if failure is None else failed_load_message(failure),
+            rulebooks=map(RULEBOOK.encode, rules.rule_set.rulebooks),
+            last_failed_load=None if failure is None else FAILED_LOAD.encode(failure),
         )
 
     async def ExplainGuardrails(
@@ -125,39 +128,33 @@ def write_result(
         message.error.reason = result.reason
         message.error.message = result.message
     else:
-        write_check(message.verdict, result, agent, check_id)
+        CHECK.write(message.verdict, result, agent=agent, check_id=check_id)
 
 
-def rulebook_message(rulebook: ParsedRulebook) -> guardrails_pb2.Rulebook:
-    return guardrails_pb2.Rulebook(
-        name=rulebook.name,
-        version=rulebook.version,
-        digest=rulebook.digest,
-        owner=rulebook.owner,
+RULEBOOK = MessageMapper(
+    ParsedRulebook,
+    guardrails_pb2.Rulebook,
+    {
         # Not its path, which tells callers about the machine.
-        file=Path(rulebook.file).name,
-        guardrails=len(rulebook.guardrails),
-    )
-
-
+        "file": lambda rulebook: Path(rulebook.file).name,
+        "guardrails": lambda rulebook: len(rulebook.guardrails),
+    },
+)
 MAX_SHOWN_PROBLEMS = 50
 """Maximum number of problems in an answer. Chosen: more are not read, and the log has all."""
 MAX_PROBLEM_CHARACTERS = 500
 """Maximum length of a problem in an answer: it may quote what the file says."""
 
 
-def failed_load_message(failure: FailedLoad) -> guardrails_pb2.FailedLoad:
-    """Convert a failure to load rules to a message."""
-    return guardrails_pb2.FailedLoad(
-        failed_at=proto_values.timestamp_message(failure.failed_at),
-        problem_count=len(failure.problems),
-        problems=[
-            guardrails_pb2.RulebookProblem(
-                file=problem.file,
-                line=problem.line,
-                where=problem.where,
-                reason=problem.reason[:MAX_PROBLEM_CHARACTERS],
-            )
+PROBLEM = MessageMapper(RulebookProblem, guardrails_pb2.RulebookProblem)
+FAILED_LOAD = MessageMapper(
+    FailedLoad,
+    guardrails_pb2.FailedLoad,
+    {
+        "problem_count": lambda failure: len(failure.problems),
+        "problems": lambda failure: [
+            PROBLEM.encode(replace(problem, reason=problem.reason[:MAX_PROBLEM_CHARACTERS]))
             for problem in failure.problems[:MAX_SHOWN_PROBLEMS]
         ],
-    )
+    },
+)

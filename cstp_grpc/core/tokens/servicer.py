@@ -9,12 +9,14 @@ import grpc
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
+from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.core.tokens.administration import TokenAdministration
 from cstp_grpc.core.tokens.model import AgentToken
 from cstp_grpc.gen.cstp.v1 import admin_pb2, admin_pb2_grpc, options_pb2
 from cstp_grpc.platform.storage.pagination import PageRequest
 
 PERMISSION = proto_values.EnumMapping(options_pb2.Permission, Permission)
+TOKEN = MessageMapper(AgentToken, admin_pb2.AgentToken, {"agent": "identity.name"}, parts=("identity",))
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -34,7 +36,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             proto_values.datetime_field(request, "expires_at"),
             proto_values.optional_field(request, "note"),
         )
-        return admin_pb2.CreateTokenResponse(token=token_message(made.token), secret=made.secret)
+        return admin_pb2.CreateTokenResponse(token=TOKEN.encode(made.token), secret=made.secret)
 
     def ListTokens(
         self, request: admin_pb2.ListTokensRequest, context: grpc.ServicerContext
@@ -45,9 +47,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             PageRequest(request.page_size, request.page_token),
             with_ended=request.with_ended,
         )
-        return admin_pb2.ListTokensResponse(
-            tokens=[token_message(token) for token in page.items], next_page_token=page.next_token
-        )
+        return admin_pb2.ListTokensResponse(tokens=map(TOKEN.encode, page.items), next_page_token=page.next_token)
 
     def RotateToken(
         self, request: admin_pb2.RotateTokenRequest, context: grpc.ServicerContext
@@ -60,28 +60,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             timedelta(seconds=request.keep_seconds) if request.HasField("keep_seconds") else None,
             proto_values.datetime_field(request, "expires_at"),
         )
-        return admin_pb2.RotateTokenResponse(token=token_message(made.token), secret=made.secret)
+        return admin_pb2.RotateTokenResponse(token=TOKEN.encode(made.token), secret=made.secret)
 
     def RevokeToken(
         self, request: admin_pb2.RevokeTokenRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RevokeTokenResponse:
         revoked = self._administration.revoke(current_caller.get(), request.id)
-        return admin_pb2.RevokeTokenResponse(token=token_message(revoked))
-
-
-def token_message(token: AgentToken) -> admin_pb2.AgentToken:
-    """Convert a token to a message."""
-    return admin_pb2.AgentToken(
-        id=token.id,
-        agent=token.identity.name,
-        permissions=[PERMISSION.number(each) for each in sorted(token.identity.permissions)],
-        tenant=token.identity.tenant,
-        note=token.note,
-        created_by=token.created_by,
-        created_at=proto_values.timestamp_message(token.created_at),
-        expires_at=proto_values.timestamp_message(token.expires_at),
-        last_used_at=proto_values.optional_timestamp(token.last_used_at),
-        revoked_at=proto_values.optional_timestamp(token.revoked_at),
-        revoked_by=token.revoked_by,
-        rotated_from=token.rotated_from,
-    )
+        return admin_pb2.RevokeTokenResponse(token=TOKEN.encode(revoked))

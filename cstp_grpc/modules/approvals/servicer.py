@@ -11,9 +11,10 @@ import grpc
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import ApprovalStatus
+from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.core.guardrails.messages import invocation_fields
 from cstp_grpc.gen.cstp.v1 import approvals_pb2, approvals_pb2_grpc, types_pb2
-from cstp_grpc.modules.approvals.model import Approval, ApprovalFilter, ApprovalSubject, AskingGuardrail
+from cstp_grpc.modules.approvals.model import Approval, ApprovalFilter, ApprovalSubject
 from cstp_grpc.modules.approvals.review import ApprovalFeed, ApprovalReviewer
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import PageRequest
@@ -37,7 +38,9 @@ class ApprovalService(approvals_pb2_grpc.ApprovalServiceServicer):
         self, request: approvals_pb2.ListApprovalsRequest, context: grpc.ServicerContext
     ) -> approvals_pb2.ListApprovalsResponse:
         page = self._reviewer.page(
-            parse_conditions(request), PageRequest(request.page_size, request.page_token), current_caller.get()
+            CONDITIONS.decode(request, statuses=parse_statuses(request.status)),
+            PageRequest(request.page_size, request.page_token),
+            current_caller.get(),
         )
         at = self._reviewer.now()
         return approvals_pb2.ListApprovalsResponse(
@@ -76,7 +79,7 @@ class ApprovalService(approvals_pb2_grpc.ApprovalServiceServicer):
         watch = await self._run_blocking(
             self._feed.watch,
             current_caller.get(),
-            parse_conditions(request),
+            WATCHED_CONDITIONS.decode(request, statuses=parse_statuses(request.status)),
             proto_values.optional_field(request, "after"),
         )
         context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
@@ -89,67 +92,28 @@ class ApprovalService(approvals_pb2_grpc.ApprovalServiceServicer):
         )
 
 
+APPROVAL = MessageMapper(Approval, approvals_pb2.Approval, given=("status", "subject"))
+SUBJECT = MessageMapper(
+    ApprovalSubject,
+    approvals_pb2.ApprovalSubject,
+    given=("announced_context", "command", "shell", "directory", "reads", "writes"),
+)
+CONDITIONS = MessageMapper(ApprovalFilter, approvals_pb2.ListApprovalsRequest, given=("statuses",))
+WATCHED_CONDITIONS = MessageMapper(ApprovalFilter, approvals_pb2.WatchApprovalsRequest, given=("statuses",))
+
+
 def approval_message(approval: Approval, at: datetime) -> approvals_pb2.Approval:
     """Convert an approval request, as it is at an instant, to a message."""
-    return approvals_pb2.Approval(
-        id=approval.id,
-        digest=approval.digest,
-        status=proto_values.APPROVAL_STATUS.number(approval.status_at(at)),
-        agent=approval.agent,
-        on_behalf_of=approval.on_behalf_of,
-        subject=subject_message(approval.subject),
-        guardrails=[guardrail_message(each) for each in approval.guardrails],
-        created_at=proto_values.timestamp_message(approval.created_at),
-        expires_at=proto_values.timestamp_message(approval.expires_at),
-        decided_by=approval.decided_by,
-        decided_at=proto_values.optional_timestamp(approval.decided_at),
-        comment=approval.comment,
-        reusable_until=proto_values.optional_timestamp(approval.reusable_until),
-        uses=approval.uses,
-        used_at=proto_values.optional_timestamp(approval.used_at),
-        used_by=approval.used_by,
-        check_id=approval.check_id,
-        rule_set_version=approval.rule_set_version,
-        correlation_id=approval.correlation_id,
-    )
+    status = proto_values.APPROVAL_STATUS.number(approval.status_at(at))
+    return APPROVAL.encode(approval, status=status, subject=subject_message(approval.subject))
 
 
 def subject_message(subject: ApprovalSubject) -> approvals_pb2.ApprovalSubject | None:
     """Convert what an action states to a message; None if contents are not kept."""
     if subject.description is None:
         return None
-    return approvals_pb2.ApprovalSubject(
-        description=subject.description,
-        category=subject.category,
-        stakes=proto_values.STAKES.number(subject.stakes),
-        confidence=subject.confidence,
-        project=subject.project,
-        paths=subject.paths,
-        announced_context=subject.announced_context or None,
-        context=None if subject.context is None else proto_values.dict_to_struct(subject.context),
-        **invocation_fields(subject.invocation),
-    )
-
-
-def guardrail_message(guardrail: AskingGuardrail) -> approvals_pb2.ApprovalGuardrail:
-    return approvals_pb2.ApprovalGuardrail(
-        id=guardrail.id,
-        name=guardrail.name,
-        message=guardrail.message,
-        approvers=guardrail.approvers,
-        granted_by=guardrail.granted_by,
-        granted_at=proto_values.optional_timestamp(guardrail.granted_at),
-    )
-
-
-def parse_conditions(
-    message: approvals_pb2.ListApprovalsRequest | approvals_pb2.WatchApprovalsRequest,
-) -> ApprovalFilter:
-    is_listing = isinstance(message, approvals_pb2.ListApprovalsRequest)
-    return ApprovalFilter(
-        statuses=parse_statuses(message.status),
-        agent=proto_values.optional_field(message, "agent"),
-        digest=proto_values.optional_field(message, "digest") if is_listing else None,
+    return SUBJECT.encode(
+        subject, announced_context=subject.announced_context or None, **invocation_fields(subject.invocation)
     )
 
 

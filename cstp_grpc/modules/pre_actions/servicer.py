@@ -11,9 +11,8 @@ from cstp_grpc.contract.caller import Caller, current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.methods import missing_permission_error
 from cstp_grpc.core.decisions.journal import Journal
-from cstp_grpc.core.decisions.messages import decision_message
+from cstp_grpc.core.decisions.messages import CONTENT, DECISION, LINKS
 from cstp_grpc.core.decisions.model import Decision
-from cstp_grpc.core.decisions.servicer import parse_decision_content, parse_links
 from cstp_grpc.core.intents.servicer import CstpService
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, pre_actions_pb2, pre_actions_pb2_grpc
 from cstp_grpc.modules.pre_actions.recording import AnnouncedDecision, PlannedDecision, UninterruptedCalls
@@ -67,19 +66,20 @@ class PreActionService(pre_actions_pb2_grpc.PreActionServiceServicer):
         else:
             feedback, recorded = await self._calls.run(self._announce_with(announcement, decision))
         return pre_actions_pb2.PreActionResponse(
-            feedback=feedback, decision=decision_message(recorded, self._journal.revision) if recorded else None
+            feedback=feedback,
+            decision=DECISION.encode(recorded, journal_revision=self._journal.revision) if recorded else None,
         )
 
     def _parse_decision(self, request: pre_actions_pb2.PreActionRequest, caller: Caller) -> AnnouncedDecision:
         """Return the decision to record. Raises PermissionDenied and InvalidArgument."""
         if Permission.RECORD not in caller.permissions:
             raise missing_permission_error(METHOD, Permission.RECORD, caller.agent)
-        content = parse_decision_content(request.decision) if request.HasField("decision") else None
+        content = CONTENT.decode(request.decision) if request.HasField("decision") else None
         return AnnouncedDecision(
             self._journal,
             self._pool,
             self._local.parse_announcement(request.announcement),
-            PlannedDecision(content, parse_links(request.links)),
+            PlannedDecision(content, LINKS.decode(request.links)),
             caller.agent,
             caller.request_id,
             stores_content=self._stores_content,

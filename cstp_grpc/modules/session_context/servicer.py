@@ -6,7 +6,7 @@ import grpc
 
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.gen.cstp.v1 import session_context_pb2, session_context_pb2_grpc
-from cstp_grpc.modules.session_context.messages import parse_session_context, session_context_response
+from cstp_grpc.modules.session_context.messages import RESPONSE, parse_session_context
 from cstp_grpc.modules.session_context.reader import SessionContextReader
 
 
@@ -20,4 +20,4 @@ class SessionContextService(session_context_pb2_grpc.SessionContextServiceServic
         self, request: session_context_pb2.GetSessionContextRequest, context: grpc.ServicerContext
     ) -> session_context_pb2.GetSessionContextResponse:
         """Answer what an agent should know when it starts."""
-        return session_context_response(self._reader.read(parse_session_context(request), current_caller.get()))
+        return RESPONSE.encode(self._reader.read(parse_session_context(request), current_caller.get()))

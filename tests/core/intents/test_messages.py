@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from cstp_grpc.contract.enums import DecisionStatus, Visibility
+from cstp_grpc.core.decisions.messages import SIMILAR_DECISION, MatchMessages
 from cstp_grpc.core.decisions.model import Decision, Match
-from cstp_grpc.core.intents.servicer import MatchMessages, similar_decision_message
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -21,7 +21,7 @@ class Converter:
 
     def __call__(self, match: Match) -> cstp_pb2.SimilarDecision:
         self.converted.append(match)
-        return similar_decision_message(match)
+        return SIMILAR_DECISION.encode(match)
 
 
 def match(number: int) -> Match:
@@ -39,7 +39,7 @@ def test_a_match_is_converted_once() -> None:
 
 
 def test_a_match_that_is_only_equal_or_changed_is_converted_for_itself() -> None:
-    messages, known = MatchMessages(similar_decision_message), match(1)
+    messages, known = MatchMessages(SIMILAR_DECISION.encode), match(1)
     messages.of([known])
     renamed = replace(known, decision=replace(known.decision, title="cache"))
     assert [message.title for message in messages.of([known, renamed, match(1)])] == ["queue", "cache", "queue"]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.contract.enums import DecisionStatus
-from cstp_grpc.core.decisions.messages import import_request
+from cstp_grpc.core.decisions.messages import IMPORT
 from cstp_grpc.core.decisions.model import DecisionContent
 from cstp_grpc.modules.importing import FieldMapping, ParsedRecord, ReadResult, load_mapping
 from tests.core.decisions import strategies
@@ -60,7 +60,7 @@ def assert_fit(results: list[ReadResult]) -> None:
     """Every record is one that the contract takes, and everything else has a reason."""
     for found in results:
         if isinstance(found, ParsedRecord):
-            request = import_request(found.record)
+            request = IMPORT.encode(found.record)
             VALIDATOR.validate(type(request).FromString(request.SerializeToString()))
         else:
             assert found.reason
