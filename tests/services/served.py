@@ -23,9 +23,9 @@ from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.servicer import JournalService
+from cstp_grpc.core.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
-from cstp_grpc.core.decisions.sql_links import SqlBackgroundReader
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator

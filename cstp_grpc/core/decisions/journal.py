@@ -47,11 +47,11 @@ from cstp_grpc.core.decisions.model import (
 from cstp_grpc.core.decisions.passages import PreparedTexts, decision_passages
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import (
-    DecisionStore,
     DeclaredLinks,
     ErasedRow,
-    HistoryStore,
     IndexRow,
     JournalEntry,
     JournalWrite,
@@ -75,8 +75,8 @@ class Journal(JournalReader):
 
     def __init__(
         self,
-        store: DecisionStore,
-        history: HistoryStore,
+        store: SqlDecisionStore,
+        history: SqlHistoryStore,
         outbox: SqlChangeLog,
         writer: GroupCommitWriter,
         embedder: Embedder,

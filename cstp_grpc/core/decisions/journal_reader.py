@@ -26,7 +26,9 @@ from cstp_grpc.core.decisions.model import (
     estimate_content_size,
 )
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, future_token_error
-from cstp_grpc.core.decisions.store import DecisionStore, HistoryStore, Vector
+from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.store import Vector
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import MAX_SIZE, Page, PageRequest
@@ -63,7 +65,7 @@ class JournalReader:
     """
 
     def __init__(
-        self, store: DecisionStore, history: HistoryStore, embedder: Embedder, clock: Callable[[], datetime]
+        self, store: SqlDecisionStore, history: SqlHistoryStore, embedder: Embedder, clock: Callable[[], datetime]
     ) -> None:
         self._store = store
         self._history = history
@@ -71,7 +73,7 @@ class JournalReader:
         self._clock = clock
 
     def read_state(self) -> int:
-        """Return a number that is a greater one after each change of a decision; see `DecisionStore`."""
+        """Return a number that is a greater one after each change of a decision; see `SqlDecisionStore`."""
         return self._store.read_state()
 
     def get(self, decision_id: str, caller: str) -> Decision:
@@ -138,7 +140,7 @@ MAX_LINKS = 5000
 """Links read for each step away from the first decision. Chosen: ten for each of as many nodes as may be asked for."""
 
 
-def read_graph(store: DecisionStore, root: Decision, caller: str, depth: int, max_nodes: int) -> DecisionGraph:
+def read_graph(store: SqlDecisionStore, root: Decision, caller: str, depth: int, max_nodes: int) -> DecisionGraph:
     """Return the decisions that links of either direction connect to a readable one, at most `depth` links away.
 
     Decisions that the caller may not read are left out, and links through them are not followed. Raises QueryFailed.
@@ -188,7 +190,7 @@ CURRENT_STATUSES = tuple(status for status in DecisionStatus if status is not De
 
 
 def find_duplicates(
-    store: DecisionStore, model: str, caller: str, filters: DecisionFilter, min_similarity: float, limit: int
+    store: SqlDecisionStore, model: str, caller: str, filters: DecisionFilter, min_similarity: float, limit: int
 ) -> DuplicateReport:
     """Return groups of an agent's own decisions that are similar to each other by their vectors of a model.
 
@@ -207,7 +209,7 @@ def find_duplicates(
     return DuplicateReport(tuple(groups[:limit]), len(known), more or len(groups) > limit)
 
 
-def own_decisions(store: DecisionStore, caller: str, filters: DecisionFilter) -> Iterator[Decision]:
+def own_decisions(store: SqlDecisionStore, caller: str, filters: DecisionFilter) -> Iterator[Decision]:
     """Yield the decisions that pass the filters, latest first."""
     token: str | None = ""
     while token is not None:
@@ -275,7 +277,7 @@ class JournalFeed(ChangeFeed[JournalChange, DecisionConditions]):
 
     def __init__(
         self,
-        store: DecisionStore,
+        store: SqlDecisionStore,
         tokens: RevisionTokens,
         limits: WatchLimits,
         refresh_seconds: float | None,

@@ -20,11 +20,11 @@ from cstp_grpc.core.decisions.model import (
     RemovalFilter,
 )
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import (
-    DecisionStore,
     DeclaredLinks,
     ErasedRow,
-    HistoryStore,
     IndexRow,
     JournalEntry,
     PassageVectors,
@@ -61,8 +61,8 @@ class JournalTransaction:
     def __init__(
         self,
         unit_of_work: UnitOfWork,
-        store: DecisionStore,
-        history: HistoryStore,
+        store: SqlDecisionStore,
+        history: SqlHistoryStore,
         outbox: SqlChangeLog,
         sink: AuditSink,
         change: ChangeContext,

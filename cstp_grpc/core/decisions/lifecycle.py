@@ -26,7 +26,8 @@ from cstp_grpc.core.decisions.model import (
     LinkType,
     Reason,
 )
-from cstp_grpc.core.decisions.store import DecisionStore, DeclaredLinks, JournalEntry
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.store import DeclaredLinks, JournalEntry
 
 MAX_LINKS_OF_KIND = 100
 """Links of one kind from a decision. Chosen: as many as the contract takes when a decision is recorded."""
@@ -266,7 +267,7 @@ def redact_for_reader(decision: Decision, caller: str, readable: Container[str])
     return replace(decision, context=None, reasons=reasons, source=None, links=links, review_by=None)
 
 
-def redact_decisions(store: DecisionStore, decisions: Sequence[Decision], caller: str) -> tuple[Decision, ...]:
+def redact_decisions(store: SqlDecisionStore, decisions: Sequence[Decision], caller: str) -> tuple[Decision, ...]:
     """Return readable decisions without the parts that the caller may not read. Raises QueryFailed."""
     others = [item.links for item in decisions if item.agent != caller]
     targets = {key for links in others for key in (*links.supersedes, *links.depends_on, *links.relates_to)}

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
-from cstp_grpc.core.decisions.model import Decision
 from cstp_grpc.core.decisions.passages import PreparedTexts
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.core.decisions.store import PassageVectors
+from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
+from cstp_grpc.core.decisions.store import PreparedVectors
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -25,53 +23,8 @@ PREPARED_BATCH = 64
 """Decisions prepared in one transaction. Chosen: a kill loses a second or two of work, and no writer waits long."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnpreparedDecision:
-    """A whole decision that is to be embedded, and its revision."""
-
-    decision: Decision
-    revision: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedVectors:
-    """The vectors of the passages of a decision in one of its revisions."""
-
-    decision_id: str
-    revision: int
-    passages: PassageVectors
-
-
-class PreparedVectorStore(Protocol):
-    """Stores the vectors of a model that no search uses yet.
-
-    Reads raise QueryFailed if the database does not respond.
-    """
-
-    def count_decisions(self) -> int:
-        """Return the number of decisions."""
-
-    def count_unprepared(self, model: str) -> int:
-        """Return the number of decisions that have no vector of a model in their present revision."""
-
-    def unprepared_decisions(self, model: str, limit: int) -> list[UnpreparedDecision]:
-        """Return whole decisions that have no vectors of a model in their present revision, at most `limit`."""
-
-    def put(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[PreparedVectors]) -> None:
-        """Store vectors of decisions that are still there in the same revision; the others are left out."""
-
-    def has_prepared(self, model: str) -> bool:
-        """Return True if there are prepared vectors of a model."""
-
-    def adopt(self, unit_of_work: UnitOfWork, model: str) -> int:
-        """Make the vectors of a model those that searches use, and return how many.
-
-        Vectors of decisions that have changed since, and those of other models, are removed.
-        """
-
-
 def prepare_vectors(
-    store: PreparedVectorStore,
+    store: SqlPreparedVectorStore,
     embedder: Embedder,
     writer: GroupCommitWriter,
     change_log: SqlChangeLog,
@@ -103,7 +56,7 @@ def prepare_vectors(
 
 
 def adopt_prepared_vectors(
-    store: PreparedVectorStore, model: str, writer: GroupCommitWriter, change_log: SqlChangeLog
+    store: SqlPreparedVectorStore, model: str, writer: GroupCommitWriter, change_log: SqlChangeLog
 ) -> int:
     """Make the prepared vectors of a model those that searches use, and return how many.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol
+from collections.abc import Callable
 
 from cstp_grpc.contract.errors import InvalidArgument
 
@@ -14,11 +14,12 @@ REVISION_FIELD = "minJournalRevision"
 """The field of requests that carries a token."""
 
 
-class RevisionSync(Protocol):
-    """Search data that is kept in step with the journal."""
+RevisionGate = Callable[[str], None]
+"""Makes a search wait until it covers the revision of a token.
 
-    def catch_up(self, revision: int) -> None:
-        """Wait until it contains the journal up to a revision. Raises QueryFailed and Unavailable."""
+Raises InvalidArgument if the token is not one of this journal, Unavailable if the journal has not reached the revision,
+and QueryFailed.
+"""
 
 
 class RevisionTokens:
@@ -52,35 +53,6 @@ def future_token_error(field: str) -> InvalidArgument:
     return InvalidArgument.field(field, problem)
 
 
-class RevisionGate(Protocol):
-    """Makes searches wait for the journal revisions that callers require."""
-
-    def require(self, token: str) -> None:
-        """Wait until searches cover the token's revision.
-
-        Raises InvalidArgument if the token is not one of this journal, Unavailable if the journal has not reached the
-        revision, and QueryFailed.
-        """
-
-
-class SyncedRevisionGate:
-    """Synchronises search data up to the required revision; fulfils `RevisionGate`."""
-
-    def __init__(self, tokens: RevisionTokens, mirror: RevisionSync) -> None:
-        self._tokens = tokens
-        self._mirror = mirror
-
-    def require(self, token: str) -> None:
-        """Wait until the search data covers a revision; raises as `RevisionGate` says."""
-        self._mirror.catch_up(self._tokens.read(token))
-
-
-class RejectingRevisionGate:
-    """Rejects every token; for searches without revision tokens."""
-
-    def require(self, token: str) -> None:
-        """Reject any token. Raises InvalidArgument."""
-        raise InvalidArgument.field(REVISION_FIELD, f"names no revision of this journal: {token}")
-
-
-REJECT_REVISIONS: Final = RejectingRevisionGate()
+def reject_revision(token: str) -> None:
+    """Reject any token, for searches without revision tokens. Raises InvalidArgument."""
+    raise InvalidArgument.field(REVISION_FIELD, f"names no revision of this journal: {token}")

@@ -20,19 +20,14 @@ from cstp_grpc.core.decisions.model import (
     FormerContent,
     Reason,
 )
-from cstp_grpc.core.decisions.sql_mapping import OUTCOME, split_into_chunks
+from cstp_grpc.core.decisions.sql_mapping import split_into_chunks
 from cstp_grpc.core.decisions.sql_tables import decision_reviews, deleted_decisions, former_contents
 from cstp_grpc.platform.storage.database import Database
+from cstp_grpc.platform.storage.row_mapper import RowMapper
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
-REVIEW = (
-    decision_reviews.c.reviewer,
-    decision_reviews.c.outcome,
-    decision_reviews.c.at,
-    decision_reviews.c.notes,
-    decision_reviews.c.confidence,
-)
-"""The columns that `review_from_row` unpacks."""
+REVIEW = RowMapper(DecisionReview, decision_reviews)
+DELETED = RowMapper(DeletedDecision, deleted_decisions)
 
 FORMER = (
     select(former_contents.c.revision, former_contents.c.content, former_contents.c.replaced_at)
@@ -52,7 +47,11 @@ WORDS: Final[Mapping[str, type[StrEnum]]] = {
 
 
 class SqlHistoryStore:
-    """Stores the history of decisions in SQLite or PostgreSQL; fulfils `HistoryStore`."""
+    """Stores the reviews and former contents of decisions, and which were deleted, in SQLite or PostgreSQL.
+
+    Reads open their own snapshot and raise QueryFailed if the database does not respond. Writes, and the reads they
+    depend on, belong to the transaction of the given unit of work.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -61,9 +60,9 @@ class SqlHistoryStore:
         """Return the history of a decision with its latest reviews and former contents, latest first."""
         key = replace_unstorable(decision_id)
         of_decision = decision_reviews.c.decision_id == key
-        latest = select(*REVIEW).where(of_decision).order_by(decision_reviews.c.id.desc()).limit(max_reviews)
+        latest = select(decision_reviews).where(of_decision).order_by(decision_reviews.c.id.desc()).limit(max_reviews)
         with self._database.read_snapshot() as unit_of_work:
-            reviews = tuple(review_from_row(row) for row in unit_of_work.execute(latest))
+            reviews = tuple(REVIEW.from_row(row) for row in unit_of_work.execute(latest).mappings())
             count = len(reviews)
             # Counted only if there may be more than were read.
             if count == max_reviews:
@@ -96,15 +95,15 @@ class SqlHistoryStore:
             unit_of_work.execute(delete(table).where(table.c.decision_id == decision_id))
 
     def add_deleted(self, unit_of_work: UnitOfWork, deleted: DeletedDecision, revision: int) -> None:
-        unit_of_work.execute(insert(deleted_decisions).values({**asdict(deleted), "revision": revision}))
+        unit_of_work.execute(insert(deleted_decisions).values({**DELETED.to_row(deleted), "revision": revision}))
 
     def find_deleted(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, DeletedDecision]:
         columns = deleted_decisions.c
-        query = select(columns.id, columns.agent, columns.deleted_at, columns.idempotency_key)
+        query = select(deleted_decisions)
         return {
-            row[0]: DeletedDecision(*row)
+            row["id"]: DELETED.from_row(row)
             for chunk in split_into_chunks([replace_unstorable(key) for key in ids])
-            for row in unit_of_work.execute(query.where(columns.id.in_(chunk)))
+            for row in unit_of_work.execute(query.where(columns.id.in_(chunk))).mappings()
         }
 
     def was_deleted(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> bool:
@@ -121,15 +120,7 @@ class SqlHistoryStore:
         self, unit_of_work: UnitOfWork, decision_id: str, review: DecisionReview, request_key: str | None
     ) -> None:
         """Add the latest review of a decision."""
-        values: Mapping[str, object] = {
-            "decision_id": decision_id,
-            "reviewer": review.reviewer,
-            "request_key": request_key,
-            "outcome": review.outcome.value,
-            "notes": review.notes,
-            "at": review.at,
-            "confidence": review.confidence,
-        }
+        values = {**REVIEW.to_row(review), "decision_id": decision_id, "request_key": request_key}
         unit_of_work.execute(insert(decision_reviews).values(values))
 
     def find_review(
@@ -137,18 +128,11 @@ class SqlHistoryStore:
     ) -> DecisionReview | None:
         """Return the review of a decision that an agent made under a key; None if there is none."""
         columns = decision_reviews.c
-        query = select(*REVIEW).where(
+        query = select(decision_reviews).where(
             columns.decision_id == decision_id, columns.reviewer == reviewer, columns.request_key == request_key
         )
-        row = unit_of_work.execute(query).one_or_none()
-        return None if row is None else review_from_row(row)
-
-
-def review_from_row(row: Row[*tuple[Any, ...]]) -> DecisionReview:
-    reviewer, outcome, at, notes, confidence = row
-    known = OUTCOME[outcome]
-    assert known is not None, "the column is never NULL"
-    return DecisionReview(reviewer, known, at, notes, confidence)
+        row = unit_of_work.execute(query).mappings().one_or_none()
+        return None if row is None else REVIEW.from_row(row)
 
 
 def former_from_row(row: Row[*tuple[Any, ...]]) -> FormerContent:

@@ -28,6 +28,7 @@ from cstp_grpc.platform.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
+from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, DriverConnection
 
 T = TypeVar("T")
@@ -67,10 +68,10 @@ SUMMARY = (
     TAGS,
     decisions.c.project,
 )
-"""The columns that `summary_from_row` unpacks, in this order: none that is private or costly to read."""
+"""The columns of summaries: none that is private or costly to read."""
 
 LISTED = (*SUMMARY, decisions.c.source)
-"""The columns that `listed_decision_from_row` unpacks."""
+"""The columns that `listed_decision_from_row` reads."""
 
 WHOLE = (
     *LISTED,
@@ -80,7 +81,7 @@ WHOLE = (
     decisions.c.content_hash,
     decisions.c.idempotency_key,
 )
-"""The columns that `entry_from_row` unpacks."""
+"""The columns that `entry_from_row` reads."""
 
 INDEXED = (
     decisions.c.id,
@@ -108,28 +109,20 @@ def decode_json_list(text: str) -> tuple[Any, ...]:
     return () if text == "[]" else tuple(json.loads(text))
 
 
-def summary_from_row(row: Values) -> Decision:
-    """Convert a row beginning with SUMMARY to a decision without private texts, source and links."""
-    # Unpacked, because access by name would take longer than all the rest.
-    key, title, status, date, agent, visibility, category, stakes, confidence, outcome, *others = row
-    reviewed_date, notes, reasons, tags, project, *_ = others
-    return Decision(
-        id=key,
-        title=title,
-        status=STATUS[status],
-        date=date,
-        agent=agent,
-        visibility=VISIBILITY[visibility],
-        category=category,
-        stakes=STAKES[stakes],
-        confidence=confidence,
-        outcome=OUTCOME[outcome],
-        reviewed_date=reviewed_date,
-        notes=notes,
-        reasons=tuple([Reason(kind, strength=strength) for kind, strength in decode_json_list(reasons)]),
-        tags=decode_json_list(tags),
-        project=project,
-    )
+def decode_reasons(text: str) -> tuple[Reason, ...]:
+    return tuple([Reason(kind, strength=strength) for kind, strength in decode_json_list(text)])
+
+
+DECISION = RowMapper(
+    Decision,
+    decisions,
+    codecs={
+        "reasons": ColumnCodec(lambda reasons: [(reason.type, reason.strength) for reason in reasons], decode_reasons),
+        "tags": ColumnCodec(None, decode_json_list),
+    },
+)
+summary_from_row = DECISION.reader(SUMMARY)
+"""Converts a row that begins with SUMMARY to a decision without private texts, source and links."""
 
 
 def listed_decision_from_row(row: AnyRow, links: Links, review_by: datetime | None, caller: str) -> Decision:
@@ -160,29 +153,12 @@ def entry_from_row(row: AnyRow, links: Links, review_by: datetime | None) -> Jou
 
 def entry_to_columns(entry: JournalEntry, revision: int, at: datetime) -> dict[str, object]:
     """Return the columns of an entry that changes at an instant, all but that of its creation."""
-    item = entry.decision
     return {
-        "id": item.id,
-        "agent": item.agent,
-        "source": item.source,
+        **DECISION.to_row(entry.decision),
         "idempotency_key": entry.idempotency_key,
         "content_hash": entry.content_hash,
-        "title": item.title,
-        "context": item.context,
-        "category": item.category,
-        "stakes": item.stakes,
-        "confidence": item.confidence,
         "stated_status": entry.stated_status,
-        "status": item.status,
-        "outcome": item.outcome,
-        "date": item.date,
-        "reviewed_date": item.reviewed_date,
-        "notes": item.notes,
-        "reasons": [(reason.type, reason.strength) for reason in item.reasons],
-        "reason_texts": [reason.text for reason in item.reasons],
-        "tags": item.tags,
-        "project": item.project,
-        "visibility": item.visibility,
+        "reason_texts": [reason.text for reason in entry.decision.reasons],
         "revision": revision,
         "updated_at": at,
     }
@@ -331,7 +307,7 @@ class CachedSummaryReader:
 
     It caches the decisions read last with their revisions, which grow with every change. Each read checks that the
     database still has these revisions, and reads the decisions themselves only if it does not. With `read_state`, which
-    is `DecisionStore.read_state` if that asks no database, there is no check until the state is another one.
+    is `SqlDecisionStore.read_state` if that asks no database, there is no check until the state is another one.
     """
 
     def __init__(self, database: Database, read_state: Callable[[], int] | None = None) -> None:

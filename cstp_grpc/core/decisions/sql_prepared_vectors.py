@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from sqlalchemy import BindParameter, and_, bindparam, delete, exists, func, insert, or_, select
 
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
-from cstp_grpc.core.decisions.reindexing import PreparedVectors, UnpreparedDecision
 from cstp_grpc.core.decisions.sql_mapping import split_into_chunks
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore, vectors_row
 from cstp_grpc.core.decisions.sql_tables import decision_vectors, decisions, prepared_vectors
+from cstp_grpc.core.decisions.store import PreparedVectors, UnpreparedDecision
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
@@ -35,7 +35,10 @@ ADOPTABLE = select(*(prepared_vectors.c[name] for name in ADOPTED)).join_from(
 
 
 class SqlPreparedVectorStore:
-    """Stores prepared vectors in SQLite or PostgreSQL; fulfils `PreparedVectorStore`."""
+    """Stores vectors of models that no search uses yet, in SQLite or PostgreSQL.
+
+    Reads raise QueryFailed if the database does not respond.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -79,7 +82,10 @@ class SqlPreparedVectorStore:
             return bool(unit_of_work.execute(found).scalar_one())
 
     def adopt(self, unit_of_work: UnitOfWork, model: str) -> int:
-        """Make the vectors of a model those that searches use, and return how many."""
+        """Make the vectors of a model those that searches use, and return how many.
+
+        Vectors of decisions that have changed since, and those of other models, are removed.
+        """
         found = ADOPTABLE.where(prepared_vectors.c.model == model)
         count = int(unit_of_work.execute(select(func.count()).select_from(found.subquery())).scalar_one())
         if count:

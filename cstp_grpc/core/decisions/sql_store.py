@@ -143,9 +143,11 @@ ERASED = (
 
 
 class SqlDecisionStore:
-    """Stores decisions in SQLite or PostgreSQL; fulfils `DecisionStore`.
+    """Stores decisions, their links and their vectors in SQLite or PostgreSQL.
 
-    With `is_sole_writer`, nobody but this store changes decisions, neither in this process nor in another one.
+    Reads open their own snapshot and raise QueryFailed if the database does not respond. Writes, and the reads they
+    depend on, belong to the transaction of the given unit of work. With `is_sole_writer`, nobody but this store changes
+    decisions, neither in this process nor in another one.
     """
 
     def __init__(self, database: Database, sharing: ReadPolicy, *, is_sole_writer: bool = False) -> None:
@@ -170,10 +172,14 @@ class SqlDecisionStore:
         return entry.decision if entry else None
 
     def may_read(self, decision: Decision, caller: str) -> bool:
-        """Return True if an agent may read a decision."""
+        """Return True if an agent may read a decision: its own, or a shared one that the read policy allows."""
         return self._sharing.may_read(decision, caller)
 
     def get_readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
+        """Return the decisions of `ids` that the caller may read and that pass the filters, by id.
+
+        They have no context, texts of reasons, source and links.
+        """
         passes = build_predicate(filters)
         # The filters are applied here: with them in SQL, SQLite may scan an index instead of looking up the ids.
         found = self._summaries.read(ids) if ids else []
@@ -182,7 +188,12 @@ class SqlDecisionStore:
     def page(
         self, caller: str, filters: DecisionFilter, request: PageRequest, due_at: datetime | None = None
     ) -> Page[Decision]:
-        """Return the decisions that the caller may read and that pass the filters, latest first, then by id."""
+        """Return the decisions that the caller may read and that pass the filters, latest first, then by id.
+
+        With `due_at` only the caller's own whose review is due at that instant. They have no context and texts of
+        reasons, and others' no source and date of review. Raises InvalidArgument if the page token is not one of this
+        listing.
+        """
         # Without the instant, which is a later one for each page.
         listing: ListingKey = (filters, caller) if due_at is None else (filters, caller, "due")
         shown_to_caller = readable_condition(self._sharing, caller)
@@ -206,7 +217,11 @@ class SqlDecisionStore:
     def changes(
         self, caller: str, filters: DecisionFilter, after_revision: int, limit: int
     ) -> tuple[list[JournalChange], int]:
-        """Return changes after a revision by rising revision, and the revision up to which these are all."""
+        """Return changes after a revision by rising revision, and the revision up to which these are all.
+
+        These are the decisions that the caller may read and that pass the filters, as `page` returns them, and the
+        deletions of its own; together at most `limit`.
+        """
         changed = select(*LISTED, decisions.c.revision).where(
             decisions.c.revision > after_revision,
             readable_condition(self._sharing, caller),
@@ -258,7 +273,10 @@ class SqlDecisionStore:
         return int(max(revisions))
 
     def read_state(self) -> int:
-        """Return a number that is a greater one after each change of a decision; see `DecisionStore`."""
+        """Return a number that is a greater one after each change of a decision.
+
+        What was read later than the number is current for as long as the number stays the same.
+        """
         if not self._counts_changes:
             return self.newest_revision()
         # Even a statement of microseconds gives the interpreter's lock away, for as long as other threads keep it.
@@ -266,6 +284,7 @@ class SqlDecisionStore:
         return self._changes
 
     def identity(self) -> str:
+        """Return the unique name of the journal."""
         with self._database.read_snapshot() as unit_of_work:
             name: str = unit_of_work.execute(select(journal_identity.c.id)).scalar_one()
         return name
@@ -353,7 +372,10 @@ class SqlDecisionStore:
         return targets
 
     def restore_links(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
-        """Bring back the links that the deletion of decisions took away, and return the ids they supersede."""
+        """Bring back the links that the deletion of decisions took away, and return the ids that they supersede.
+
+        These are links that other decisions of the same agent declare and that were imported.
+        """
         return restore_links(unit_of_work, ids)
 
     def touching_links(self, ids: Sequence[str], limit: int) -> list[DecisionLink]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.core.decisions.store import DecisionStore, Vector
+from cstp_grpc.core.decisions.store import Vector
 from cstp_grpc.gen.cstp.v1 import calibration_pb2_grpc
 from cstp_grpc.modules.calibration.analyst import ReviewAnalyst
 from cstp_grpc.modules.calibration.confidence_records import ConfidenceRecords
@@ -19,7 +19,7 @@ from cstp_grpc.server.server_module import Module, SharedParts
 class JournalVectors:
     """Reads the vectors of one model; fulfils `FailureVectors`."""
 
-    def __init__(self, store: DecisionStore, model: str) -> None:
+    def __init__(self, store: SqlDecisionStore, model: str) -> None:
         self._store = store
         self._model = model
 

@@ -16,7 +16,7 @@ from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.journal_transaction import CitationNotifier
 from cstp_grpc.core.decisions.model import RemovalFilter
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens, SyncedRevisionGate
+from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.decisions.search.chroma_process import (
     ChildChromaServer,
     ChromaServer,
@@ -29,9 +29,9 @@ from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader, MatrixSync
 from cstp_grpc.core.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.servicer import JournalService
+from cstp_grpc.core.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
-from cstp_grpc.core.decisions.sql_links import SqlBackgroundReader
 from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import BackgroundReader, ErasedRow, IndexRow
@@ -108,7 +108,7 @@ def build_decisions_module(
         index,
         settings.index.exact_limit,
         settings.index.overfetch,
-        SyncedRevisionGate(tokens, matrix_sync),
+        lambda token: matrix_sync.catch_up(tokens.read(token)),
         None if shared.deployment.resident else loader,
         shared.observers.searches,
     )

@@ -21,7 +21,8 @@ from cstp_grpc.core.decisions.model import (
 )
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.core.decisions.store import DecisionStore, DeclaredLinks, JournalEntry, PassageVectors
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.store import DeclaredLinks, JournalEntry, PassageVectors
 from cstp_grpc.platform.storage.pagination import PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -48,7 +49,7 @@ class Shelf:
     """A store beside what writes to it."""
 
     def __init__(
-        self, open_store: Callable[[ReadPolicy], DecisionStore], writer: GroupCommitWriter, outbox: SqlChangeLog
+        self, open_store: Callable[[ReadPolicy], SqlDecisionStore], writer: GroupCommitWriter, outbox: SqlChangeLog
     ) -> None:
         self.open_store = open_store
         self.store = open_store(SHARE_WITH_ALL)
@@ -120,7 +121,7 @@ def shared(decision: Decision) -> bool:
     return decision.visibility is Visibility.SHARED
 
 
-def all_pages(store: DecisionStore, caller: str, wanted: DecisionFilter, size: int) -> list[Decision]:
+def all_pages(store: SqlDecisionStore, caller: str, wanted: DecisionFilter, size: int) -> list[Decision]:
     """Every decision of a listing, page by page."""
     found: list[Decision] = []
     token = ""

@@ -7,7 +7,7 @@ import pytest
 from cstp_grpc.contract.enums import Visibility
 from cstp_grpc.core.decisions.model import DecisionContent, Links
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
-from cstp_grpc.core.decisions.sql_links import SqlBackgroundReader
+from cstp_grpc.core.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import MAX_BACKGROUND, NeededBackground
 from cstp_grpc.platform.storage.database import Database

@@ -15,14 +15,13 @@ from cstp_grpc.core.decisions.model import DecisionContent
 from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.reindexing import (
     PREPARED_BATCH,
-    PreparedVectors,
     adopt_prepared_vectors,
     prepare_vectors,
 )
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.core.decisions.store import JournalEntry, PassageVectors, Vector
+from cstp_grpc.core.decisions.store import JournalEntry, PassageVectors, PreparedVectors, Vector
 from cstp_grpc.platform.embedding.embedder import Vectors
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork

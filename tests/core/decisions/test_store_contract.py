@@ -28,7 +28,7 @@ from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.core.decisions.store import DecisionStore, DeclaredLinks, JournalEntry
+from cstp_grpc.core.decisions.store import DeclaredLinks, JournalEntry
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.pagination import PageRequest
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
@@ -245,7 +245,7 @@ def peer_and_other() -> tuple[str, str]:
 
 
 def assert_reads(
-    store: DecisionStore, sharing: ReadPolicy, caller: str, entries: list[JournalEntry], wanted: DecisionFilter
+    store: SqlDecisionStore, sharing: ReadPolicy, caller: str, entries: list[JournalEntry], wanted: DecisionFilter
 ) -> None:
     """Assert that a caller reads its own of the entries, and the shared ones that a peer may read if it is one."""
 

@@ -12,8 +12,9 @@ from typing import Final, Protocol
 
 from cstp_grpc.contract.enums import DecisionStatus
 from cstp_grpc.core.decisions.model import Decision, DecisionFilter, Match, build_predicate
-from cstp_grpc.core.decisions.revision_tokens import REJECT_REVISIONS, RevisionGate
+from cstp_grpc.core.decisions.revision_tokens import RevisionGate, reject_revision
 from cstp_grpc.core.decisions.search.ann_index import AnnIndex, IndexUnavailable, decision_of_passage
+from cstp_grpc.core.decisions.search.matrix_sync import MatrixLoader
 from cstp_grpc.core.decisions.search.ranking import EVIDENCE_TOLERANCE, CandidateRows, ScoredDecision
 from cstp_grpc.core.decisions.search.relevance import NOTHING_FAVOURED, Favoured, RankedQuery
 from cstp_grpc.core.decisions.search.row_vectors import MIN_CODES_TO_SPLIT
@@ -29,7 +30,7 @@ from cstp_grpc.core.decisions.search.search_results import (
     put_successors_first,
 )
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
-from cstp_grpc.core.decisions.store import DecisionStore
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.platform.embedding.embedder import Embedder
 
 logger = logging.getLogger(__name__)
@@ -68,17 +69,6 @@ class EmbeddedQuery:
 
 class MoreResultsNeeded(Exception):
     """Series fill the first results, so that the search takes longer than `DecisionSearch.is_short` has said."""
-
-
-class SearchDataLoader(Protocol):
-    """Loads what searches need when one begins, for processes that may end without any."""
-
-    @property
-    def is_current(self) -> bool:
-        """Whether `load` has nothing to do."""
-
-    def load(self) -> None:
-        """Load what the matrix lacks, which may take long. Raises QueryFailed and Unavailable."""
 
 
 NOT_MEASURED: Final = nullcontext()
@@ -120,14 +110,14 @@ class DecisionSearch:
 
     def __init__(
         self,
-        store: DecisionStore,
+        store: SqlDecisionStore,
         matrix: VectorMatrix,
         embedder: Embedder,
         index: AnnIndex | None,
         exact_limit: int,
         overfetch: int,
-        revisions: RevisionGate = REJECT_REVISIONS,
-        loader: SearchDataLoader | None = None,
+        revisions: RevisionGate = reject_revision,
+        loader: MatrixLoader | None = None,
         observer: SearchObserver | None = None,
     ) -> None:
         """Create a search; `loader` fills the matrix before each, None if that is done elsewhere."""
@@ -150,7 +140,7 @@ class DecisionSearch:
         Raises InvalidArgument if the token is not one of this journal, Unavailable if the journal has not reached the
         revision, and QueryFailed.
         """
-        self._revisions.require(token)
+        self._revisions(token)
 
     def search(
         self,
@@ -410,7 +400,7 @@ def pool_size(limit: int) -> int:
 class DecisionLoader:
     """Reads decisions from the journal as one caller may read them, each at most once."""
 
-    def __init__(self, store: DecisionStore, caller: str) -> None:
+    def __init__(self, store: SqlDecisionStore, caller: str) -> None:
         self._store = store
         self._caller = caller
         self._requested: set[str] = set()

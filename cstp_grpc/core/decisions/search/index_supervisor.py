@@ -23,7 +23,8 @@ from cstp_grpc.core.decisions.search.chroma_index import ChromaIndex
 from cstp_grpc.core.decisions.search.chroma_process import ChromaServer, backoff_seconds
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.core.decisions.store import DecisionStore, Vector
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.core.decisions.store import Vector
 from cstp_grpc.platform.child_process import GRACE_SECONDS
 
 SAMPLES = 20
@@ -95,7 +96,7 @@ class IndexFeeder:
 
     builds = True
 
-    def __init__(self, store: DecisionStore, outbox: SqlChangeLog, model: str) -> None:
+    def __init__(self, store: SqlDecisionStore, outbox: SqlChangeLog, model: str) -> None:
         self._store = store
         self._outbox = outbox
         self._model = model
@@ -145,7 +146,7 @@ class IndexFollower:
 
     builds = False
 
-    def __init__(self, store: DecisionStore, model: str) -> None:
+    def __init__(self, store: SqlDecisionStore, model: str) -> None:
         self._store = store
         self._model = model
 

@@ -12,10 +12,11 @@ from typing import TypeVar
 from cstp_grpc.contract.errors import CstpError, Unavailable
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.passages import PreparedTexts
-from cstp_grpc.core.decisions.reindexing import PreparedVectorStore, adopt_prepared_vectors
+from cstp_grpc.core.decisions.reindexing import adopt_prepared_vectors
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
-from cstp_grpc.core.decisions.store import DecisionStore
+from cstp_grpc.core.decisions.sql_prepared_vectors import SqlPreparedVectorStore
+from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.platform.embedding.embedder import Embedder
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 from cstp_grpc.platform.storage.writer import GroupCommitWriter
@@ -31,7 +32,7 @@ SYNC_BATCH = 1000
 class MatrixSync:
     """Copies changes of the journal into the matrix."""
 
-    def __init__(self, store: DecisionStore, model: str, matrix: VectorMatrix) -> None:
+    def __init__(self, store: SqlDecisionStore, model: str, matrix: VectorMatrix) -> None:
         self._store = store
         self._model = model
         self._matrix = matrix
@@ -97,7 +98,7 @@ EMBED_BATCH = 256
 
 
 def embed_missing_vectors(
-    store: DecisionStore, embedder: Embedder, writer: GroupCommitWriter, change_log: SqlChangeLog
+    store: SqlDecisionStore, embedder: Embedder, writer: GroupCommitWriter, change_log: SqlChangeLog
 ) -> int:
     """Embed all decisions that have no vectors of this model, and return how many.
 
@@ -115,7 +116,7 @@ def embed_missing_vectors(
 
 
 def put_vectors_job(
-    store: DecisionStore, model: str, prepared: PreparedTexts, ids: Sequence[str], change_log: SqlChangeLog
+    store: SqlDecisionStore, model: str, prepared: PreparedTexts, ids: Sequence[str], change_log: SqlChangeLog
 ) -> Callable[[UnitOfWork], None]:
     def job(unit_of_work: UnitOfWork) -> None:
         # Other servers may have changed or deleted some since they were read, and now wait until this one is done.
@@ -131,8 +132,8 @@ class MatrixLoader:
 
     def __init__(
         self,
-        prepared: PreparedVectorStore,
-        store: DecisionStore,
+        prepared: SqlPreparedVectorStore,
+        store: SqlDecisionStore,
         embedder: Embedder,
         writer: GroupCommitWriter,
         change_log: SqlChangeLog,
@@ -199,7 +200,7 @@ class PassageRefresher:
     interrupted.
     """
 
-    def __init__(self, store: DecisionStore, journal: Journal, model: str) -> None:
+    def __init__(self, store: SqlDecisionStore, journal: Journal, model: str) -> None:
         self._store = store
         self._journal = journal
         self._model = model
