@@ -121,7 +121,6 @@ else:
                 "QuorumSettings",
                 "RetentionSettings",
                 "ShareSettings",
-                "SharedRateLimitSettings",
             ),
             "cstp_grpc.platform.config.process_log": ("log_events_to_stderr",),
             "cstp_grpc.platform.config.settings": (
