@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-from contextlib import closing, suppress
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
-from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, parse_instant, with_client
-from cstp_grpc.cli.output import ReconnectNotices
+from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, parse_instant
+from cstp_grpc.cli.rpc_commands import calls_rpc, lists_items, watches_changes
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.caller import APPROVER
 from cstp_grpc.contract.enums import ApprovalStatus
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from rich.console import Console
+    from rich.text import Text
 
     from cstp_grpc.cli import approval_output
-    from cstp_grpc.cli.output import Output
-    from cstp_grpc.client import CstpClient
     from cstp_grpc.gen.cstp.v1 import approvals_pb2
 else:
     approval_output = LazyModule("cstp_grpc.cli.approval_output")
-    approvals_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.approvals_pb2")
 
 status_option = click.option(
     "--status", type=enum_choice(ApprovalStatus), multiple=True, help="In any of these states. [default: all]"
 )
-agent_option = click.option("--by", "requested_by", metavar="AGENT", help="Requested by exactly this agent.")
+agent_option = click.option("--by", "agent", metavar="AGENT", help="Requested by exactly this agent.")
 comment_option = click.option("--comment", metavar="TEXT", help="Comment for the agent and the auditors.")
-id_argument = click.argument("approval_id", metavar="ID")
-as_approver = functools.partial(with_client, role=APPROVER)
+id_argument = click.argument("id", metavar="ID")
 
 
 @click.group()
@@ -43,14 +37,11 @@ def approvals_group() -> None:
     """
 
 
-@approvals_group.command(name="list")
+@approvals_group.command()
 @status_option
 @agent_option
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
-@as_approver
-def list_command(
-    client: CstpClient, out: Output, status: tuple[str, ...], requested_by: str | None, limit: int
-) -> None:
+@lists_items("list_approvals", APPROVER)
+def list_command(console: Console, answer: approvals_pb2.ListApprovalsResponse) -> None:
     """List approval requests, latest first.
 
     \b
@@ -58,39 +49,34 @@ def list_command(
       cstp approvals list --status pending
       cstp approvals list --by emerson --json
     """
-    found = list(islice(client.list_approvals(status=status, agent=requested_by, page_size=min(limit, 1000)), limit))
-    answer = approvals_pb2.ListApprovalsResponse(approvals=found)
-    out.answer(answer, lambda console: approval_output.print_approvals(console, found))
+    approval_output.print_approvals(console, answer.approvals)
 
 
-@approvals_group.command(name="show")
+@approvals_group.command()
 @id_argument
-@as_approver
-def show_command(client: CstpClient, out: Output, approval_id: str) -> None:
+@calls_rpc("get_approval", APPROVER)
+def show_command(console: Console, answer: approvals_pb2.GetApprovalResponse) -> None:
     """Show an approval request. Shows everything that the agent stated about its action.
 
     \b
     Example:
       cstp approvals show apr-0f3a9b2c4d5e6f708192
     """
-    found = client.get_approval(approval_id)
-    answer = approvals_pb2.GetApprovalResponse(approval=found)
-    out.answer(answer, lambda console: approval_output.print_approval(console, found))
+    approval_output.print_approval(console, answer.approval)
 
 
-@approvals_group.command(name="grant")
+@approvals_group.command()
 @id_argument
 @comment_option
 @click.option(
     "--until",
+    "reusable_until",
     type=parse_instant,
     metavar="DATE",
     help="Allow the action any number of times until then. [default: once]",
 )
-@as_approver
-def grant_command(
-    client: CstpClient, out: Output, approval_id: str, comment: str | None, until: datetime | None
-) -> None:
+@calls_rpc("grant_approval", APPROVER)
+def grant_command(console: Console, answer: approvals_pb2.GrantApprovalResponse) -> None:
     """Grant an approval. Grants it for the guardrails on which you may decide.
 
     \b
@@ -98,57 +84,44 @@ def grant_command(
       cstp approvals grant apr-0f3a9b2c4d5e6f708192 --comment "The backup is verified"
       cstp approvals grant apr-0f3a9b2c4d5e6f708192 --until 2027-01-05T18:00:00Z
     """
-    granted = client.grant_approval(approval_id, comment=comment, reusable_until=until)
-    answer = approvals_pb2.GrantApprovalResponse(approval=granted)
-    out.answer(answer, lambda console: approval_output.print_decision(console, granted))
+    approval_output.print_decision(console, answer.approval)
 
 
-@approvals_group.command(name="deny")
+@approvals_group.command()
 @id_argument
 @comment_option
-@as_approver
-def deny_command(client: CstpClient, out: Output, approval_id: str, comment: str | None) -> None:
+@calls_rpc("deny_approval", APPROVER)
+def deny_command(console: Console, answer: approvals_pb2.DenyApprovalResponse) -> None:
     """Deny an approval. The agent is told so until the request expires.
 
     \b
     Example:
       cstp approvals deny apr-0f3a9b2c4d5e6f708192 --comment "Not during the sale"
     """
-    denied = client.deny_approval(approval_id, comment=comment)
-    answer = approvals_pb2.DenyApprovalResponse(approval=denied)
-    out.answer(answer, lambda console: approval_output.print_decision(console, denied))
+    approval_output.print_decision(console, answer.approval)
 
 
-@approvals_group.command(name="revoke")
+@approvals_group.command()
 @id_argument
 @comment_option
-@as_approver
-def revoke_command(client: CstpClient, out: Output, approval_id: str, comment: str | None) -> None:
+@calls_rpc("revoke_approval", APPROVER)
+def revoke_command(console: Console, answer: approvals_pb2.RevokeApprovalResponse) -> None:
     """Revoke a grant or a denial. A grant that is used up cannot be revoked.
 
     \b
     Example:
       cstp approvals revoke apr-0f3a9b2c4d5e6f708192 --comment "The maintenance is over"
     """
-    revoked = client.revoke_approval(approval_id, comment=comment)
-    answer = approvals_pb2.RevokeApprovalResponse(approval=revoked)
-    out.answer(answer, lambda console: approval_output.print_decision(console, revoked))
+    approval_output.print_decision(console, answer.approval)
 
 
-@approvals_group.command(name="watch")
+@approvals_group.command()
 @status_option
 @agent_option
 @click.option("--after", metavar="TOKEN", help="Continue after this resume token. [default: now]")
 @click.option("--limit", type=LIMIT, metavar="N", help="End after so many changes.")
-@as_approver
-def watch_command(
-    client: CstpClient,
-    out: Output,
-    status: tuple[str, ...],
-    requested_by: str | None,
-    after: str | None,
-    limit: int | None,
-) -> None:
+@watches_changes("watch_approvals", "approval", role=APPROVER)
+def watch_command(change: approvals_pb2.WatchApprovalsResponse) -> Text:
     """Watch approval requests until Ctrl-C.
 
     Where the server goes away, it waits for it and goes on. With --json, each is an object on a line, with the token
@@ -159,15 +132,4 @@ def watch_command(
       cstp approvals watch --status pending
       cstp approvals watch --json
     """
-    # One call first: a wrong address or token must fail at once, while the watch below retries until it is stopped.
-    client.get_access()
-    interruptions = ReconnectNotices(out)
-    answers = client.watch_approvals(status=status, agent=requested_by, after=after, on_failure=interruptions.report)
-    # Ctrl-C is the regular end of a watch.
-    with suppress(KeyboardInterrupt), closing(answers):
-        for answer in islice((each for each in answers if each.HasField("approval")), limit):
-            interruptions.reset()
-            if out.json_wanted:
-                out.json_line(answer)
-            else:
-                out.line(approval_output.approval_line(answer.approval))
+    return approval_output.approval_line(change.approval)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from cstp_grpc.cli import calibration_output
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
-    from cstp_grpc.gen.cstp.v1 import types_pb2
 else:
-    calibration_output = LazyModule("cstp_grpc.cli.calibration_output")
     calibration_output = LazyModule("cstp_grpc.cli.calibration_output")
 
 GROUPINGS: Final = ("agent", "category", "stakes", "month")
@@ -37,12 +35,7 @@ svg_option = click.option("--svg", "svg_file", type=FILE, metavar="FILE", help="
 @svg_option
 @with_client
 def calibration_command(
-    client: CstpClient,
-    out: Output,
-    filters: types_pb2.DecisionFilters,
-    all_agents: bool,
-    group_by: tuple[str, ...],
-    svg_file: Path | None,
+    client: CstpClient, out: Output, group_by: tuple[str, ...], svg_file: Path | None, **fields: Any
 ) -> None:
     """Compare confidences with outcomes.
 
@@ -52,10 +45,10 @@ def calibration_command(
       cstp calibration --category deployment --after 2026-01-01 --svg calibration.svg
       cstp calibration --all-agents --group-by agent --group-by month
     """
-    answer = client.get_calibration(filters=filters, all_agents=all_agents, group_by=list(dict.fromkeys(group_by)))
+    answer = client.get_calibration(group_by=list(dict.fromkeys(group_by)), **fields)
     if svg_file is not None:
         write_plot(svg_file, calibration_output.reliability_diagram(answer))
-    out.answer(answer, lambda console: calibration_output.print_calibration(console, answer))
+    out.answer(answer, lambda console, found: calibration_output.print_calibration(console, found))
 
 
 @click.command()
@@ -64,14 +57,7 @@ def calibration_command(
 @click.option("--limit", type=LIMIT, default=20, show_default=True, help="How many factors, and groups, at the most.")
 @svg_option
 @with_client
-def patterns_command(
-    client: CstpClient,
-    out: Output,
-    filters: types_pb2.DecisionFilters,
-    all_agents: bool,
-    limit: int,
-    svg_file: Path | None,
-) -> None:
+def patterns_command(client: CstpClient, out: Output, svg_file: Path | None, **fields: Any) -> None:
     """Find what failed decisions have in common.
 
     \b
@@ -80,10 +66,10 @@ def patterns_command(
       cstp patterns --category deployment --all-agents
       cstp patterns --project shop --svg patterns.svg
     """
-    answer = client.get_patterns(filters=filters, all_agents=all_agents, limit=limit)
+    answer = client.get_patterns(**fields)
     if svg_file is not None:
         write_plot(svg_file, calibration_output.odds_ratio_diagram(answer))
-    out.answer(answer, lambda console: calibration_output.print_patterns(console, answer))
+    out.answer(answer, lambda console, found: calibration_output.print_patterns(console, found))
 
 
 def write_plot(path: Path, image: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import click
 
@@ -39,6 +39,7 @@ Decorator = Callable[[Command], Command]
 
 CONFIDENCE = click.FloatRange(0, 1)
 LIMIT = click.IntRange(min=1)
+POSITIVE_SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 def parse_instant(text: str) -> datetime:
@@ -107,6 +108,24 @@ def enum_choice(kind: type[StrEnum]) -> click.Choice[str]:
     return click.Choice([word.value for word in kind], case_sensitive=False)
 
 
+def instant_option(name: str, description: str, parameter: str | None = None) -> Decorator:
+    """Return a decorator that adds an option for an instant."""
+    return click.option(name, parameter or name.lstrip("-"), type=parse_instant, metavar="DATE", help=description)
+
+
+def seconds_option(default: float, description: str) -> Decorator:
+    """Return a decorator that adds --timeout, passed to the command as `seconds`."""
+    return click.option(
+        "--timeout",
+        "seconds",
+        type=POSITIVE_SECONDS,
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=description,
+    )
+
+
 def stack_options(*options: Decorator) -> Decorator:
     """Return a decorator that adds options, listed in the order given."""
     # Click lists options in the reverse order of their application.
@@ -114,33 +133,28 @@ def stack_options(*options: Decorator) -> Decorator:
 
 
 def inputs_options(name: str) -> Decorator:
-    """Return a decorator that adds options for guardrail inputs, passed to the command as `inputs`."""
-
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def wrapper(*args: Any, inputs: dict[str, Json] | None, **kwargs: Any) -> None:
-            command(*args, inputs=inputs or {}, **kwargs)
-
-        return object_options(
-            name,
-            "inputs",
-            "An input of the guardrails; the value is JSON, or else a text.",
-            "The inputs of the guardrails as one JSON object.",
-        )(wrapper)
-
-    return decorate
+    """Return a decorator that adds options for guardrail inputs; the parameter has the name of the option."""
+    return object_options(
+        name,
+        name.lstrip("-"),
+        "An input of the guardrails; the value is JSON, or else a text.",
+        "The inputs of the guardrails as one JSON object.",
+        absent={},
+    )
 
 
-def object_options(name: str, parameter: str, member_help: str, whole_help: str) -> Decorator:
-    """Return a decorator that adds options for a JSON object, by key and as a whole; None without them."""
+def object_options(
+    name: str, parameter: str, member_help: str, whole_help: str, absent: dict[str, Json] | None = None
+) -> Decorator:
+    """Return a decorator that adds options for a JSON object, by key and as a whole; `absent` without them."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def wrapper(
             *args: Any, assignments: Sequence[tuple[str, Json]], whole: Mapping[str, Json] | None, **kwargs: Any
         ) -> None:
-            present = bool(assignments) or whole is not None
-            command(*args, **{parameter: merge_assignments(assignments, whole, name) if present else None}, **kwargs)
+            given = merge_assignments(assignments, whole, name) if assignments or whole is not None else absent
+            command(*args, **{parameter: given}, **kwargs)
 
         return stack_options(
             click.option(
@@ -159,19 +173,6 @@ def judged_options(command: Command) -> Command:
         click.option("--stakes", type=enum_choice(Stakes), help="Stakes of the action. [default: medium]"),
         click.option("--confidence", type=CONFIDENCE, help="How sure you are, 0 to 1."),
     )(command)
-
-
-class AnnouncementOptions(TypedDict):
-    """The options of an announcement that its request has under the same names."""
-
-    context: str | None
-    category: str | None
-    stakes: str | None
-    confidence: float | None
-    project: str | None
-    paths: tuple[str, ...]
-    correlation_id: str | None
-    scope: str | None
 
 
 def announcement_options(command: Command) -> Command:
@@ -197,62 +198,43 @@ def federated_options(command: Command) -> Command:
             help="Who answers: the agent that is called, or its peers, too. [default: as configured]",
         ),
         click.option(
-            "--ask", "asked", metavar="NAME", multiple=True, help="A peer of the agent to ask; may be repeated."
+            "--ask", "agents", metavar="NAME", multiple=True, help="A peer of the agent to ask; may be repeated."
         ),
     )(command)
 
 
 def filter_options(command: Command) -> Command:
     """Add the options that filter decisions, passed to the command as `filters`."""
-    return add_filter_options(command, with_outcome=True)
+    return add_filter_options(command, FILTER_OPTIONS)
 
 
 def review_filter_options(command: Command) -> Command:
     """Add the options that filter decisions whatever their outcome, passed to the command as `filters`."""
-    return add_filter_options(command, with_outcome=False)
+    return add_filter_options(command, {name: option for name, option in FILTER_OPTIONS.items() if name != "outcome"})
 
 
-def add_filter_options(command: Command, *, with_outcome: bool) -> Command:
-    """Add the options that filter decisions, with or without that of the outcome."""
-    outcome = click.option("--outcome", type=enum_choice(Outcome), multiple=True, help="Any of these outcomes.")
-
+def add_filter_options(command: Command, options: Mapping[str, Decorator]) -> Command:
     @functools.wraps(command)
-    def wrapper(*args: Any, recorded_by: str | None, **kwargs: Any) -> None:
-        # Imported here, because it loads gRPC.
-        from cstp_grpc.client import decision_filters
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        command(*args, filters={name: kwargs.pop(name) for name in options}, **kwargs)
 
-        # Only those that the command has: reviews have no filter by outcome.
-        conditions = {name: kwargs.pop(name) for name in FILTER_NAMES if name in kwargs}
-        command(*args, filters=decision_filters(agent=recorded_by, **conditions), **kwargs)
-
-    return stack_options(
-        click.option("--category", help="Exactly this category."),
-        click.option("--min-confidence", type=CONFIDENCE, help="At least this confidence."),
-        click.option("--max-confidence", type=CONFIDENCE, help="At most this confidence."),
-        click.option("--after", "date_after", type=parse_instant, metavar="DATE", help="Dated then or later."),
-        click.option("--before", "date_before", type=parse_instant, metavar="DATE", help="Dated then or earlier."),
-        click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="Any of these stakes."),
-        click.option("--status", type=enum_choice(DecisionStatus), multiple=True, help="Any of these states."),
-        *([outcome] if with_outcome else []),
-        click.option("--tag", "tags", multiple=True, help="All of these tags."),
-        click.option("--project", help="Exactly this project."),
-        click.option("--by", "recorded_by", metavar="AGENT", help="Recorded by exactly this agent."),
-    )(wrapper)
+    return stack_options(*options.values())(wrapper)
 
 
-FILTER_NAMES = (
-    "category",
-    "min_confidence",
-    "max_confidence",
-    "date_after",
-    "date_before",
-    "stakes",
-    "status",
-    "outcome",
-    "tags",
-    "project",
-)
-"""What `filter_options` adds besides the agent, whose option must not be called like the agent to call."""
+FILTER_OPTIONS: Mapping[str, Decorator] = {
+    "category": click.option("--category", help="Exactly this category."),
+    "min_confidence": click.option("--min-confidence", type=CONFIDENCE, help="At least this confidence."),
+    "max_confidence": click.option("--max-confidence", type=CONFIDENCE, help="At most this confidence."),
+    "date_after": instant_option("--after", "Dated then or later.", "date_after"),
+    "date_before": instant_option("--before", "Dated then or earlier.", "date_before"),
+    "stakes": click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="Any of these stakes."),
+    "status": click.option("--status", type=enum_choice(DecisionStatus), multiple=True, help="Any of these states."),
+    "outcome": click.option("--outcome", type=enum_choice(Outcome), multiple=True, help="Any of these outcomes."),
+    "tags": click.option("--tag", "tags", multiple=True, help="All of these tags."),
+    "project": click.option("--project", help="Exactly this project."),
+    "agent": click.option("--by", "agent", metavar="AGENT", help="Recorded by exactly this agent."),
+}
+"""The options that filter decisions, by the fields of the filters."""
 
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -374,7 +356,7 @@ def with_output(command: Callable[Concatenate[Output, P], None]) -> Command:
     return wrapper
 
 
-def with_client(command: Callable[Concatenate[CstpClient, Output, P], None], role: str | None = None) -> Command:
+def with_client(command: Command, role: str | None = None) -> Command:
     """Add the options that choose a server, and pass the command a client of it and the Output.
 
     `role` is the agent of this machine's own server to act as, unless an option or the environment chooses another one.
@@ -406,32 +388,31 @@ def connected_client(choice: ServerChoice, timeout: float | None) -> Iterator[Cs
 def server_options(command: Command) -> Command:
     """Add the options that choose a server, passed to the command as `choice` and `timeout`."""
 
-    @click.option(
-        "--agent", metavar="NAME|URL", help="Agent to call, or local:FOLDER. [default: this machine's server]"
-    )
-    @click.option("--token", metavar="TOKEN", help="Bearer token. [env: CSTP_TOKEN]")
-    @click.option("--agents-file", type=FILE, help="File that names agents. [env: CSTP_AGENTS_FILE]")
-    @ca_option
-    @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="How long to wait.")
-    @click.option("--local", is_flag=True, help="Call no server: use the data folder in this process.")
-    @click.option(
-        "--as", "identity", metavar="AGENT", help="Agent to act as with --local. [default: the only one configured]"
-    )
     @functools.wraps(command)
-    def wrapper(
-        *args: Any,
-        agent: str | None,
-        token: str | None,
-        agents_file: Path | None,
-        ca_file: Path | None,
-        timeout: float | None,
-        local: bool,
-        identity: str | None,
-        **kwargs: Any,
-    ) -> None:
+    def wrapper(*args: Any, **kwargs: Any) -> None:
         from cstp_grpc.cli.server_choice import ServerChoice
 
-        choice = ServerChoice(agent, token, agents_file, ca_file, local, identity)
-        command(*args, choice=choice, timeout=timeout, **kwargs)
+        choice = ServerChoice(*(kwargs.pop(name) for name in CHOICE_NAMES))
+        command(*args, choice=choice, **kwargs)
 
-    return wrapper
+    return stack_options(
+        # Not called `agent`, as the field of some requests is.
+        click.option(
+            "--agent",
+            "called_agent",
+            metavar="NAME|URL",
+            help="Agent to call, or local:FOLDER. [default: this machine's server]",
+        ),
+        click.option("--token", metavar="TOKEN", help="Bearer token. [env: CSTP_TOKEN]"),
+        click.option("--agents-file", type=FILE, help="File that names agents. [env: CSTP_AGENTS_FILE]"),
+        ca_option,
+        click.option("--timeout", type=POSITIVE_SECONDS, metavar="SECONDS", help="How long to wait."),
+        click.option("--local", is_flag=True, help="Call no server: use the data folder in this process."),
+        click.option(
+            "--as", "identity", metavar="AGENT", help="Agent to act as with --local. [default: the only one configured]"
+        ),
+    )(wrapper)
+
+
+CHOICE_NAMES = ("called_agent", "token", "agents_file", "ca_file", "local", "identity")
+"""The parameters of `server_options` that choose a server, in the order of the fields of ServerChoice."""

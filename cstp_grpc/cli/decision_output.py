@@ -14,7 +14,7 @@ from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
-from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, intents_pb2, journal_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, intents_pb2, journal_pb2, pre_actions_pb2, types_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
@@ -250,6 +250,14 @@ def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentRespo
     print_responses(console, answer.responses)
 
 
+def print_pre_action(console: Console, answer: pre_actions_pb2.PreActionResponse) -> None:
+    print_announce_answer(console, answer.feedback)
+    if answer.HasField("decision"):
+        console.print(to_printable(f"Recorded as {answer.decision.id}: {answer.decision.title}"))
+    else:
+        console.print("No decision was recorded.")
+
+
 def print_related_intents(console: Console, found: Sequence[intents_pb2.RelatedIntent]) -> None:
     console.print(Text("Related intents of other agents", style="bold"))
     table = TextTable()
@@ -408,16 +416,16 @@ def former_titles_text(history: journal_pb2.DecisionHistory) -> str:
     )
 
 
-def print_due_reviews(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
+def print_due_reviews(console: Console, answer: journal_pb2.ListDecisionsResponse) -> None:
     table = TextTable()
-    for item in found:
+    for item in answer.decisions:
         details = [item.category, item.project, item.id]
         table.add_row(
             format_date(item.review_by),
             outcome_or_status_text(item.outcome, item.status),
             entry_text(item.title, details, item.notes),
         )
-    console.print(table if found else "No review is due.")
+    console.print(table if answer.decisions else "No review is due.")
 
 
 def print_audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
+from cstp_grpc.cli.command_decorators import config_option, current_state, seconds_option, with_output
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.common.extras import require_extra
 
@@ -26,15 +26,7 @@ SIGNS: Final = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error"
 
 @click.command()
 @click.option("--thorough", is_flag=True, help="Read all pages of a SQLite database, which takes a while.")
-@click.option(
-    "--timeout",
-    "seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=PROBE_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for a peer.",
-)
+@seconds_option(PROBE_SECONDS, "How long to wait for a peer.")
 @config_option
 @with_output
 def doctor_command(out: Output, thorough: bool, seconds: float) -> None:

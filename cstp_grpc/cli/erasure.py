@@ -66,20 +66,20 @@ def erase_agent(client: CstpClient, out: Output, name: str, *, ask: bool) -> Non
         (answer.callbacks, "callback"),
     )
     contents = count_audit_contents(answer.audit_entries)
-    out.answer(answer, lambda console: console.print(f"Erased: {erased}; {contents}.", soft_wrap=True))
+    out.answer(answer, f"Erased: {erased}; {contents}.")
 
 
 def erase_subject(client: CstpClient, out: Output, subject: str, *, ask: bool, dry_run: bool) -> None:
     """Print how much is kept about a subject, and erase it unless that was all that was wanted."""
     if dry_run:
         found = client.erase_subject(subject)
-        out.answer(found, lambda console: console.print(f"Kept: {describe_subject(found)}.", soft_wrap=True))
+        out.answer(found, f"Kept: {describe_subject(found)}.")
         return
     if ask:
         kept = describe_subject(client.erase_subject(subject))
         click.confirm(f"Erase what is kept about {to_printable(subject)} ({kept}), for good?", abort=True, err=True)
     answer = client.erase_subject(subject, confirm=True)
-    out.answer(answer, lambda console: console.print(f"Erased: {describe_subject(answer)}.", soft_wrap=True))
+    out.answer(answer, f"Erased: {describe_subject(answer)}.")
 
 
 def describe_subject(answer: erasure_pb2.EraseSubjectResponse) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 import click
 import grpc
 
-from cstp_grpc.cli.command_decorators import ca_option, config_option, current_state
+from cstp_grpc.cli.command_decorators import ca_option, config_option, current_state, seconds_option
 from cstp_grpc.cli.server_choice import read_ca_file
 from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
 from cstp_grpc.client.tls import channel_credentials
@@ -30,15 +30,7 @@ DEFAULT_SECONDS: Final = 5.0
     help="The server, such as grpcs://cstp.example.com:50051. [default: that of the configuration]",
 )
 @click.option("--service", default="", help="Health service to ask for. [default: the whole server]")
-@click.option(
-    "--timeout",
-    "seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=DEFAULT_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the answer.",
-)
+@seconds_option(DEFAULT_SECONDS, "How long to wait for the answer.")
 @ca_option
 @config_option
 def health_command(target: str | None, service: str, seconds: float, ca_file: Path | None) -> None:

@@ -27,7 +27,7 @@ from cstp_grpc.agents.hooks.event_handler import (
     answer_failure,
 )
 from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
-from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment
+from cstp_grpc.agents.hooks.model import MAX_PAYLOAD_BYTES, HookAnswer, HookDecision, HookEvent, HookHost, HookMoment
 from cstp_grpc.agents.hooks.server_calls import BridgeCalls, ClientCalls, JsonObject, ServerCalls
 from cstp_grpc.agents.hooks.tool_rules import ToolRules
 from cstp_grpc.cli.command_decorators import (
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from cstp_grpc.cli.command_decorators import CommandState
     from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
 
-MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
-"""Maximum size of a payload. Chosen: above the largest file that agents write, whose content is part of it."""
 DEFAULT_SECONDS: Final = 8.0
 """Seconds for an answer. Chosen: what people bear when a server is away; the agent waits longer."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import closing, suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,30 +14,58 @@ from cstp_grpc.cli.command_decorators import (
     LIMIT,
     enum_choice,
     filter_options,
+    instant_option,
     judged_options,
-    parse_instant,
     parse_key_value,
+    stack_options,
     with_client,
 )
-from cstp_grpc.cli.output import ReconnectNotices
+from cstp_grpc.cli.rpc_commands import call_rpc, calls_rpc, lists_items, watches_changes
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
+
+    from rich.console import Console
 
     from cstp_grpc.cli import decision_output, graph_rendering
+    from cstp_grpc.cli.command_decorators import Decorator
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
     from cstp_grpc.contract import json_codec
-    from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import journal_pb2
 else:
     decision_output = LazyModule("cstp_grpc.cli.decision_output")
     graph_rendering = LazyModule("cstp_grpc.cli.graph_rendering")
     journal_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.journal_pb2")
     json_codec = LazyModule("cstp_grpc.contract.json_codec")
+
+LINKS = ("supersedes", "depends_on", "relates_to")
+"""The kinds of links, as the contract and the parameters of commands name them."""
+
+id_argument = click.argument("id", metavar="ID")
+decision_argument = click.argument("decision_id", metavar="ID")
+
+
+def link_options(*descriptions: str) -> Decorator:
+    """Return a decorator that adds an option for each kind of link."""
+    return stack_options(
+        *(
+            click.option(f"--{name.replace('_', '-')}", multiple=True, metavar="ID", help=description)
+            for name, description in zip(LINKS, descriptions, strict=True)
+        )
+    )
+
+
+def print_decision_of(answer: Any, out: Output) -> None:
+    """Print the decision in an answer."""
+    out.answer(answer, lambda console, found: decision_output.print_decision(console, found.decision))
+
+
+def to_reasons(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    return [{"type": kind, "text": text} for kind, text in pairs]
 
 
 @click.command()
@@ -48,42 +74,21 @@ else:
 @judged_options
 @click.option("--status", type=enum_choice(DecisionStatus), help="Status of the decision. [default: decided]")
 @click.option("--outcome", type=enum_choice(Outcome), help="How it turned out, where that is known.")
-@click.option("--date", type=parse_instant, metavar="DATE", help="When it was decided. [default: now]")
+@instant_option("--date", "When it was decided. [default: now]")
 @click.option("--notes", metavar="TEXT", help="The lesson.")
 @click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
 @click.option("--tag", "tags", multiple=True, help="A word to find it by.")
 @click.option("--project", help="The project it belongs to.")
 @click.option("--share", is_flag=True, help="Let every agent find it.")
-@click.option("--supersedes", multiple=True, metavar="ID", help="A decision that this one replaces.")
-@click.option("--depends-on", multiple=True, metavar="ID", help="A decision that this one builds on.")
-@click.option("--relates-to", multiple=True, metavar="ID", help="A related decision worth reading.")
-@click.option(
-    "--review-by", type=parse_instant, metavar="DATE", help="When to review it; `cstp review --due` lists it."
+@link_options(
+    "A decision that this one replaces.",
+    "A decision that this one builds on.",
+    "A related decision worth reading.",
 )
+@instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
 @click.option("--request-id", help="Idempotency key. [default: random]")
 @with_client
-def record_command(
-    client: CstpClient,
-    out: Output,
-    title: str,
-    context: str | None,
-    category: str | None,
-    stakes: str | None,
-    confidence: float | None,
-    status: str | None,
-    outcome: str | None,
-    date: datetime | None,
-    notes: str | None,
-    reasons: tuple[tuple[str, str], ...],
-    tags: tuple[str, ...],
-    project: str | None,
-    share: bool,
-    supersedes: tuple[str, ...],
-    depends_on: tuple[str, ...],
-    relates_to: tuple[str, ...],
-    review_by: datetime | None,
-    request_id: str | None,
-) -> None:
+def record_command(client: CstpClient, out: Output, reasons: Any, share: bool, **fields: Any) -> None:
     """Record a decision. It is private until it is shared.
 
     \b
@@ -92,26 +97,12 @@ def record_command(
       cstp record "Put the API behind a CDN" --reason "analysis=cuts p95 by half" --share
       cstp record "Try the new cache for a quarter" --review-by 2027-03-31
     """
-    decision = client.record_decision(
-        title,
-        context=context,
-        category=category,
-        stakes=stakes,
-        confidence=confidence,
-        status=status,
-        outcome=outcome,
-        date=date,
-        notes=notes,
-        reasons=[journal_pb2.Reason(type=kind, text=text) for kind, text in reasons],
-        tags=tags,
-        project=project,
-        visibility=Visibility.SHARED if share else None,
-        review_by=review_by,
-        links=journal_pb2.Links(supersedes=supersedes, depends_on=depends_on, relates_to=relates_to),
-        request_id=request_id,
+    links = {name: fields.pop(name) for name in LINKS}
+    visibility = Visibility.SHARED if share else None
+    answer = call_rpc(
+        client, "record_decision", **fields, reasons=to_reasons(reasons), links=links, visibility=visibility
     )
-    answer = journal_pb2.RecordDecisionResponse(decision=decision)
-    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+    print_decision_of(answer, out)
 
 
 REMOVABLE_FIELDS = ("context", "category", "stakes", "confidence", "reasons", "tags", "project", "review-by")
@@ -119,34 +110,27 @@ REMOVABLE_FIELDS = ("context", "category", "stakes", "confidence", "reasons", "t
 
 
 @click.command()
-@click.argument("decision_id", metavar="ID")
+@decision_argument
 @click.option("--title", help="What was decided.")
 @click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
 @click.option("--category", help="The kind of decision, for instance architecture.")
 @click.option("--stakes", type=enum_choice(Stakes), help="What was at risk.")
 @click.option("--confidence", type=CONFIDENCE, help="How sure you were, 0 to 1.")
 @click.option("--status", type=enum_choice(DecisionStatus), help="Where it stands.")
-@click.option("--date", type=parse_instant, metavar="DATE", help="When it was decided.")
+@instant_option("--date", "When it was decided.")
 @click.option(
     "--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why; replaces all reasons."
 )
 @click.option("--tag", "tags", multiple=True, help="A word to find it by; replaces all tags.")
 @click.option("--project", help="The project it belongs to.")
-@click.option("--review-by", type=parse_instant, metavar="DATE", help="When to review it.")
+@instant_option("--review-by", "When to review it.", "review_by")
 @click.option(
     "--remove", "removed", type=click.Choice(REMOVABLE_FIELDS), multiple=True, help="A field to remove the value of."
 )
 @click.option("--revision", type=click.IntRange(1), help="Change it only if `cstp show` says this revision.")
 @with_client
 def update_command(
-    client: CstpClient,
-    out: Output,
-    /,
-    decision_id: str,
-    reasons: tuple[tuple[str, str], ...],
-    removed: tuple[str, ...],
-    revision: int | None,
-    **values: Any,
+    client: CstpClient, out: Output, decision_id: str, removed: tuple[str, ...], revision: int | None, **values: Any
 ) -> None:
     """Change a decision of yours. Its former content is kept.
 
@@ -155,20 +139,19 @@ def update_command(
       cstp update dec-0f3a9b2c4d5e6f708192 --title "Use PostgreSQL 18 for orders" --remove category
       cstp update dec-0f3a9b2c4d5e6f708192 --status decided --revision 3
     """
+    values["reasons"] = to_reasons(values["reasons"])
     # An option that may be repeated is empty, not None, if it is not given.
-    values["tags"] = values["tags"] or None
-    values["reasons"] = [journal_pb2.Reason(type=kind, text=text) for kind, text in reasons] or None
-    given = {name: value for name, value in values.items() if value is not None}
+    given = {name: value for name, value in values.items() if value not in (None, (), [])}
     cleared = [name.replace("-", "_") for name in removed]
     if not given and not cleared:
         raise click.UsageError("nothing to change: say what, such as --title or --remove category.")
-    decision = client.update_decision(decision_id, **given, update_mask=[*given, *cleared], expected_revision=revision)
-    answer = journal_pb2.UpdateDecisionResponse(decision=decision)
-    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+    mask = [*given, *cleared]
+    answer = call_rpc(client, "update_decision", id=decision_id, **given, update_mask=mask, expected_revision=revision)
+    print_decision_of(answer, out)
 
 
 @click.command()
-@click.argument("decision_id", metavar="ID")
+@decision_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_client
 def delete_command(client: CstpClient, out: Output, decision_id: str, yes: bool) -> None:
@@ -183,29 +166,26 @@ def delete_command(client: CstpClient, out: Output, decision_id: str, yes: bool)
     if not yes:
         click.confirm(f"Delete {decision_id} for good?", abort=True, err=True)
     answer = client.delete_decision(decision_id)
-    out.answer(answer, lambda console: console.print(f"{answer.id} is deleted."))
+    out.answer(answer, f"{answer.id} is deleted.")
 
 
 @click.command()
-@click.argument("decision_id", metavar="ID")
-@with_client
-def show_command(client: CstpClient, out: Output, decision_id: str) -> None:
+@id_argument
+@calls_rpc("get_decision")
+def show_command(console: Console, answer: journal_pb2.GetDecisionResponse) -> None:
     """Show a decision. Shows all of your own, and another agent's shared one without its private parts.
 
     \b
     Example:
       cstp show dec-0f3a9b2c4d5e6f708192
     """
-    decision = client.get_decision(decision_id)
-    answer = journal_pb2.GetDecisionResponse(decision=decision)
-    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+    decision_output.print_decision(console, answer.decision)
 
 
-@click.command(name="list")
+@click.command()
 @filter_options
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
-@with_client
-def list_command(client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, limit: int) -> None:
+@lists_items("list_decisions")
+def list_command(console: Console, answer: journal_pb2.ListDecisionsResponse) -> None:
     """List decisions, latest first. Lists those that you may read.
 
     \b
@@ -213,9 +193,7 @@ def list_command(client: CstpClient, out: Output, filters: types_pb2.DecisionFil
       cstp list --outcome failure --limit 20
       cstp list --tag auth --after 2026-01-01 --json
     """
-    found = list(islice(client.list_decisions(filters=filters, page_size=min(limit, 1000)), limit))
-    answer = journal_pb2.ListDecisionsResponse(decisions=found)
-    out.answer(answer, lambda console: decision_output.print_decisions(console, found))
+    decision_output.print_decisions(console, answer.decisions)
 
 
 @click.command()
@@ -239,67 +217,52 @@ def review_command(
     if due:
         if decision_id or outcome or notes is not None:
             raise click.UsageError("--due lists decisions and takes neither an ID nor --outcome and --notes.")
-        return print_due_reviews(client, out)
+        print_due_reviews(client, out)
+        return
     if decision_id is None or outcome is None:
         raise click.UsageError("a review needs the ID of a decision and --outcome; --due lists what is to be reviewed.")
-    decision = client.review_decision(decision_id, outcome, notes=notes)
-    answer = journal_pb2.ReviewDecisionResponse(decision=decision)
-    return out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+    answer = call_rpc(client, "review_decision", id=decision_id, outcome=outcome, notes=notes)
+    print_decision_of(answer, out)
 
 
 def print_due_reviews(client: CstpClient, out: Output) -> None:
     """Print all decisions of the caller whose review is due."""
     found = sorted(client.list_decisions(review_due=True, page_size=1000), key=lambda item: item.review_by.ToDatetime())
-    answer = journal_pb2.ListDecisionsResponse(decisions=found)
-    out.answer(answer, lambda console: decision_output.print_due_reviews(console, found))
+    out.answer(journal_pb2.ListDecisionsResponse(decisions=found), decision_output.print_due_reviews)
 
 
 @click.command()
-@click.argument("decision_id", metavar="ID")
-@with_client
-def share_command(client: CstpClient, out: Output, decision_id: str) -> None:
+@id_argument
+@calls_rpc("share_decision")
+def share_command(console: Console, answer: journal_pb2.ShareDecisionResponse) -> None:
     """Share a decision with every agent. Its context and reasoning stay private.
 
     \b
     Example:
       cstp share dec-0f3a9b2c4d5e6f708192
     """
-    decision = client.share_decision(decision_id)
-    answer = journal_pb2.ShareDecisionResponse(decision=decision)
-    out.answer(answer, lambda console: console.print(f"{decision.id} is shared."))
+    console.print(f"{answer.decision.id} is shared.")
 
 
 @click.command()
-@click.argument("decision_id", metavar="ID")
-@with_client
-def unshare_command(client: CstpClient, out: Output, decision_id: str) -> None:
+@id_argument
+@calls_rpc("unshare_decision")
+def unshare_command(console: Console, answer: journal_pb2.UnshareDecisionResponse) -> None:
     """Make a shared decision private again.
 
     \b
     Example:
       cstp unshare dec-0f3a9b2c4d5e6f708192
     """
-    decision = client.unshare_decision(decision_id)
-    answer = journal_pb2.UnshareDecisionResponse(decision=decision)
-    out.answer(answer, lambda console: console.print(f"{decision.id} is private."))
+    console.print(f"{answer.decision.id} is private.")
 
 
 @click.command()
-@click.argument("decision_id", metavar="ID")
-@click.option("--supersedes", multiple=True, metavar="ID", help="A decision that it replaces.")
-@click.option("--depends-on", multiple=True, metavar="ID", help="A decision that it builds on.")
-@click.option("--relates-to", multiple=True, metavar="ID", help="A decision worth reading beside it.")
+@decision_argument
+@link_options("A decision that it replaces.", "A decision that it builds on.", "A decision worth reading beside it.")
 @click.option("--remove", is_flag=True, help="Remove these links instead.")
 @with_client
-def link_command(
-    client: CstpClient,
-    out: Output,
-    decision_id: str,
-    supersedes: tuple[str, ...],
-    depends_on: tuple[str, ...],
-    relates_to: tuple[str, ...],
-    remove: bool,
-) -> None:
+def link_command(client: CstpClient, out: Output, decision_id: str, remove: bool, **links: tuple[str, ...]) -> None:
     """Link a decision to others. The decision is yours; you may read the others.
 
     \b
@@ -307,17 +270,14 @@ def link_command(
       cstp link dec-0f3a9b2c4d5e6f708192 --supersedes dec-8d1e7c6b5a4f3e2d1c0b
       cstp link dec-0f3a9b2c4d5e6f708192 --relates-to dec-8d1e7c6b5a4f3e2d1c0b --remove
     """
-    links = journal_pb2.Links(supersedes=supersedes, depends_on=depends_on, relates_to=relates_to)
-    if not links.ListFields():
+    if not any(links.values()):
         raise click.UsageError("say which links: --supersedes, --depends-on or --relates-to.")
-    add, removed = (None, links) if remove else (links, None)
-    decision = client.link_decisions(decision_id, add=add, remove=removed)
-    answer = journal_pb2.LinkDecisionsResponse(decision=decision)
-    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
+    answer = call_rpc(client, "link_decisions", id=decision_id, **{"remove" if remove else "add": links})
+    print_decision_of(answer, out)
 
 
 @click.command()
-@click.argument("decision_id", metavar="ID")
+@decision_argument
 @click.option("--depth", type=click.IntRange(1, 10), default=2, show_default=True, help="How many links to follow.")
 @click.option(
     "--max-nodes", type=click.IntRange(1, 500), default=100, show_default=True, help="How many decisions at the most."
@@ -339,14 +299,15 @@ def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int,
       cstp graph dec-0f3a9b2c4d5e6f708192 --depth 3
       cstp graph dec-0f3a9b2c4d5e6f708192 --format svg > decisions.svg
     """
-    graph = client.get_decision_graph(decision_id, depth=depth, max_nodes=max_nodes)
-    out.answer(graph, lambda console: console.print(graph_rendering.RENDERERS[form](graph), soft_wrap=True))
+    answer = client.get_decision_graph(decision_id, depth=depth, max_nodes=max_nodes)
+    out.answer(answer, lambda console, graph: console.print(graph_rendering.RENDERERS[form](graph), soft_wrap=True))
 
 
 @click.command()
 @filter_options
 @click.option(
     "--similarity",
+    "min_similarity",
     type=click.FloatRange(0.5, 1),
     default=0.9,
     show_default=True,
@@ -355,10 +316,8 @@ def graph_command(client: CstpClient, out: Output, decision_id: str, depth: int,
 @click.option(
     "--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="How many groups at the most."
 )
-@with_client
-def duplicates_command(
-    client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, similarity: float, limit: int
-) -> None:
+@calls_rpc("find_duplicate_decisions")
+def duplicates_command(console: Console, answer: journal_pb2.FindDuplicateDecisionsResponse) -> None:
     """Find near-duplicates among your decisions.
 
     Superseded ones are left out. `cstp link --supersedes` and `cstp delete` clear up.
@@ -368,8 +327,7 @@ def duplicates_command(
       cstp duplicates
       cstp duplicates --project shop --similarity 0.8
     """
-    report = client.find_duplicate_decisions(filters=filters, min_similarity=similarity, limit=limit)
-    out.answer(report, lambda console: decision_output.print_duplicates(console, report))
+    decision_output.print_duplicates(console, answer)
 
 
 @click.command()
@@ -380,7 +338,7 @@ def duplicates_command(
 )
 @with_client
 def export_command(
-    client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, everything: bool, path: Path | None
+    client: CstpClient, out: Output, filters: dict[str, Any], everything: bool, path: Path | None
 ) -> None:
     """Export your decisions as JSON Lines. `cstp import` reads them.
 
@@ -392,15 +350,15 @@ def export_command(
       cstp export --output decisions.jsonl
       cstp export --project shop --all | jq .title
     """
-    if not everything and not filters.HasField("agent"):
-        filters.agent = client.get_access().requesting_agent
-    lines = exported_lines(client, filters)
+    if not everything and filters["agent"] is None:
+        filters["agent"] = client.get_access().requesting_agent
+    decisions = client.export_decisions(filters=filters)
+    lines = (json.dumps(json_codec.to_json(decision), ensure_ascii=False) + "\n" for decision in decisions)
     if path is None:
         for line in lines:
             out.write_verbatim(line)
         return
-    count = write_lines(path, lines)
-    out.note(f"Exported {count_noun(count, 'decision')} to {path}")
+    out.note(f"Exported {count_noun(write_lines(path, lines), 'decision')} to {path}")
 
 
 def write_lines(path: Path, lines: Iterator[str]) -> int:
@@ -421,19 +379,12 @@ def write_lines(path: Path, lines: Iterator[str]) -> int:
     return count
 
 
-def exported_lines(client: CstpClient, filters: types_pb2.DecisionFilters) -> Iterator[str]:
-    for decision in client.export_decisions(filters=filters):
-        yield json.dumps(json_codec.to_json(decision), ensure_ascii=False) + "\n"
-
-
 @click.command()
 @filter_options
 @click.option("--from-revision", "after", metavar="REVISION", help="From the change after this journal revision on.")
 @click.option("--limit", type=LIMIT, metavar="N", help="End after so many changes.")
-@with_client
-def watch_command(
-    client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, after: str | None, limit: int | None
-) -> None:
+@watches_changes("watch_decisions", "decision", "deleted_id")
+def watch_command(change: journal_pb2.WatchDecisionsResponse) -> str:
     """Watch changes of decisions. Prints each change of the decisions that you may read, until Ctrl-C.
 
     Without --from-revision, that is what happens from now on. Where the server goes away, it waits for it and goes on.
@@ -444,16 +395,4 @@ def watch_command(
       cstp watch --outcome failure
       cstp watch --project shop --json
     """
-    # One call first: a wrong address or token must fail at once, while the watch below retries until it is stopped.
-    client.get_access()
-    interruptions = ReconnectNotices(out)
-    changes = client.watch_decisions(filters=filters, after=after, on_failure=interruptions.report)
-    # Ctrl-C is the regular end of a watch.
-    with suppress(KeyboardInterrupt), closing(changes):
-        found = (change for change in changes if change.HasField("decision") or change.HasField("deleted_id"))
-        for change in islice(found, limit):
-            interruptions.reset()
-            if out.json_wanted:
-                out.json_line(change)
-            else:
-                out.line(decision_output.change_line(change))
+    return decision_output.change_line(change)

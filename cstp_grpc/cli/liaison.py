@@ -5,22 +5,25 @@ from __future__ import annotations
 import functools
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from itertools import islice
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cstp_grpc.cli.command_decorators import LIMIT, Command, enum_choice, object_options, with_client
-from cstp_grpc.cli.output import ReconnectNotices, to_printable
+from cstp_grpc.cli.command_decorators import LIMIT, Command, enum_choice, object_options, stack_options, with_client
+from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.protocol import EXIT_BLOCKED
+from cstp_grpc.cli.rpc_commands import call_rpc, calls_rpc, lists_items, watches_changes
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.errors import PermissionDenied
 from cstp_grpc.modules.liaison.model import AGENT_PREFIX, GUIDE, EventType, MessageRole, SessionStatus
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from cstp_grpc.cli import liaison_output
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
@@ -32,10 +35,11 @@ else:
     json_codec = LazyModule("cstp_grpc.contract.json_codec")
     pb2 = LazyModule("cstp_grpc.gen.liaison.v1.liaison_pb2")
 
-SEQUENCE_TYPE = click.IntRange(min=0)
-SESSION_OPTION = click.option("--session", metavar="ID", help="The session. [default: the user's active one]")
-USER_OPTION = click.option("--user", "user_id", metavar="ID", help="User of the session. [default: you]")
-CONTEXT_OPTIONS = object_options(
+session_option = click.option(
+    "--session", "chat_session_id", metavar="ID", help="The session. [default: the user's active one]"
+)
+user_option = click.option("--user", "user_id", metavar="ID", help="User of the session. [default: you]")
+context_options = object_options(
     "--context",
     "context",
     "A member of the context; the value is JSON, or else a text.",
@@ -53,15 +57,14 @@ claim_number_option = click.option(
 def with_session(command: Callable[..., None]) -> Command:
     """Add the options that name a session; the command gets its identifier as `session`."""
 
-    @SESSION_OPTION
-    @USER_OPTION
     @functools.wraps(command)
-    def wrapper(client: CstpClient, out: Output, session: str | None, user_id: str | None, **kwargs: Any) -> None:
+    def wrapper(
+        client: CstpClient, out: Output, chat_session_id: str | None, user_id: str | None, **kwargs: Any
+    ) -> None:
         # A user has at most one session that is active, so that the user's name is enough.
-        named = session or client.liaison.get_session(user_id=user_id).id
-        command(client, out, session=named, **kwargs)
+        command(client, out, session=chat_session_id or client.liaison.get_session(user_id=user_id).id, **kwargs)
 
-    return wrapper
+    return stack_options(session_option, user_option)(wrapper)
 
 
 @contextmanager
@@ -96,14 +99,12 @@ def liaison_group() -> None:
     """
 
 
-@liaison_group.command(name="open")
-@USER_OPTION
-@click.option("--session", metavar="ID", help="Id of the new session. [default: random]")
-@CONTEXT_OPTIONS
-@with_client
-def open_command(
-    client: CstpClient, out: Output, user_id: str | None, session: str | None, context: dict[str, Json] | None
-) -> None:
+@liaison_group.command()
+@user_option
+@click.option("--session", "chat_session_id", metavar="ID", help="Id of the new session. [default: random]")
+@context_options
+@calls_rpc("open_session")
+def open_command(console: Console, answer: pb2.OpenSessionResponse) -> None:
     """Open a chat session with the guide. A user has at most one; the same again shows it.
 
     \b
@@ -111,8 +112,7 @@ def open_command(
       cstp liaison open --user ada
       cstp liaison open --user ada --session s-1 --context shared_intent="migrate the reports"
     """
-    answer = client.liaison.open_session(user_id=user_id, chat_session_id=session, context=context)
-    out.answer(answer, lambda console: liaison_output.print_opened_session(console, answer))
+    liaison_output.print_opened_session(console, answer)
 
 
 @liaison_group.command()
@@ -128,16 +128,7 @@ def open_command(
 @claim_number_option
 @with_client
 @with_session
-def say_command(
-    client: CstpClient,
-    out: Output,
-    session: str,
-    text: str,
-    role: str,
-    metadata: dict[str, Json] | None,
-    message_id: str | None,
-    claim_number: int | None,
-) -> None:
+def say_command(client: CstpClient, out: Output, session: str, text: str, **fields: Any) -> None:
     """Append a message to a session.
 
     \b
@@ -145,34 +136,23 @@ def say_command(
       cstp liaison say "How do I move my reports?" --session s-1
       cstp liaison say "Upload them here." --session s-1 --role assistant --message-id m-2
     """
-    message = client.liaison.append_message(
-        session, text, role=role, metadata=metadata, message_id=message_id, claim_number=claim_number
-    )
-    answer = pb2.AppendMessageResponse(message=message)
-    out.answer(answer, lambda console: console.print(f"Message {message.sequence} of {to_printable(session)}."))
+    answer = call_rpc(client, "append_message", chat_session_id=session, content=text, **fields)
+    out.answer(answer, f"Message {answer.message.sequence} of {to_printable(session)}.")
 
 
 @liaison_group.command()
 @click.argument("pillar")
-@SESSION_OPTION
-@USER_OPTION
-@click.option("--reason", metavar="TEXT", help="Why.")
+@session_option
+@user_option
+@click.option("--reason", "routing_reason", metavar="TEXT", help="Why.")
 @object_options(
     "--context",
-    "context",
+    "context_to_share",
     "A member of the context to share, in place of the whole conversation; the value is JSON, or else a text.",
     "The context to share as one JSON object.",
 )
 @with_client
-def route_command(
-    client: CstpClient,
-    out: Output,
-    pillar: str,
-    session: str | None,
-    user_id: str | None,
-    reason: str | None,
-    context: dict[str, Json] | None,
-) -> None:
+def route_command(client: CstpClient, out: Output, pillar: str, **fields: Any) -> None:
     """Hand a session to a liaison agent. The session is with the guide; the agent is that of PILLAR and gets the
     context.
 
@@ -185,13 +165,11 @@ def route_command(
       cstp liaison route insights --user ada --context shared_intent="compare the reports" --context files=3
     """
     with exit_if_blocked(out):
-        answer = client.liaison.route_to_liaison_agent(
-            pillar, chat_session_id=session, user_id=user_id, routing_reason=reason, context_to_share=context
-        )
-    out.answer(answer, lambda console: liaison_output.print_routing_result(console, answer))
+        answer = client.liaison.route_to_liaison_agent(pillar, **fields)
+    out.answer(answer, lambda console, found: liaison_output.print_routing_result(console, found))
 
 
-@liaison_group.command(name="return")
+@liaison_group.command()
 @click.option("--reason", metavar="TEXT", help="Why.")
 @claim_number_option
 @with_client
@@ -204,14 +182,14 @@ def return_command(client: CstpClient, out: Output, session: str, reason: str | 
       cstp liaison return --session s-1 --reason "The files are uploaded"
     """
     answer = client.liaison.return_to_guide(session, reason=reason, claim_number=claim_number)
-    out.answer(answer, lambda console: console.print(f"{to_printable(session)} is with the guide."))
+    out.answer(answer, f"{to_printable(session)} is with the guide.")
 
 
 @liaison_group.command()
-@SESSION_OPTION
-@USER_OPTION
+@session_option
+@user_option
 @with_client
-def show_command(client: CstpClient, out: Output, session: str | None, user_id: str | None) -> None:
+def show_command(client: CstpClient, out: Output, chat_session_id: str | None, user_id: str | None) -> None:
     """Show a session and its conversation. Its last routing is shown, too.
 
     \b
@@ -219,7 +197,7 @@ def show_command(client: CstpClient, out: Output, session: str | None, user_id: 
       cstp liaison show --session s-1
       cstp liaison show --user ada --json
     """
-    found = client.liaison.get_session(session, user_id=user_id)
+    found = client.liaison.get_session(chat_session_id, user_id=user_id)
     messages = list(client.liaison.list_messages(found.id, page_size=100))
     routing, share = find_last_routing(client, found.id)
     if out.json_wanted:
@@ -250,26 +228,24 @@ def find_last_routing(client: CstpClient, session: str) -> tuple[pb2.Event | Non
     return last[0], client.liaison.get_share(str(last[0].data["share_id"]))
 
 
+def check_events(client: CstpClient, **fields: Any) -> None:
+    """Read an event, which fails where a watch with these filters would."""
+    next(client.liaison.list_events(**{**fields, "after": 0, "page_size": 1}), None)
+
+
 @liaison_group.command()
-@click.option("--session", metavar="ID", help="Only what happens in this session.")
-@click.option(
-    "--with", "concerned", metavar="AGENT", help="Only what concerns this agent, for instance liaison_content."
-)
+@click.option("--session", "chat_session_id", metavar="ID", help="Only what happens in this session.")
+@click.option("--with", "agent", metavar="AGENT", help="Only what concerns this agent, for instance liaison_content.")
 @click.option("--type", "types", type=enum_choice(EventType), multiple=True, help="Only this; repeatable.")
 @click.option(
-    "--after", type=SEQUENCE_TYPE, metavar="N", help="From the event after this sequence on; 0 is from the first."
+    "--after",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="From the event after this sequence on; 0 is from the first.",
 )
 @click.option("--limit", type=LIMIT, metavar="N", help="End after so many events.")
-@with_client
-def watch_command(
-    client: CstpClient,
-    out: Output,
-    session: str | None,
-    concerned: str | None,
-    types: Sequence[str],
-    after: int | None,
-    limit: int | None,
-) -> None:
+@watches_changes("liaison.watch_events", check=check_events)
+def watch_command(event: pb2.Event) -> Text:
     """Watch the events of sessions until Ctrl-C. With --json, prints one object per line.
 
     Without --after, that is what happens from now on. Where the server goes away, it waits for it and goes on.
@@ -279,37 +255,17 @@ def watch_command(
       cstp liaison watch
       cstp liaison watch --after 0 --with liaison_content --type liaison_agent_activated --json
     """
-    # One call first: a wrong address or token must fail at once, while the watch below retries until it is stopped.
-    next(client.liaison.list_events(chat_session_id=session, agent=concerned, types=types, page_size=1), None)
-    interruptions = ReconnectNotices(out)
-    events = client.liaison.watch_events(
-        chat_session_id=session,
-        agent=concerned,
-        types=types,
-        after=after,
-        on_failure=interruptions.report,
-    )
-    # Ctrl-C is the regular end of a watch.
-    with suppress(KeyboardInterrupt), closing(events):
-        for event in islice(events, limit):
-            interruptions.reset()
-            if out.json_wanted:
-                out.json_line(event)
-            else:
-                out.line(liaison_output.event_line(event))
+    return liaison_output.event_line(event)
 
 
-@liaison_group.command(name="list")
+@liaison_group.command()
 @click.option("--user", "user_id", metavar="ID", help="Only those of this user.")
 @click.option(
-    "--with", "concerned", metavar="AGENT", help="Only those that this agent has, for instance liaison_content."
+    "--with", "active_agent", metavar="AGENT", help="Only those that this agent has, for instance liaison_content."
 )
 @click.option("--status", type=enum_choice(SessionStatus), help="Only those that go on, or have ended.")
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
-@with_client
-def list_command(
-    client: CstpClient, out: Output, user_id: str | None, concerned: str | None, status: str | None, limit: int
-) -> None:
+@lists_items("liaison.list_sessions", max_page=100)
+def list_command(console: Console, answer: pb2.ListSessionsResponse) -> None:
     """List sessions, last opened first. Lists those of your tenant.
 
     \b
@@ -317,12 +273,7 @@ def list_command(
       cstp liaison list --status active
       cstp liaison list --with liaison_content --json
     """
-    sessions = client.liaison.list_sessions(
-        user_id=user_id, active_agent=concerned, status=status, page_size=min(limit, 100)
-    )
-    found = list(islice(sessions, limit))
-    answer = pb2.ListSessionsResponse(chat_sessions=found)
-    out.answer(answer, lambda console: liaison_output.print_sessions(console, found))
+    liaison_output.print_sessions(console, answer.chat_sessions)
 
 
 @liaison_group.command()
@@ -335,9 +286,8 @@ def close_command(client: CstpClient, out: Output, session: str) -> None:
     Example:
       cstp liaison close --session s-1
     """
-    closed = client.liaison.close_session(session)
-    answer = pb2.CloseSessionResponse(chat_session=closed)
-    out.answer(answer, lambda console: console.print(f"{to_printable(closed.id)} is closed."))
+    answer = call_rpc(client, "close_session", chat_session_id=session)
+    out.answer(answer, f"{to_printable(answer.chat_session.id)} is closed.")
 
 
 @liaison_group.command()
@@ -365,20 +315,17 @@ def delete_command(client: CstpClient, out: Output, session: str | None, user_id
         click.confirm(f"Delete {to_printable(what)} for good?", abort=True, err=True)
     if session is not None:
         one = client.liaison.delete_session(session)
-        message = (
-            f"{to_printable(session)} is deleted." if one.deleted else f"There is no session {to_printable(session)}."
-        )
-        out.answer(one, lambda console: console.print(message))
+        name = to_printable(session)
+        out.answer(one, f"{name} is deleted." if one.deleted else f"There is no session {name}.")
     elif user_id is not None:
         several = client.liaison.delete_user_sessions(user_id)
-        counted = f"{count_noun(several.deleted, 'session')} of {to_printable(user_id)}"
-        out.answer(several, lambda console: console.print(f"Deleted {counted}."))
+        out.answer(several, f"Deleted {count_noun(several.deleted, 'session')} of {to_printable(user_id)}.")
 
 
 @liaison_group.command()
 @click.argument("pillar")
 @click.option("--from", "source", default=GUIDE, show_default=True, metavar="AGENT", help="Who shares it.")
-@CONTEXT_OPTIONS
+@context_options
 @click.option("--conversation", metavar="ID", help="The conversation that it belongs to, as the source names it.")
 @click.option("--key", metavar="KEY", help="Idempotency key. [default: the shared content]")
 @with_client
@@ -405,7 +352,7 @@ def share_command(
         answer = client.liaison.share_context_to_agent(
             source, liaison_agent_name(pillar), context, conversation_id=conversation, idempotency_key=key
         )
-    out.answer(answer, lambda console: liaison_output.print_share(console, answer.share))
+    out.answer(answer, lambda console, shared: liaison_output.print_share(console, shared.share))
 
 
 def liaison_agent_name(pillar: str) -> str:
@@ -425,13 +372,13 @@ def claim_command(client: CstpClient, out: Output, session: str, claimant: str |
       cstp liaison claim --session s-1 --claimant content-agent-1
     """
     answer = client.liaison.claim_session(session, claimant=claimant)
-    out.answer(answer, lambda console: liaison_output.print_claim(console, answer))
+    out.answer(answer, lambda console, found: liaison_output.print_claim(console, found))
 
 
 @liaison_group.command()
-@click.argument("pillar", required=False)
-@with_client
-def agents_command(client: CstpClient, out: Output, pillar: str | None) -> None:
+@click.argument("target_pillar", metavar="[PILLAR]", required=False)
+@calls_rpc("list_liaison_agents")
+def agents_command(console: Console, answer: pb2.ListLiaisonAgentsResponse) -> None:
     """List liaison agents. Shows whether each is present and how many sessions it has. [default: all pillars]
 
     \b
@@ -439,15 +386,14 @@ def agents_command(client: CstpClient, out: Output, pillar: str | None) -> None:
       cstp liaison agents
       cstp liaison agents content --json
     """
-    answer = client.liaison.list_liaison_agents(target_pillar=pillar)
-    out.answer(answer, lambda console: liaison_output.print_agents(console, answer.liaison_agents))
+    liaison_output.print_agents(console, answer.liaison_agents)
 
 
 @liaison_group.command()
-@click.argument("pillar")
+@click.argument("target_pillar", metavar="PILLAR")
 @click.option("--leaving", is_flag=True, help="Tell that you go away.")
-@with_client
-def heartbeat_command(client: CstpClient, out: Output, pillar: str, leaving: bool) -> None:
+@calls_rpc("heartbeat")
+def heartbeat_command(console: Console, answer: pb2.HeartbeatResponse) -> None:
     """Report that a liaison agent is present. It is the local agent of PILLAR.
 
     You are the agent, and must tell it again and again: after some time without it, it counts as unavailable.
@@ -457,5 +403,4 @@ def heartbeat_command(client: CstpClient, out: Output, pillar: str, leaving: boo
       cstp liaison heartbeat content
       while cstp liaison heartbeat content; do sleep 10; done
     """
-    answer = client.liaison.heartbeat(pillar, leaving=leaving)
-    out.answer(answer, lambda console: liaison_output.print_heartbeat(console, answer))
+    liaison_output.print_heartbeat(console, answer)

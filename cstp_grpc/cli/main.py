@@ -11,7 +11,8 @@ import gc
 import importlib
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,144 +22,78 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-class ListedCommand(NamedTuple):
-    """A subcommand as it is listed without being imported."""
-
-    where: str
-    """The module beside this one and the name in it, as `module:name`."""
-    summary: str
-    """The first sentence of its help; a test compares the two."""
-
-
-COMMANDS_BY_TOPIC: Final = {
+COMMANDS_BY_TOPIC: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Look before you act": {
-        "announce": ListedCommand(
-            "protocol:announce_command",
-            "Announce an intent and get advice.",
-        ),
-        "check": ListedCommand("protocol:check_command", "Check an action against the guardrails."),
-        "query": ListedCommand("protocol:query_command", "Search past decisions by meaning."),
-        "pre-action": ListedCommand(
-            "pre_action:pre_action_command",
-            "Announce an intent; record it if allowed.",
-        ),
-        "session-context": ListedCommand(
-            "session_context:session_context_command",
-            "Print what a new session should know.",
-        ),
-        "intent": ListedCommand(
-            "protocol:intent_group",
-            "Close and watch announced intents.",
-        ),
+        "announce": ("protocol", "Announce an intent and get advice."),
+        "check": ("protocol", "Check an action against the guardrails."),
+        "query": ("protocol", "Search past decisions by meaning."),
+        "pre-action": ("protocol", "Announce an intent; record it if allowed."),
+        "session-context": ("protocol", "Print what a new session should know."),
+        "intent": ("protocol", "Close and watch announced intents."),
     },
     "Decisions": {
-        "record": ListedCommand("journal:record_command", "Record a decision."),
-        "update": ListedCommand("journal:update_command", "Change a decision of yours."),
-        "review": ListedCommand("journal:review_command", "Review how a decision turned out."),
-        "list": ListedCommand("journal:list_command", "List decisions, latest first."),
-        "show": ListedCommand("journal:show_command", "Show a decision."),
-        "share": ListedCommand("journal:share_command", "Share a decision with every agent."),
-        "unshare": ListedCommand("journal:unshare_command", "Make a shared decision private again."),
-        "link": ListedCommand("journal:link_command", "Link a decision to others."),
-        "graph": ListedCommand("journal:graph_command", "Draw the decisions linked to a decision."),
-        "duplicates": ListedCommand("journal:duplicates_command", "Find near-duplicates among your decisions."),
-        "calibration": ListedCommand("calibration:calibration_command", "Compare confidences with outcomes."),
-        "patterns": ListedCommand(
-            "calibration:patterns_command",
-            "Find what failed decisions have in common.",
-        ),
-        "watch": ListedCommand("journal:watch_command", "Watch changes of decisions."),
-        "import": ListedCommand("import_command:import_command", "Import decision records from files."),
-        "export": ListedCommand("journal:export_command", "Export your decisions as JSON Lines."),
-        "delete": ListedCommand(
-            "journal:delete_command",
-            "Delete a decision of yours.",
-        ),
+        "record": ("journal", "Record a decision."),
+        "update": ("journal", "Change a decision of yours."),
+        "review": ("journal", "Review how a decision turned out."),
+        "list": ("journal", "List decisions, latest first."),
+        "show": ("journal", "Show a decision."),
+        "share": ("journal", "Share a decision with every agent."),
+        "unshare": ("journal", "Make a shared decision private again."),
+        "link": ("journal", "Link a decision to others."),
+        "graph": ("journal", "Draw the decisions linked to a decision."),
+        "duplicates": ("journal", "Find near-duplicates among your decisions."),
+        "calibration": ("calibration", "Compare confidences with outcomes."),
+        "patterns": ("calibration", "Find what failed decisions have in common."),
+        "watch": ("journal", "Watch changes of decisions."),
+        "import": ("import_command", "Import decision records from files."),
+        "export": ("journal", "Export your decisions as JSON Lines."),
+        "delete": ("journal", "Delete a decision of yours."),
     },
     "Guardrails and audit": {
-        "guardrails": ListedCommand("guardrails:guardrails_group", "Write, test and inspect rulebooks."),
-        "approvals": ListedCommand("approvals:approvals_group", "List, grant and deny approvals."),
-        "audit": ListedCommand("audit:audit_group", "Search, verify and export the audit trail."),
-        "intents": ListedCommand("audit:intents_command", "List all announced intents, latest first."),
+        "guardrails": ("guardrails", "Write, test and inspect rulebooks."),
+        "approvals": ("approvals", "List, grant and deny approvals."),
+        "audit": ("audit", "Search, verify and export the audit trail."),
+        "intents": ("audit", "List all announced intents, latest first."),
     },
     "Agents and their hosts": {
-        "mcp": ListedCommand(
-            "mcp_command:mcp_command",
-            "Serve the tools of CSTP over MCP.",
-        ),
-        "mcp-guard": ListedCommand(
-            "mcp_guard_command:mcp_guard_command",
-            "Guard the tools of another MCP server.",
-        ),
-        "hook": ListedCommand(
-            "hook_command:hook_command",
-            "Answer a hook of a coding agent.",
-        ),
-        "install": ListedCommand(
-            "hook_installation:install_command",
-            "Install the hook into a coding agent.",
-        ),
-        "uninstall": ListedCommand(
-            "hook_installation:uninstall_command",
-            "Remove the hook from a coding agent.",
-        ),
-        "agents": ListedCommand("peers:agents_group", "List peers with health and latency."),
-        "agent-card": ListedCommand(
-            "agent_card:agent_card_command",
-            "Show the agent card of a bridge.",
-        ),
-        "liaison": ListedCommand(
-            "liaison:liaison_group",
-            "Hand chat sessions to liaison agents.",
-        ),
-        "context": ListedCommand("context:context_group", "Read and check AGENTS.md files."),
-        "learn": ListedCommand("learn:learn_group", "Report and review learnings."),
+        "mcp": ("mcp_command", "Serve the tools of CSTP over MCP."),
+        "mcp-guard": ("mcp_guard_command", "Guard the tools of another MCP server."),
+        "hook": ("hook_command", "Answer a hook of a coding agent."),
+        "install": ("hook_installation", "Install the hook into a coding agent."),
+        "uninstall": ("hook_installation", "Remove the hook from a coding agent."),
+        "agents": ("peers", "List peers with health and latency."),
+        "agent-card": ("agent_card", "Show the agent card of a bridge."),
+        "liaison": ("liaison", "Hand chat sessions to liaison agents."),
+        "context": ("context", "Read and check AGENTS.md files."),
+        "learn": ("learn", "Report and review learnings."),
     },
     "Run a server": {
-        "serve": ListedCommand(
-            "serve:serve_command",
-            "Run the gRPC server and the HTTP bridge.",
-        ),
-        "bridge": ListedCommand("serve:bridge_command", "Run the HTTP bridge alone."),
-        "demo": ListedCommand(
-            "demo:demo_command",
-            "Show a session over both transports.",
-        ),
-        "health": ListedCommand(
-            "health:health_command",
-            "Ask a server for its health.",
-        ),
-        "doctor": ListedCommand("doctor:doctor_command", "Check an installation and say what to fix."),
-        "config": ListedCommand("config:config_group", "Check and document the configuration."),
-        "token": ListedCommand("tokens:token_group", "Create, list, rotate and revoke tokens."),
+        "serve": ("serve", "Run the gRPC server and the HTTP bridge."),
+        "bridge": ("serve", "Run the HTTP bridge alone."),
+        "demo": ("demo", "Show a session over both transports."),
+        "health": ("health", "Ask a server for its health."),
+        "doctor": ("doctor", "Check an installation and say what to fix."),
+        "config": ("config", "Check and document the configuration."),
+        "token": ("tokens", "Create, list, rotate and revoke tokens."),
     },
     "Keep its data": {
-        "backup": ListedCommand("backup:backup_command", "Back up the journal while servers run."),
-        "restore": ListedCommand("backup:restore_command", "Restore a backup."),
-        "copy": ListedCommand("backup:copy_command", "Copy a journal into another database."),
-        "migrate": ListedCommand(
-            "config:migrate_command",
-            "Migrate the database to this version.",
-        ),
-        "reindex": ListedCommand("reindex:reindex_command", "Recompute the vectors of all decisions."),
-        "erase": ListedCommand(
-            "erasure:erase_command",
-            "Erase everything of an agent.",
-        ),
+        "backup": ("backup", "Back up the journal while servers run."),
+        "restore": ("backup", "Restore a backup."),
+        "copy": ("backup", "Copy a journal into another database."),
+        "migrate": ("config", "Migrate the database to this version."),
+        "reindex": ("reindex", "Recompute the vectors of all decisions."),
+        "erase": ("erasure", "Erase everything of an agent."),
     },
     "Other": {
-        "call": ListedCommand(
-            "protocol:call_command",
-            "Call any method by its JSON-RPC name.",
-        ),
-        "completion": ListedCommand(
-            "completion:completion_command",
-            "Print a completion script for a shell.",
-        ),
-        "version": ListedCommand("protocol:version_command", "Show the version."),
+        "call": ("protocol", "Call any method by its JSON-RPC name."),
+        "completion": ("completion", "Print a completion script for a shell."),
+        "version": ("protocol", "Show the version."),
     },
 }
-"""The subcommands as the help lists them."""
+"""The subcommands as the help lists them: the module beside this one, and the first sentence of the help.
+
+A test compares the sentences.
+"""
 
 COMMANDS: Final = {name: listed for commands in COMMANDS_BY_TOPIC.values() for name, listed in commands.items()}
 
@@ -205,8 +140,9 @@ class LazyCommandGroup(click.Group):
         # Before the module of the command: ONNX Runtime and gRPC read their variables when they are imported.
         environment.forbid_telemetry()
         environment.silence_grpc()
-        module, name = COMMANDS[cmd_name].where.split(":")
-        command: click.Command = getattr(importlib.import_module(f"cstp_grpc.cli.{module}"), name)
+        module = importlib.import_module(f"cstp_grpc.cli.{COMMANDS[cmd_name][0]}")
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, f"{name}_command", None) or getattr(module, f"{name}_group")
         return command
 
     def resolve_command(
@@ -262,7 +198,7 @@ def find_example(command: click.Command) -> str | None:
 
 def command_stub(name: str) -> click.Command:
     """Return a placeholder for a command, for listings only."""
-    return click.Command(name, help=COMMANDS[name].summary)
+    return click.Command(name, help=COMMANDS[name][1])
 
 
 @click.command(cls=LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cstp_grpc.contract.errors import CstpError
+
+MessageT = TypeVar("MessageT", bound="Message")
 
 JSON_INDENT = 2
 """Columns by which JSON is indented."""
@@ -51,14 +53,16 @@ class Output:
 
         return open_console(error=True)
 
-    def answer(self, message: Message, show: Callable[[Console], None]) -> None:
-        """Print a response: as the result object of JSON-RPC, or with `show`."""
+    def answer(self, message: MessageT, show: Callable[[Console, MessageT], object] | str) -> None:
+        """Print a response: as the result object of JSON-RPC, or with `show`, which may be a line itself."""
         if self.json_wanted:
             self.message(message)
+        elif isinstance(show, str):
+            self.line(show)
         else:
-            self.show(show)
+            self.show(lambda console: show(console, message))
 
-    def show(self, show: Callable[[Console], None]) -> None:
+    def show(self, show: Callable[[Console], object]) -> None:
         """Call `show` with the console of standard output."""
         with report_write_errors():
             show(self.console)

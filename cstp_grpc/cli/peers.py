@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cstp_grpc.cli.agent_card import CARD_PATH, JSONRPC_PATH, card_url, read_keys
-from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, with_output
+from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, seconds_option, with_output
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.decision_output import entry_text
 from cstp_grpc.cli.output import Output, to_printable
@@ -270,15 +270,7 @@ EXIT_PEER_UNHEALTHY = 3
 PROBE_SECONDS = 3.0
 """Seconds to wait for an agent by default."""
 
-timeout_option = click.option(
-    "--timeout",
-    "seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=PROBE_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for an answer.",
-)
+timeout_option = seconds_option(PROBE_SECONDS, "How long to wait for an answer.")
 
 
 @click.group(invoke_without_command=True)

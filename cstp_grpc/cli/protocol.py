@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cstp_grpc.cli.command_decorators import (
     CONFIDENCE,
     LIMIT,
-    AnnouncementOptions,
     announcement_options,
     config_option,
     connected_client,
@@ -24,27 +22,34 @@ from cstp_grpc.cli.command_decorators import (
     federated_options,
     filter_options,
     inputs_options,
+    instant_option,
     json_option,
     judged_options,
     parse_json,
+    parse_key_value,
     server_options,
     with_client,
     with_output,
 )
 from cstp_grpc.cli.local_check import RulesChoice, judge_locally, rules_options
-from cstp_grpc.cli.output import Output, ReconnectNotices
+from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.rpc_commands import calls_rpc, watches_changes
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.common.version import VERSION
 from cstp_grpc.contract.enums import Outcome, Shell, Stakes, Visibility
 from cstp_grpc.contract.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rich.console import Console
+
     from cstp_grpc.cli import decision_output
     from cstp_grpc.cli.server_choice import ServerChoice
     from cstp_grpc.client import CstpClient
     from cstp_grpc.contract.calls import Json
     from cstp_grpc.contract.methods import RpcMethod
-    from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+    from cstp_grpc.gen.cstp.v1 import cstp_pb2, intents_pb2, types_pb2
 else:
     decision_output = LazyModule("cstp_grpc.cli.decision_output")
     types_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.types_pb2")
@@ -58,8 +63,9 @@ MAX_PAUSE_SECONDS = 5.0
 """The longest pause between two looks at an approval, each 1.5 times as long as the one before."""
 
 
-MIN_REVISION_OPTION = click.option(
+min_revision_option = click.option(
     "--min-revision",
+    "min_journal_revision",
     metavar="REVISION",
     help="Find what the journal had at this revision, as `cstp record` prints it, whichever server wrote it.",
 )
@@ -67,26 +73,15 @@ MIN_REVISION_OPTION = click.option(
 
 
 @click.command()
-@click.argument("text")
+@click.argument("query", metavar="TEXT")
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 50), help="Maximum number of results. [default: 10]")
 @click.option("--min-score", type=CONFIDENCE, help="How alike at the least, 0 to 1.")
-@click.option("--reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
-@MIN_REVISION_OPTION
+@click.option("--reasons", "include_reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
+@min_revision_option
 @federated_options
-@with_client
-def query_command(
-    client: CstpClient,
-    out: Output,
-    text: str,
-    filters: types_pb2.DecisionFilters,
-    limit: int | None,
-    min_score: float | None,
-    reasons: bool,
-    min_revision: str | None,
-    scope: str | None,
-    asked: tuple[str, ...],
-) -> None:
+@calls_rpc("query_decisions")
+def query_command(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
     """Search past decisions by meaning. Those that resemble TEXT most come first.
 
     \b
@@ -96,26 +91,7 @@ def query_command(
       cstp query "deploy on friday" --agent security-policy --json
       cstp query "rotate keys" --scope federated
     """
-    answer = client.query_decisions(
-        text,
-        filters=filters,
-        limit=limit,
-        min_score=min_score,
-        include_reasons=reasons,
-        min_journal_revision=min_revision,
-        scope=scope,
-        agents=asked,
-    )
-    out.answer(answer, lambda console: decision_output.print_query_answer(console, answer))
-
-
-class JudgedOptions(TypedDict):
-    """The options of `cstp check` that an action has under the same names."""
-
-    category: str | None
-    stakes: str | None
-    confidence: float | None
-    project: str | None
+    decision_output.print_query_answer(console, answer)
 
 
 MAX_DESCRIPTION_CHARACTERS: Final = 8000
@@ -153,16 +129,16 @@ def describe_action(description: str | None, command: str | None, shell: str | N
 @config_option
 def check_command(
     description: str | None,
-    inputs: dict[str, Json],
+    context: dict[str, Json],
     command: str | None,
     shell: str | None,
     wait: bool,
-    scope: str | None,
-    asked: tuple[str, ...],
     rules: RulesChoice | None,
     choice: ServerChoice,
     timeout: float | None,
-    **judged: Unpack[JudgedOptions],
+    scope: str | None,
+    agents: tuple[str, ...],
+    **judged: Any,
 ) -> None:
     """Check an action against the guardrails.
 
@@ -187,17 +163,17 @@ def check_command(
     if rules is None:
         with connected_client(choice, timeout) as client:
             ask = partial(
-                client.check_guardrails, described, context=inputs, scope=scope, agents=asked, **judged, **ran
+                client.check_guardrails, described, context=context, scope=scope, agents=agents, **judged, **ran
             )
             answer = ask()
             if wait and answer.approval_required and answer.HasField("approval"):
                 wait_for_decision(client, out, answer.approval.id)
                 answer = ask()
     else:
-        if timeout or scope or asked or wait or choice.is_made:
+        if timeout or scope or agents or wait or choice.is_made:
             raise click.UsageError("--rules asks no server; options that choose one have no meaning.")
-        answer = judge_locally(rules, choice.identity or "", described, inputs, ran, **judged)
-    out.answer(answer, lambda console: decision_output.print_check_answer(console, answer))
+        answer = judge_locally(rules, choice.identity or "", described, context, ran, **judged)
+    out.answer(answer, lambda console, found: decision_output.print_check_answer(console, found))
     exit_by_verdict(answer)
 
 
@@ -229,20 +205,11 @@ def exit_by_verdict(verdict: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardra
     default=None,
     help="Whether other agents see it. [default: as the server is configured]",
 )
-@MIN_REVISION_OPTION
+@min_revision_option
 @federated_options
 @with_client
 def announce_command(
-    client: CstpClient,
-    out: Output,
-    intent: str,
-    inputs: dict[str, Json],
-    agent_id: str | None,
-    agent_url: str | None,
-    share: bool | None,
-    min_revision: str | None,
-    asked: tuple[str, ...],
-    **options: Unpack[AnnouncementOptions],
+    client: CstpClient, out: Output, agent_id: str | None, agent_url: str | None, share: bool | None, **fields: Any
 ) -> None:
     """Announce an intent and get advice. The answer has similar past decisions, the verdict of the guardrails, and
     suggestions.
@@ -264,18 +231,84 @@ def announce_command(
     """
     visibility = None if share is None else Visibility.SHARED if share else Visibility.PRIVATE
     claimed = types_pb2.AgentInfo(id=agent_id, url=agent_url) if agent_id or agent_url else None
-    answer = client.announce_intent(
-        intent,
-        agent=claimed,
-        metadata=inputs,
-        visibility=visibility,
-        min_journal_revision=min_revision,
-        agents=asked,
-        **options,
-    )
-    out.answer(answer, lambda console: decision_output.print_announce_answer(console, answer))
+    answer = client.announce_intent(agent=claimed, visibility=visibility, **fields)
+    out.answer(answer, lambda console, found: decision_output.print_announce_answer(console, found))
     if answer.HasField("guardrail_status"):
         exit_by_verdict(answer.guardrail_status)
+
+
+@click.command()
+@announcement_options
+@click.option("--correlation-id", help="Idempotency key. [default: random]")
+@click.option("--title", metavar="TEXT", help="What is decided. [default: the intent]")
+@click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
+@click.option("--tag", "tags", multiple=True, help="A word to find the decision by.")
+@instant_option("--review-by", "When to review it; `cstp review --due` lists it.", "review_by")
+@federated_options
+@with_client
+def pre_action_command(
+    client: CstpClient,
+    out: Output,
+    intent: str,
+    title: str | None,
+    reasons: tuple[tuple[str, str], ...],
+    tags: tuple[str, ...],
+    review_by: datetime | None,
+    **fields: Any,
+) -> None:
+    """Announce an intent; record it if allowed.
+
+    Both are on record, or neither is. Exit code 0 means that it is allowed, 3 that a guardrail blocks it, 4 that a
+    person must approve it first (see `cstp approvals`), 1 an error.
+
+    \b
+    Examples:
+      cstp pre-action "Rebuild the orders index tonight" --confidence 0.8 --review-by 2027-01-31
+      cstp pre-action "Deploy the auth service" --stakes high --title "Deploy auth 3.4 before the fix of the cache" \
+          --metadata affectsProduction=true --metadata codeReviewCompleted=true --metadata ciPassing=true
+    """
+    decision: dict[str, Any] | None = None
+    if title is not None or reasons or tags or review_by is not None:
+        described = [{"type": kind, "text": text} for kind, text in reasons]
+        title = intent if title is None else title
+        decision = {"title": title, "reasons": described, "tags": tags, "review_by": review_by}
+    answer = client.pre_action(intent, decision=decision, **fields)
+    out.answer(answer, lambda console, found: decision_output.print_pre_action(console, found))
+    exit_by_verdict(answer.feedback.guardrail_status)
+
+
+@click.command()
+@click.option("--task", metavar="TEXT", help="What you are going to do; intents of others that resemble it come first.")
+@click.option("--project", metavar="NAME", help="Project of the paths. [default: the server's only one]")
+@click.option("--path", "paths", metavar="P", multiple=True, help="A file or folder that you are going to work on.")
+@click.option(
+    "--budget",
+    "max_tokens",
+    type=click.IntRange(200, 100_000),
+    metavar="N",
+    help="Maximum size in tokens. [default: 2000]",
+)
+@with_client
+def session_context_command(client: CstpClient, out: Output, **fields: Any) -> None:
+    """Print what a new session should know. That is your past decisions, the rules, and the intents of others, as
+    Markdown.
+
+    It has your decisions that are due for review, that failed and that are recent, lessons by category, rules and the
+    facts that they read, what your confidence has meant, intents of others, and what governs the paths: the most useful
+    first, as far as the budget reaches. A token counts as four characters.
+
+    \b
+    Examples:
+      cstp session-context
+      cstp session-context --project shop --path src/api --budget 1000
+      cstp session-context --task "Move the sessions to Redis" --json
+    """
+    answer = client.get_session_context(**fields)
+    if out.json_wanted:
+        out.message(answer)
+    else:
+        # Unchanged for the agents that read it: no wrapping, and no replaced characters but on a terminal.
+        out.write_verbatim(answer.markdown)
 
 
 @click.command()
@@ -340,22 +373,14 @@ def intent_group() -> None:
     """Close and watch announced intents."""
 
 
-@intent_group.command(name="close")
+@intent_group.command()
 @click.argument("correlation_id", metavar="ID")
 @click.option("--outcome", type=enum_choice(Outcome), required=True, help="How it turned out.")
 @click.option("--notes", metavar="TEXT", help="What is to be known about it; read by whoever may read the intent.")
-@click.option("--decision", metavar="ID", help="The decision that came of it.")
+@click.option("--decision", "decision_id", metavar="ID", help="The decision that came of it.")
 @click.option("--revision", type=click.IntRange(min=1), help="Which revision. [default: the latest]")
-@with_client
-def close_command(
-    client: CstpClient,
-    out: Output,
-    correlation_id: str,
-    outcome: str,
-    notes: str | None,
-    decision: str | None,
-    revision: int | None,
-) -> None:
+@calls_rpc("close_intent")
+def close_command(console: Console, answer: intents_pb2.CloseIntentResponse) -> None:
     """Close an intent of yours. ID is its correlation id.
 
     \b
@@ -364,28 +389,18 @@ def close_command(
       cstp intent close rebuild-orders-index --outcome failure --notes "The disk was full" \
           --decision dec-0f3a9b2c4d5e6f708192
     """
-    answer = client.close_intent(correlation_id, outcome, notes=notes, decision_id=decision, revision=revision)
-    out.answer(answer, lambda console: decision_output.print_closed_intent(console, answer))
+    decision_output.print_closed_intent(console, answer)
 
 
-@intent_group.command(name="watch")
-@click.option("--by", "announced_by", metavar="AGENT", help="Announced by exactly this agent.")
+@intent_group.command()
+@click.option("--by", "agent", metavar="AGENT", help="Announced by exactly this agent.")
 @click.option("--category", help="Exactly this category.")
 @click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="Any of these stakes.")
 @click.option("--project", help="Exactly this project.")
 @click.option("--after", metavar="TOKEN", help="Continue after this resume token. [default: now]")
 @click.option("--limit", type=LIMIT, metavar="N", help="End after so many intents.")
-@with_client
-def watch_command(
-    client: CstpClient,
-    out: Output,
-    announced_by: str | None,
-    category: str | None,
-    stakes: tuple[str, ...],
-    project: str | None,
-    after: str | None,
-    limit: int | None,
-) -> None:
+@watches_changes("watch_intents", "intent")
+def watch_command(change: intents_pb2.WatchIntentsResponse) -> str:
     """Watch intents as they are announced. Prints yours and those that others share, until Ctrl-C.
 
     Where the server goes away, it waits for it and goes on. With --json, each is an object on a line, with the token
@@ -397,22 +412,4 @@ def watch_command(
       cstp intent watch --stakes high --stakes critical
       cstp intent watch --project shop --json
     """
-    # One call first: a wrong address or token must fail at once, while the watch below retries until it is stopped.
-    client.get_access()
-    interruptions = ReconnectNotices(out)
-    answers = client.watch_intents(
-        agent=announced_by,
-        category=category,
-        stakes=stakes,
-        project=project,
-        after=after,
-        on_failure=interruptions.report,
-    )
-    # Ctrl-C is the regular end of a watch.
-    with suppress(KeyboardInterrupt), closing(answers):
-        for answer in islice((each for each in answers if each.HasField("intent")), limit):
-            interruptions.reset()
-            if out.json_wanted:
-                out.json_line(answer)
-            else:
-                out.line(decision_output.intent_line(answer.intent))
+    return decision_output.intent_line(change.intent)

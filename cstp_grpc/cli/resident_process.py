@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
+from cstp_grpc.agents.hooks.model import MAX_PAYLOAD_BYTES
 from cstp_grpc.common.version import VERSION
 from cstp_grpc.platform.config.environment import environment_without_settings, process_environment, replace_environment
 
@@ -202,8 +203,6 @@ def run_fork(connection: socket.socket) -> NoReturn:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         connection.settimeout(REQUEST_SECONDS)
-        from cstp_grpc.cli.hook_command import MAX_PAYLOAD_BYTES
-
         header, _, payload = read_to_end(connection, 2 * MAX_PAYLOAD_BYTES).partition(b"\n")
         answer = run_hook(json.loads(header), payload)
         connection.sendall(json.dumps({"output": answer.output, "errors": answer.errors}).encode())

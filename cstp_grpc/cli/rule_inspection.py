@@ -83,7 +83,7 @@ def list_command(path: Path | None, choice: ServerChoice, timeout: float | None)
         return
     with connected_client(choice, timeout) as client:
         answer = list_all(client, "cstp.listGuardrails", guardrails_pb2.ListGuardrailsRequest(page_size=PAGE_SIZE))
-    out.answer(answer, lambda console: rule_output.print_guardrails(console, answer))
+    out.answer(answer, lambda console, found: rule_output.print_guardrails(console, found))
 
 
 @click.command(name="inputs")
@@ -104,7 +104,7 @@ def inputs_command(path: Path | None, choice: ServerChoice, timeout: float | Non
     else:
         with connected_client(choice, timeout) as client:
             answer = list_all(client, "cstp.listInputs", guardrails_pb2.ListInputsRequest(page_size=PAGE_SIZE))
-    out.answer(answer, lambda console: rule_output.print_inputs(console, answer))
+    out.answer(answer, lambda console, found: rule_output.print_inputs(console, found))
 
 
 def list_inputs_of_files(path: Path) -> guardrails_pb2.ListInputsResponse:
@@ -132,7 +132,7 @@ def rulebook_command(client: CstpClient, out: Output) -> None:
       cstp guardrails rulebook --agent https://cstp.example.com --json
     """
     answer = client.get_rulebook()
-    out.answer(answer, lambda console: rule_output.print_rulebooks(console, answer))
+    out.answer(answer, lambda console, found: rule_output.print_rulebooks(console, found))
     if answer.HasField("last_failed_load"):
         click.get_current_context().exit(EXIT_UNUSABLE)
 
@@ -184,7 +184,7 @@ def explain_command(
         with connected_client(choice, timeout) as client:
             answer = list_all(client, "cstp.explainGuardrails", request)
     out = Output(json_wanted=current_state().json_wanted)
-    out.answer(answer, lambda console: rule_output.print_explanations(console, answer))
+    out.answer(answer, lambda console, found: rule_output.print_explanations(console, found))
 
 
 def read_request(

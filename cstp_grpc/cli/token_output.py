@@ -27,9 +27,8 @@ def permission_words(token: admin_pb2.AgentToken) -> str:
     return ", ".join(enum_word(options_pb2.Permission, each) for each in token.permissions)
 
 
-def print_secret(console: Console, secret: str) -> None:
-    """Print a secret on a line of its own."""
-    console.print(Text(secret), soft_wrap=True)
+def print_secret(console: Console, made: admin_pb2.CreateTokenResponse | admin_pb2.RotateTokenResponse) -> None:
+    console.print(Text(made.secret), soft_wrap=True)
 
 
 def describe_new_token(token: admin_pb2.AgentToken) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cstp_grpc.cli.command_decorators import LIMIT, enum_choice, parse_instant, with_client
+from cstp_grpc.cli.command_decorators import enum_choice, instant_option, with_client
+from cstp_grpc.cli.rpc_commands import calls_rpc, lists_items
 from cstp_grpc.common.lazy_imports import LazyModule
 from cstp_grpc.contract.enums import Permission
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from rich.console import Console
 
     from cstp_grpc.cli import token_output
     from cstp_grpc.cli.output import Output
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
     from cstp_grpc.gen.cstp.v1 import admin_pb2
 else:
     token_output = LazyModule("cstp_grpc.cli.token_output")
-    admin_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.admin_pb2")
 
 DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-until_option = click.option("--until", type=parse_instant, metavar="DATE", help="When it ends.")
-id_argument = click.argument("token_id", metavar="ID")
-
+until_option = instant_option("--until", "When it ends.", "expires_at")
 
 MAX_KEEP_SECONDS = 30 * 86_400
 """The longest time by the contract."""
@@ -54,8 +51,8 @@ def token_group() -> None:
     """
 
 
-@token_group.command(name="create")
-@click.argument("agent_name", metavar="AGENT")
+@token_group.command()
+@click.argument("agent", metavar="AGENT")
 @click.option(
     "--permission",
     "permissions",
@@ -66,14 +63,7 @@ def token_group() -> None:
 @until_option
 @click.option("--note", metavar="TEXT", help="What it is for.")
 @with_client
-def create_command(
-    client: CstpClient,
-    out: Output,
-    agent_name: str,
-    permissions: tuple[str, ...],
-    until: datetime | None,
-    note: str | None,
-) -> None:
+def create_command(client: CstpClient, out: Output, agent: str, permissions: tuple[str, ...], **fields: Any) -> None:
     """Create a token for an agent. Prints its secret, which is not shown again.
 
     Only the secret is on standard output, so that it can be put where the agent reads it.
@@ -83,25 +73,23 @@ def create_command(
       cstp token create deployer --permission query --permission check --permission announce
       cstp token create auditor --permission admin --until 2027-03-31 --note "Audit of the first quarter" > token
     """
-    made = client.create_token(
-        # Random, so that the client's own repetitions cannot leave a second token behind.
-        str(uuid.uuid4()),
-        agent_name,
-        permissions or (Permission.QUERY.value, Permission.CHECK.value),
-        expires_at=until,
-        note=note,
-    )
-    out.answer(made, lambda console: token_output.print_secret(console, made.secret))
+    permissions = permissions or (Permission.QUERY.value, Permission.CHECK.value)
+    # The id is random, so that the client's own repetitions cannot leave a second token behind.
+    print_new_token(out, client.create_token(str(uuid.uuid4()), agent, permissions, **fields))
+
+
+def print_new_token(out: Output, made: admin_pb2.CreateTokenResponse | admin_pb2.RotateTokenResponse) -> None:
+    """Print the secret of a token on a line of its own, and what it is on standard error."""
+    out.answer(made, lambda console, found: token_output.print_secret(console, found))
     if not out.json_wanted:
         out.note(token_output.describe_new_token(made.token))
 
 
-@token_group.command(name="list")
-@click.option("--of", "agent_name", metavar="AGENT", help="Of exactly this agent.")
+@token_group.command()
+@click.option("--of", "agent", metavar="AGENT", help="Of exactly this agent.")
 @click.option("--all", "with_ended", is_flag=True, help="Those too that were revoked or have expired.")
-@click.option("--limit", type=LIMIT, default=50, show_default=True, help="Maximum number of results.")
-@with_client
-def list_command(client: CstpClient, out: Output, agent_name: str | None, with_ended: bool, limit: int) -> None:
+@lists_items("list_tokens")
+def list_command(console: Console, answer: admin_pb2.ListTokensResponse) -> None:
     """List tokens, the newest first. Their secrets are not shown.
 
     \b
@@ -109,14 +97,11 @@ def list_command(client: CstpClient, out: Output, agent_name: str | None, with_e
       cstp token list
       cstp token list --of deployer --all --json
     """
-    pages = client.list_tokens(agent=agent_name, with_ended=with_ended, page_size=min(limit, 1000))
-    found = list(islice(pages, limit))
-    answer = admin_pb2.ListTokensResponse(tokens=found)
-    out.answer(answer, lambda console: token_output.print_tokens(console, found))
+    token_output.print_tokens(console, answer.tokens)
 
 
-@token_group.command(name="rotate")
-@id_argument
+@token_group.command()
+@click.argument("token_id", metavar="ID")
 @click.option(
     "--keep",
     "keep_seconds",
@@ -126,9 +111,7 @@ def list_command(client: CstpClient, out: Output, agent_name: str | None, with_e
 )
 @until_option
 @with_client
-def rotate_command(
-    client: CstpClient, out: Output, token_id: str, keep_seconds: int | None, until: datetime | None
-) -> None:
+def rotate_command(client: CstpClient, out: Output, token_id: str, **fields: Any) -> None:
     """Replace a token with a new one. Prints the new secret; the old one ends a while later.
 
     \b
@@ -136,22 +119,17 @@ def rotate_command(
       cstp token rotate tok-0f3a9b2c4d5e6f708192
       cstp token rotate tok-0f3a9b2c4d5e6f708192 --keep 10m > token
     """
-    made = client.rotate_token(str(uuid.uuid4()), token_id, keep_seconds=keep_seconds, expires_at=until)
-    out.answer(made, lambda console: token_output.print_secret(console, made.secret))
-    if not out.json_wanted:
-        out.note(token_output.describe_new_token(made.token))
+    print_new_token(out, client.rotate_token(str(uuid.uuid4()), token_id, **fields))
 
 
-@token_group.command(name="revoke")
-@id_argument
-@with_client
-def revoke_command(client: CstpClient, out: Output, token_id: str) -> None:
+@token_group.command()
+@click.argument("id", metavar="ID")
+@calls_rpc("revoke_token")
+def revoke_command(console: Console, answer: admin_pb2.RevokeTokenResponse) -> None:
     """End a token at once, on all servers.
 
     \b
     Example:
       cstp token revoke tok-0f3a9b2c4d5e6f708192
     """
-    revoked = client.revoke_token(token_id)
-    answer = admin_pb2.RevokeTokenResponse(token=revoked)
-    out.answer(answer, lambda console: token_output.print_revoked(console, revoked))
+    token_output.print_revoked(console, answer.token)

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cstp_grpc.agents.hooks.hosts import HOSTS, load_host
-from cstp_grpc.cli.hook_command import MAX_PAYLOAD_BYTES
+from cstp_grpc.agents.hooks.model import MAX_PAYLOAD_BYTES
 from cstp_grpc.cli.main import main
 from tests.agents.hooks.payloads import encode, payload
 from tests.cli.conftest import Invoke

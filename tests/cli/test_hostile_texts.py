@@ -45,7 +45,7 @@ SHOWN: list[tuple[Show, type[Message]]] = [
     (decision_output.print_decision, journal_pb2.Decision),
     (decision_output.print_duplicates, journal_pb2.FindDuplicateDecisionsResponse),
     (lambda console, item: decision_output.print_decisions(console, [item]), journal_pb2.Decision),
-    (lambda console, item: decision_output.print_due_reviews(console, [item]), journal_pb2.Decision),
+    (decision_output.print_due_reviews, journal_pb2.ListDecisionsResponse),
     (lambda console, item: decision_output.print_audit_entries(console, [item]), audit_pb2.AuditEntry),
     (lambda console, item: decision_output.print_intents(console, [item]), audit_pb2.IntentRecord),
     (lambda console, item: console.print(decision_output.change_line(item)), journal_pb2.WatchDecisionsResponse),

@@ -9,33 +9,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cstp_grpc.agents.hooks.claude_format import agent_timeout, read_payload, write_nested_answer
-from cstp_grpc.agents.hooks.model import HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
-
-MOMENTS: Final[Mapping[str, HookMoment]] = {
-    "SessionStart": HookMoment.SESSION_STARTED,
-    "UserPromptSubmit": HookMoment.PROMPT_SUBMITTED,
-    "PreToolUse": HookMoment.BEFORE_TOOL,
-    "PostToolUse": HookMoment.AFTER_TOOL,
-    "PostToolUseFailure": HookMoment.AFTER_TOOL,
-    "Stop": HookMoment.TURN_ENDED,
-}
+from cstp_grpc.agents.hooks.claude_format import MOMENTS, agent_timeout, group_hooks, read_payload, write_nested_answer
+from cstp_grpc.agents.hooks.model import HookHost, Settings
+from cstp_grpc.agents.hooks.tool_rules import (
+    POWERSHELL,
+    command_rules,
+    editing_rules,
+    other_rules,
+    own_mcp_rules,
+    reading_rules,
+)
 
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "Bash", "ask": CHECK, "description": "{command}", "command": "command"},
-        {"tool": "PowerShell", "ask": CHECK, "description": "{command}", "command": "command", "shell": "powershell"},
-        {"tool": "Read", "ask": CHECK, "description": "Read {file_path}", "reads": ["file_path"]},
-        {"tool": "Grep", "ask": CHECK, "description": "Search {path} for {pattern}", "reads": ["path", "glob"]},
-        {"tool": "Edit", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": ["file_path"]},
-        {"tool": "MultiEdit", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": ["file_path"]},
-        {"tool": "Write", "ask": ANNOUNCE, "description": "Write {file_path}", "paths": ["file_path"]},
-        {"tool": "NotebookEdit", "ask": ANNOUNCE, "description": "Edit {notebook_path}", "paths": ["notebook_path"]},
+        *command_rules("Bash"),
+        *command_rules("PowerShell", **POWERSHELL),
+        *reading_rules("Read {file_path}", ["file_path"], "Read"),
+        *reading_rules("Search {path} for {pattern}", ["path", "glob"], "Grep"),
+        *editing_rules("Edit {file_path}", "file_path", "Edit", "MultiEdit"),
+        *editing_rules("Write {file_path}", "file_path", "Write"),
+        *editing_rules("Edit {notebook_path}", "notebook_path", "NotebookEdit"),
         *own_mcp_rules("mcp__cstp__{}"),
         # The plugin's server has the plugin's name before its own.
         *own_mcp_rules("mcp__plugin_cstp_cstp__{}"),
-        {"tool": "mcp__*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
+        *other_rules("mcp__*"),
     ]
 }
 CHECKED_TOOLS: Final = "^(Bash|PowerShell|Read|Grep|Edit|MultiEdit|Write|NotebookEdit|mcp__.*)$"
@@ -43,36 +40,28 @@ CHECKED_TOOLS: Final = "^(Bash|PowerShell|Read|Grep|Edit|MultiEdit|Write|Noteboo
 ANNOUNCED_TOOLS: Final = "Edit|MultiEdit|Write|NotebookEdit"
 
 
-def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
-    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
-    return read_payload(payload, MOMENTS, project_folder)
-
-
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
     """Return the entries that the settings of Claude Code need: a group of hooks for each event."""
-    checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
     hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
-    # Nobody waits for the end of an intent, and it blocks nothing.
-    closing = {"matcher": announced, "hooks": [{**hook, "async": True}]}
-    return {
-        "SessionStart": {"hooks": [hook]},
-        "UserPromptSubmit": {"hooks": [hook]},
-        "PreToolUse": {"matcher": checked, "hooks": [{**hook, "onFailure": "block"}]},
-        "PostToolUse": closing,
-        "PostToolUseFailure": closing,
-        "Stop": {"hooks": [hook]},
-    }
+    return group_hooks(
+        MOMENTS,
+        hook,
+        judging={**hook, "onFailure": "block"},
+        # Nobody waits for the end of an intent, and it blocks nothing.
+        closing={**hook, "async": True},
+        matchers=("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS),
+    )
 
 
 CLAUDE_CODE: Final = HookHost(
-    read_event,
+    read_payload,
     write_nested_answer,
-    wanted_hooks,
     TOOLS,
     {
         "local": ".claude/settings.local.json",
         "project": ".claude/settings.json",
         "user": "~/.claude/settings.json",
     },
+    wanted_hooks,
     project_folder_variable="CLAUDE_PROJECT_DIR",
 )

@@ -5,12 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
+from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment, Settings
 
 PERMISSIONS: Final = {HookDecision.ASK: "ask", HookDecision.DENY: "deny"}
+MOMENTS: Final[Mapping[str, HookMoment]] = {
+    "SessionStart": HookMoment.SESSION_STARTED,
+    "UserPromptSubmit": HookMoment.PROMPT_SUBMITTED,
+    "PreToolUse": HookMoment.BEFORE_TOOL,
+    "PostToolUse": HookMoment.AFTER_TOOL,
+    "PostToolUseFailure": HookMoment.AFTER_TOOL,
+    "Stop": HookMoment.TURN_ENDED,
+}
+"""The events of Claude Code, by their names."""
 TOLD_EVENTS: Final[Mapping[HookMoment, str]] = {
     HookMoment.SESSION_STARTED: "SessionStart",
     HookMoment.PROMPT_SUBMITTED: "UserPromptSubmit",
@@ -49,8 +60,13 @@ def read_arguments(payload: Mapping[str, Any], moment: HookMoment) -> Mapping[st
     return arguments if isinstance(arguments, dict) else {}
 
 
+def moments_without(*events: str) -> Mapping[str, HookMoment]:
+    """Return the events of an agent that lacks some of Claude Code's."""
+    return {name: moment for name, moment in MOMENTS.items() if name not in events}
+
+
 def read_payload(
-    payload: Mapping[str, Any], moments: Mapping[str, HookMoment], project_folder: str | None = None
+    payload: Mapping[str, Any], project_folder: str | None = None, *, moments: Mapping[str, HookMoment] = MOMENTS
 ) -> HookEvent:
     """Return the event of a payload with the members of Claude Code's. Raises ValueError for what is no payload."""
     name = read_event_name(payload)
@@ -98,3 +114,32 @@ def write_nested_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
     if specific and (name := TOLD_EVENTS.get(event.moment)):
         written["hookSpecificOutput"] = {"hookEventName": name, **specific}
     return written
+
+
+def group_hooks(
+    moments: Mapping[str, HookMoment],
+    hook: Settings,
+    *,
+    judging: Settings,
+    closing: Settings,
+    matchers: tuple[str, str],
+) -> dict[str, Settings]:
+    """Return the groups of hooks that settings in Claude Code's form need, one for each event.
+
+    `matchers` choose the tools that are judged before a call, by `judging`, and those whose call is closed after it.
+    """
+    groups: dict[HookMoment, Settings] = {
+        HookMoment.BEFORE_TOOL: {"matcher": matchers[0], "hooks": [judging]},
+        HookMoment.AFTER_TOOL: {"matcher": matchers[1], "hooks": [closing]},
+    }
+    return {event: groups.get(moment, {"hooks": [hook]}) for event, moment in moments.items()}
+
+
+PATCHED_FILE: Final = re.compile(r"^[^\S\n]*\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$", re.MULTILINE)
+"""A line of a patch of the tool `apply_patch` with a file, by the grammar of the tool, whose parser ignores space
+around such lines (codex-rs/apply-patch/src/parser.rs in openai/codex)."""
+
+
+def find_patched_files(patch: str, folder: str) -> list[str]:
+    """Return the files that a patch adds, changes, deletes or moves, once each; relative ones from a folder."""
+    return list(dict.fromkeys(str(Path(folder, path.rstrip())) for path in PATCHED_FILE.findall(patch)))

@@ -10,33 +10,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from cstp_grpc.agents.hooks.apply_patch import find_patched_files
 from cstp_grpc.agents.hooks.claude_format import (
     BLOCKING_EXIT,
     agent_timeout,
+    find_patched_files,
+    group_hooks,
+    moments_without,
     read_payload,
     read_text,
     write_nested_answer,
 )
-from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
+from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, Settings
+from cstp_grpc.agents.hooks.tool_rules import command_rules, editing_rules, other_rules, own_mcp_rules
 
-MOMENTS: Final[Mapping[str, HookMoment]] = {
-    "SessionStart": HookMoment.SESSION_STARTED,
-    "UserPromptSubmit": HookMoment.PROMPT_SUBMITTED,
-    "PreToolUse": HookMoment.BEFORE_TOOL,
-    "PostToolUse": HookMoment.AFTER_TOOL,
-    "Stop": HookMoment.TURN_ENDED,
-}
-
+MOMENTS: Final = moments_without("PostToolUseFailure")
 PATCH_TOOL: Final = "apply_patch"
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
         # Commands of whichever shell tool are told as those of Bash.
-        {"tool": "Bash", "ask": CHECK, "description": "{command}", "command": "command"},
-        {"tool": PATCH_TOOL, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]},
+        *command_rules("Bash"),
+        *editing_rules("Edit {files}", "files", PATCH_TOOL),
         *own_mcp_rules("mcp__cstp__{}"),
-        {"tool": "mcp__*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
+        *other_rules("mcp__*"),
     ]
 }
 CHECKED_TOOLS: Final = "^(Bash|apply_patch|mcp__.*)$"
@@ -44,7 +39,7 @@ CHECKED_TOOLS: Final = "^(Bash|apply_patch|mcp__.*)$"
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
     """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
-    event = read_payload(payload, MOMENTS, project_folder)
+    event = read_payload(payload, project_folder, moments=MOMENTS)
     if event.tool != PATCH_TOOL:
         return event
     # The patch itself is the argument `command`.
@@ -61,23 +56,17 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
     """Return the entries that the settings of Codex need: a group of hooks for each event."""
-    checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, f"^{PATCH_TOOL}$")
     hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
     judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
-    return {
-        "SessionStart": {"hooks": [hook]},
-        "UserPromptSubmit": {"hooks": [hook]},
-        "PreToolUse": {"matcher": checked, "hooks": [judging]},
-        "PostToolUse": {"matcher": announced, "hooks": [hook]},
-        "Stop": {"hooks": [hook]},
-    }
+    matchers = ("*", "*") if every_tool else (CHECKED_TOOLS, f"^{PATCH_TOOL}$")
+    return group_hooks(MOMENTS, hook, judging=judging, closing=hook, matchers=matchers)
 
 
 CODEX: Final = HookHost(
     read_event,
     write_answer,
-    wanted_hooks,
     TOOLS,
     {"user": "~/.codex/hooks.json", "project": ".codex/hooks.json"},
+    wanted_hooks,
     installation_note="codex ignores the hook until you trust it: type /hooks in codex",
 )

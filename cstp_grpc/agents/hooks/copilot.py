@@ -12,25 +12,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from cstp_grpc.agents.hooks.apply_patch import find_patched_files
 from cstp_grpc.agents.hooks.claude_format import (
     BLOCKING_EXIT,
     agent_timeout,
     derive_call_id,
+    find_patched_files,
+    moments_without,
     read_payload,
     read_text,
     write_nested_answer,
 )
 from cstp_grpc.agents.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, NOTHING, own_mcp_rules
+from cstp_grpc.agents.hooks.tool_rules import (
+    POWERSHELL,
+    command_rules,
+    editing_rules,
+    own_mcp_rules,
+    reading_rules,
+    unasked_rules,
+)
 
-MOMENTS: Final[Mapping[str, HookMoment]] = {
-    "SessionStart": HookMoment.SESSION_STARTED,
-    "UserPromptSubmit": HookMoment.PROMPT_SUBMITTED,
-    "PreToolUse": HookMoment.BEFORE_TOOL,
-    "PostToolUse": HookMoment.AFTER_TOOL,
-    "PostToolUseFailure": HookMoment.AFTER_TOOL,
-}
+MOMENTS: Final = moments_without("Stop")
 """The end of a turn is left out: its payload does not have what the agent said."""
 
 SHELLS: Final = ("Bash", "bash", "run_in_terminal", "runTerminalCommand")
@@ -52,7 +54,6 @@ EDITORS: Final = (
 )
 FILE_READERS: Final = ("Read", "Grep", "view", "grep", "rg", "read_file", "grep_search")
 """Tools that show the contents of files."""
-READS: Final = ["files", "glob", "includePattern"]
 READERS: Final = (
     "Glob",
     "TodoWrite",
@@ -91,11 +92,11 @@ DELEGATES: Final = ("Agent", "Task", "task", "runSubagent", "search_subagent", "
 """Tools that start other agents, whose own calls are judged."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        *({"tool": tool, "ask": CHECK, "description": "{command}", "command": "command"} for tool in SHELLS),
-        {"tool": "powershell", "ask": CHECK, "description": "{command}", "command": "command", "shell": "powershell"},
-        *({"tool": tool, "ask": CHECK, "description": "Read {files}", "reads": READS} for tool in FILE_READERS),
-        *({"tool": tool, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]} for tool in EDITORS),
-        *({"tool": tool, "ask": NOTHING} for tool in (*READERS, *DELEGATES)),
+        *command_rules(*SHELLS),
+        *command_rules("powershell", **POWERSHELL),
+        *reading_rules("Read {files}", ["files", "glob", "includePattern"], *FILE_READERS),
+        *editing_rules("Edit {files}", "files", *EDITORS),
+        *unasked_rules(*READERS, *DELEGATES),
         *own_mcp_rules("cstp-{}"),
         *own_mcp_rules("mcp_cstp_{}"),
         # Any other is checked by its name and arguments.
@@ -114,7 +115,7 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
     # A patch is the whole input of its tool in the CLI.
     if isinstance(patch := payload.get("tool_input"), str):
         payload = {**payload, "tool_input": {"input": patch}}
-    event = read_payload(payload, MOMENTS, project_folder)
+    event = read_payload(payload, project_folder, moments=MOMENTS)
     if not event.tool:
         return event
     call = event.call_id or derive_call_id(read_text(payload, "session_id"), event.tool, event.arguments)
@@ -150,21 +151,16 @@ def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> d
     """Return the entries that the settings of Copilot need: a hook for each event."""
     del every_tool  # They always run for every tool, since VS Code knows no other way.
     hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
-    return {
-        "SessionStart": hook,
-        "UserPromptSubmit": hook,
-        "PreToolUse": {**hook, "command": f"{command} {BLOCKING_EXIT}"},
-        "PostToolUse": hook,
-        "PostToolUseFailure": hook,
-    }
+    judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
+    return {event: judging if moment is HookMoment.BEFORE_TOOL else hook for event, moment in MOMENTS.items()}
 
 
 COPILOT: Final = HookHost(
     read_event,
     write_answer,
-    wanted_hooks,
     TOOLS,
     {"user": "~/.copilot/hooks/cstp.json", "project": ".github/hooks/cstp.json"},
+    wanted_hooks,
     empty_settings='{\n  "version": 1\n}\n',
     hears_last_message=False,
     waiting_program="copilot",

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cstp_grpc.agents.hooks.claude_format import PERMISSIONS, agent_timeout, read_arguments, read_event_name, read_text
 from cstp_grpc.agents.hooks.mcp_servers import FOREIGN_NOTE, OWN_NAME, is_own_server
 from cstp_grpc.agents.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
+from cstp_grpc.agents.hooks.tool_rules import command_rules, editing_rules, other_rules, own_mcp_rules, reading_rules
 
 SHELL_EVENT: Final = "beforeShellExecution"
 MCP_EVENT: Final = "beforeMCPExecution"
@@ -35,13 +35,13 @@ TOLD_MOMENTS: Final = frozenset({HookMoment.SESSION_STARTED, HookMoment.AFTER_TO
 
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "Shell", "ask": CHECK, "description": "{command}", "command": "command", "directory": "cwd"},
-        {"tool": "Read", "ask": CHECK, "description": "Read {files}", "reads": ["files"]},
-        {"tool": "Grep", "ask": CHECK, "description": "Search {files} for {pattern}", "reads": ["files", "glob"]},
-        {"tool": "Write", "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]},
-        {"tool": "Delete", "ask": ANNOUNCE, "description": "Delete {files}", "paths": ["files"]},
+        *command_rules("Shell", directory="cwd"),
+        *reading_rules("Read {files}", ["files"], "Read"),
+        *reading_rules("Search {files} for {pattern}", ["files", "glob"], "Grep"),
+        *editing_rules("Edit {files}", "files", "Write"),
+        *editing_rules("Delete {files}", "files", "Delete"),
         *own_mcp_rules(f"MCP:{OWN_NAME}:{{}}"),
-        {"tool": "MCP:*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
+        *other_rules("MCP:*"),
     ]
 }
 """Tools of MCP are told with the name of their server: `MCP:SERVER:TOOL`."""
@@ -128,9 +128,9 @@ def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> d
 CURSOR: Final = HookHost(
     read_event,
     write_answer,
-    wanted_hooks,
     TOOLS,
     {"user": "~/.cursor/hooks.json", "project": ".cursor/hooks.json"},
+    wanted_hooks,
     # With the hooks first, by which a file that the hook's installation made differs from others.
     empty_settings='{\n  "hooks": {\n  },\n  "version": 1\n}\n',
     tells_before_tool=False,

@@ -16,12 +16,13 @@ from cstp_grpc.agents.hooks.claude_format import (
     PERMISSIONS,
     agent_timeout,
     derive_call_id,
+    group_hooks,
     read_payload,
     read_text,
 )
 from cstp_grpc.agents.hooks.mcp_servers import FOREIGN_NOTE, OWN_NAME, is_own_server
 from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
+from cstp_grpc.agents.hooks.tool_rules import command_rules, editing_rules, other_rules, own_mcp_rules, reading_rules
 
 MOMENTS: Final[Mapping[str, HookMoment]] = {
     "SessionStart": HookMoment.SESSION_STARTED,
@@ -45,23 +46,14 @@ OWN_TOOLS: Final = f"mcp_{OWN_NAME}_"
 """What the names of the tools of `cstp mcp` begin with."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {
-            "tool": "run_shell_command",
-            "ask": CHECK,
-            "description": "{command}",
-            "command": "command",
-            "directory": "dir_path",
-        },
-        {"tool": "read_file", "ask": CHECK, "description": "Read {file_path}", "reads": ["file_path", "absolute_path"]},
-        {"tool": "read_many_files", "ask": CHECK, "description": "Read {include}", "reads": ["include", "paths"]},
-        *(
-            {"tool": tool, "ask": CHECK, "description": "Search {dir_path} {path} for {pattern}", "reads": SEARCHED}
-            for tool in ("search_file_content", "grep_search")
-        ),
-        {"tool": "replace", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": [PATH_ARGUMENT]},
-        {"tool": "write_file", "ask": ANNOUNCE, "description": "Write {file_path}", "paths": [PATH_ARGUMENT]},
+        *command_rules("run_shell_command", directory="dir_path"),
+        *reading_rules("Read {file_path}", ["file_path", "absolute_path"], "read_file"),
+        *reading_rules("Read {include}", ["include", "paths"], "read_many_files"),
+        *reading_rules("Search {dir_path} {path} for {pattern}", SEARCHED, "search_file_content", "grep_search"),
+        *editing_rules("Edit {file_path}", PATH_ARGUMENT, "replace"),
+        *editing_rules("Write {file_path}", PATH_ARGUMENT, "write_file"),
         *own_mcp_rules(OWN_TOOLS + "{}"),
-        {"tool": "mcp_*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
+        *other_rules("mcp_*"),
     ]
 }
 CHECKED_TOOLS: Final = (
@@ -72,7 +64,7 @@ ANNOUNCED_TOOLS: Final = "^(replace|write_file)$"
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
     """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
-    event = read_payload(payload, MOMENTS, project_folder)
+    event = read_payload(payload, project_folder, moments=MOMENTS)
     if event.moment is HookMoment.TURN_ENDED:
         return replace(event, last_message=read_text(payload, "prompt_response"), prompt="")
     if not event.tool:
@@ -126,26 +118,20 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
     """Return the entries that the settings of Gemini CLI need: a group of hooks for each event."""
-    checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
     # Other agents count seconds.
     timeout = agent_timeout(seconds) * 1000
     hook = {"name": "cstp", "type": "command", "command": command, "timeout": timeout}
     judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
-    return {
-        "SessionStart": {"hooks": [hook]},
-        "BeforeAgent": {"hooks": [hook]},
-        "BeforeTool": {"matcher": checked, "hooks": [judging]},
-        "AfterTool": {"matcher": announced, "hooks": [hook]},
-        "AfterAgent": {"hooks": [hook]},
-    }
+    matchers = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
+    return group_hooks(MOMENTS, hook, judging=judging, closing=hook, matchers=matchers)
 
 
 GEMINI_CLI: Final = HookHost(
     read_event,
     write_answer,
-    wanted_hooks,
     TOOLS,
     {"user": "~/.gemini/settings.json", "project": ".gemini/settings.json"},
+    wanted_hooks,
     tells_before_tool=False,
     waiting_program="gemini",
 )

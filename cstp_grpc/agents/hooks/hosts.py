@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cstp_grpc.agents.hooks.model import HookHost
 
-HOSTS: Final = ("claude-code", "codex", "cursor", "gemini-cli", "copilot", "qwen-code", "opencode", "pi")
-"""Their names on the command line."""
+HOST_NAMES: Final[Mapping[str, str]] = {
+    "claude-code": "CLAUDE_CODE",
+    "codex": "CODEX",
+    "cursor": "CURSOR",
+    "gemini-cli": "GEMINI_CLI",
+    "copilot": "COPILOT",
+    "qwen-code": "QWEN_CODE",
+    "opencode": "OPENCODE",
+    "pi": "PI",
+}
+"""The constants with the hosts, each in the module of the same name, by their names on the command line."""
+HOSTS: Final = tuple(HOST_NAMES)
 
 
 def load_host(name: str) -> HookHost:
     """Return the host of a name. Raises KeyError for another name."""
+    constant = HOST_NAMES[name]
     # Imported here: a hook waits for what is imported, and answers one agent.
-    match name:
-        case "claude-code":
-            from cstp_grpc.agents.hooks.claude_code import CLAUDE_CODE
-
-            return CLAUDE_CODE
-        case "codex":
-            from cstp_grpc.agents.hooks.codex import CODEX
-
-            return CODEX
-        case "cursor":
-            from cstp_grpc.agents.hooks.cursor import CURSOR
-
-            return CURSOR
-        case "gemini-cli":
-            from cstp_grpc.agents.hooks.gemini_cli import GEMINI_CLI
-
-            return GEMINI_CLI
-        case "copilot":
-            from cstp_grpc.agents.hooks.copilot import COPILOT
-
-            return COPILOT
-        case "qwen-code":
-            from cstp_grpc.agents.hooks.qwen_code import QWEN_CODE
-
-            return QWEN_CODE
-        case "opencode":
-            from cstp_grpc.agents.hooks.opencode import OPENCODE
-
-            return OPENCODE
-        case "pi":
-            from cstp_grpc.agents.hooks.pi import PI
-
-            return PI
-        case _:
-            raise KeyError(name)
+    host: HookHost = getattr(importlib.import_module(f"cstp_grpc.agents.hooks.{constant.lower()}"), constant)
+    return host

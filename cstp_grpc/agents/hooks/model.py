@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Protocol
@@ -84,13 +84,6 @@ class ReadEvent(Protocol):
         """
 
 
-class WriteAnswer(Protocol):
-    """Writes answers for an agent."""
-
-    def __call__(self, event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
-        """Return the answer to an event as the agent reads it."""
-
-
 class WantedHooks(Protocol):
     """Describes the hooks in the settings of an agent."""
 
@@ -109,6 +102,8 @@ class WritePlugin(Protocol):
         """Return the text of a file that begins with PLUGIN_MARK and runs a command, given as its words."""
 
 
+MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
+"""Maximum size of a payload. Chosen: above the largest file that agents write, whose content is part of it."""
 PLUGIN_MARK: Final = "// Written by `cstp install`; `cstp uninstall` removes it.\n"
 
 
@@ -117,12 +112,14 @@ class HookHost:
     """A coding agent that runs hooks: how its events are read, its answers written and its settings made."""
 
     read_event: ReadEvent
-    write_answer: WriteAnswer
-    wanted_hooks: WantedHooks
+    write_answer: Callable[[HookEvent, HookAnswer], dict[str, Any]]
+    """Returns the answer to an event as the agent reads it."""
     tools: Mapping[str, Any]
     """The packaged table of its tools, in the form of a file."""
     settings_files: Mapping[str, str]
     """The files with its hooks by scope, the one that is meant without a scope first."""
+    wanted_hooks: WantedHooks = lambda *_, **__: {}
+    """The hooks in its settings; none if they are in a plugin."""
     empty_settings: str = "{\n}\n"
     """What such a file is that does not exist."""
     installation_note: str | None = None

@@ -6,33 +6,27 @@ error is what the model gets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from cstp_grpc.agents.hooks.apply_patch import find_patched_files
-from cstp_grpc.agents.hooks.claude_format import read_payload, read_text
-from cstp_grpc.agents.hooks.model import HookEvent, HookHost, HookMoment
-from cstp_grpc.agents.hooks.plugin_text import compose_plugin, write_plugin_answer
-from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, NOTHING, own_mcp_rules
+from cstp_grpc.agents.hooks.claude_format import find_patched_files, moments_without, read_payload, read_text
+from cstp_grpc.agents.hooks.model import HookEvent
+from cstp_grpc.agents.hooks.plugin_text import plugin_host
+from cstp_grpc.agents.hooks.tool_rules import command_rules, editing_rules, own_mcp_rules, reading_rules, unasked_rules
 
-MOMENTS: Final[Mapping[str, HookMoment]] = {
-    "SessionStart": HookMoment.SESSION_STARTED,
-    "PreToolUse": HookMoment.BEFORE_TOOL,
-    "PostToolUse": HookMoment.AFTER_TOOL,
-}
+MOMENTS: Final = moments_without("UserPromptSubmit", "PostToolUseFailure", "Stop")
 EDITORS: Final = ("edit", "write", "apply_patch")
 FILE_READERS: Final = ("read", "grep")
-READS: Final = ["files", "include"]
 UNASKED: Final = ("glob", "list", "todowrite", "todoread", "task", "skill", "question", "invalid")
 """Tools that change nothing outside of the session, and `task`, which starts agents whose own calls are judged."""
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        {"tool": "bash", "ask": CHECK, "description": "{command}", "command": "command", "directory": "workdir"},
-        *({"tool": tool, "ask": CHECK, "description": "Read {files}", "reads": READS} for tool in FILE_READERS),
-        *({"tool": tool, "ask": ANNOUNCE, "description": "Edit {files}", "paths": ["files"]} for tool in EDITORS),
-        *({"tool": tool, "ask": NOTHING} for tool in UNASKED),
+        *command_rules("bash", directory="workdir"),
+        *reading_rules("Read {files}", ["files", "include"], *FILE_READERS),
+        *editing_rules("Edit {files}", "files", *EDITORS),
+        *unasked_rules(*UNASKED),
         *own_mcp_rules("cstp_{}"),
         # Any other, such as those of MCP, is checked by its name and arguments.
     ]
@@ -41,7 +35,7 @@ TOOLS: Final[Mapping[str, Any]] = {
 
 def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
     """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
-    event = read_payload(payload, MOMENTS, project_folder)
+    event = read_payload(payload, project_folder, moments=MOMENTS)
     if event.tool not in (*EDITORS, *FILE_READERS):
         return event
     folder = read_text(payload, "cwd") or "/"
@@ -51,19 +45,11 @@ def read_event(payload: Mapping[str, Any], project_folder: str | None = None) ->
     return replace(event, arguments={**event.arguments, "files": files})
 
 
-def write_plugin(words: Sequence[str], *, seconds: float, every_tool: bool = False) -> str:
-    """Return the plugin that runs the words of a command."""
-    tools = {"UNASKED": () if every_tool else UNASKED, "EDITORS": EDITORS}
-    return compose_plugin("opencode_plugin.js", words, seconds=seconds, tools=tools)
-
-
-OPENCODE: Final = HookHost(
+OPENCODE: Final = plugin_host(
+    "opencode_plugin.js",
     read_event,
-    write_plugin_answer,
-    lambda *_, **__: {},
     TOOLS,
     {"user": "~/.config/opencode/plugins/cstp.js", "project": ".opencode/plugins/cstp.js"},
-    hears_last_message=False,
-    shows_notices=False,
-    write_plugin=write_plugin,
+    unasked=UNASKED,
+    editors=EDITORS,
 )

@@ -8,15 +8,51 @@ from pathlib import Path
 from typing import Any
 
 from cstp_grpc.agents.hooks.claude_format import agent_timeout
-from cstp_grpc.agents.hooks.model import PLUGIN_MARK, HookAnswer, HookDecision, HookEvent, HookMoment
+from cstp_grpc.agents.hooks.model import (
+    PLUGIN_MARK,
+    HookAnswer,
+    HookDecision,
+    HookEvent,
+    HookHost,
+    HookMoment,
+    ReadEvent,
+)
 
 
-def compose_plugin(file: str, words: Sequence[str], *, seconds: float, tools: Mapping[str, Sequence[str]]) -> str:
-    """Return the plugin in a file of this package, with the words of a command and lists of tools as constants."""
-    constants = {"COMMAND": words, "MILLISECONDS": agent_timeout(seconds) * 1000, **tools}
-    lines = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in constants.items())
-    process, plugin = (Path(__file__).with_name(name).read_text() for name in ("plugin_process.js", file))
-    return f"{PLUGIN_MARK}{lines}{process}\n{plugin}"
+def plugin_host(
+    file: str,
+    read_event: ReadEvent,
+    tools: Mapping[str, Any],
+    settings_files: Mapping[str, str],
+    *,
+    unasked: Sequence[str],
+    editors: Sequence[str],
+) -> HookHost:
+    """Return the host of an agent that runs the plugin in a file of this package.
+
+    The plugin is told which tools nothing is asked about, and which ones edit files.
+    """
+
+    def write_plugin(words: Sequence[str], *, seconds: float, every_tool: bool = False) -> str:
+        constants = {
+            "COMMAND": words,
+            "MILLISECONDS": agent_timeout(seconds) * 1000,
+            "UNASKED": () if every_tool else unasked,
+            "EDITORS": editors,
+        }
+        lines = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in constants.items())
+        process, plugin = (Path(__file__).with_name(name).read_text() for name in ("plugin_process.js", file))
+        return f"{PLUGIN_MARK}{lines}{process}\n{plugin}"
+
+    return HookHost(
+        read_event,
+        write_plugin_answer,
+        tools,
+        settings_files,
+        hears_last_message=False,
+        shows_notices=False,
+        write_plugin=write_plugin,
+    )
 
 
 def write_plugin_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:

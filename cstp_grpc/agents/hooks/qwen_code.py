@@ -9,40 +9,31 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from cstp_grpc.agents.hooks.claude_format import BLOCKING_EXIT, agent_timeout, read_payload, write_nested_answer
+from cstp_grpc.agents.hooks.claude_format import (
+    BLOCKING_EXIT,
+    MOMENTS,
+    agent_timeout,
+    group_hooks,
+    read_payload,
+    write_nested_answer,
+)
 from cstp_grpc.agents.hooks.model import HookAnswer, HookEvent, HookHost, HookMoment, Settings
-from cstp_grpc.agents.hooks.tool_rules import ANNOUNCE, CHECK, own_mcp_rules
+from cstp_grpc.agents.hooks.tool_rules import command_rules, editing_rules, other_rules, own_mcp_rules, reading_rules
 
-MOMENTS: Final[Mapping[str, HookMoment]] = {
-    "SessionStart": HookMoment.SESSION_STARTED,
-    "UserPromptSubmit": HookMoment.PROMPT_SUBMITTED,
-    "PreToolUse": HookMoment.BEFORE_TOOL,
-    "PostToolUse": HookMoment.AFTER_TOOL,
-    "PostToolUseFailure": HookMoment.AFTER_TOOL,
-    "Stop": HookMoment.TURN_ENDED,
-}
 TOOLS: Final[Mapping[str, Any]] = {
     "tools": [
-        *(
-            {"tool": tool, "ask": CHECK, "description": "{command}", "command": "command", "directory": "directory"}
-            for tool in ("run_shell_command", "monitor")
-        ),
-        {"tool": "read_file", "ask": CHECK, "description": "Read {file_path}", "reads": ["file_path"]},
-        {"tool": "grep_search", "ask": CHECK, "description": "Search {path} for {pattern}", "reads": ["path", "glob"]},
-        {"tool": "edit", "ask": ANNOUNCE, "description": "Edit {file_path}", "paths": ["file_path"]},
-        {"tool": "write_file", "ask": ANNOUNCE, "description": "Write {file_path}", "paths": ["file_path"]},
-        {"tool": "notebook_edit", "ask": ANNOUNCE, "description": "Edit {notebook_path}", "paths": ["notebook_path"]},
+        *command_rules("run_shell_command", "monitor", directory="directory"),
+        *reading_rules("Read {file_path}", ["file_path"], "read_file"),
+        *reading_rules("Search {path} for {pattern}", ["path", "glob"], "grep_search"),
+        *editing_rules("Edit {file_path}", "file_path", "edit"),
+        *editing_rules("Write {file_path}", "file_path", "write_file"),
+        *editing_rules("Edit {notebook_path}", "notebook_path", "notebook_edit"),
         *own_mcp_rules("mcp__cstp__{}"),
-        {"tool": "mcp__*", "ask": CHECK, "description": "Call {tool} with {arguments}"},
+        *other_rules("mcp__*"),
     ]
 }
 ANNOUNCED_TOOLS: Final = "^(edit|write_file|notebook_edit)$"
 CHECKED_TOOLS: Final = "^(run_shell_command|monitor|read_file|grep_search|edit|write_file|notebook_edit|mcp__.*)$"
-
-
-def read_event(payload: Mapping[str, Any], project_folder: str | None = None) -> HookEvent:
-    """Return the event of a payload. Raises ValueError for what is no payload of a hook."""
-    return read_payload(payload, MOMENTS, project_folder)
 
 
 def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
@@ -57,25 +48,18 @@ def write_answer(event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
 
 def wanted_hooks(command: str, *, seconds: float, every_tool: bool = False) -> dict[str, Settings]:
     """Return the entries that the settings of Qwen Code need: a group of hooks for each event."""
-    checked, announced = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
     hook = {"type": "command", "command": command, "timeout": agent_timeout(seconds)}
-    closing = {"matcher": announced, "hooks": [hook]}
-    return {
-        "SessionStart": {"hooks": [hook]},
-        "UserPromptSubmit": {"hooks": [hook]},
-        "PreToolUse": {"matcher": checked, "hooks": [{**hook, "command": f"{command} {BLOCKING_EXIT}"}]},
-        "PostToolUse": closing,
-        "PostToolUseFailure": closing,
-        "Stop": {"hooks": [hook]},
-    }
+    judging = {**hook, "command": f"{command} {BLOCKING_EXIT}"}
+    matchers = ("*", "*") if every_tool else (CHECKED_TOOLS, ANNOUNCED_TOOLS)
+    return group_hooks(MOMENTS, hook, judging=judging, closing=hook, matchers=matchers)
 
 
 QWEN_CODE: Final = HookHost(
-    read_event,
+    read_payload,
     write_answer,
-    wanted_hooks,
     TOOLS,
     {"user": "~/.qwen/settings.json", "project": ".qwen/settings.json"},
+    wanted_hooks,
     # Its page describes it, but 0.24 does not send it to the model.
     tells_before_tool=False,
 )

@@ -51,7 +51,35 @@ def own_mcp_rules(name_format: str) -> list[dict[str, Any]]:
 
     Each is named: another server may have the same name, and its tools are judged.
     """
-    return [{"tool": name_format.format(tool), "ask": NOTHING} for tool in OWN_MCP_TOOLS]
+    return unasked_rules(*map(name_format.format, OWN_MCP_TOOLS))
+
+
+POWERSHELL: Final = {"shell": "powershell"}
+"""What rules of tools state whose commands are in another language than that of Bash."""
+
+
+def command_rules(*tools: str, **extra: str) -> list[dict[str, Any]]:
+    """Return the rules of tools that run the shell command in their argument `command`, in the form of a file."""
+    stated = {"ask": CHECK, "description": "{command}", "command": "command", **extra}
+    return [{"tool": tool, **stated} for tool in tools]
+
+
+def reading_rules(description: str, reads: Sequence[str], *tools: str) -> list[dict[str, Any]]:
+    return [{"tool": tool, "ask": CHECK, "description": description, "reads": list(reads)} for tool in tools]
+
+
+def editing_rules(description: str, path: str, *tools: str) -> list[dict[str, Any]]:
+    """Return the rules of tools that change the file, or the files, in one of their arguments."""
+    return [{"tool": tool, "ask": ANNOUNCE, "description": description, "paths": [path]} for tool in tools]
+
+
+def unasked_rules(*tools: str) -> list[dict[str, Any]]:
+    return [{"tool": tool, "ask": NOTHING} for tool in tools]
+
+
+def other_rules(pattern: str) -> list[dict[str, Any]]:
+    """Return the rule of tools that are checked by their names and arguments, such as those of MCP servers."""
+    return [{"tool": pattern, "ask": CHECK, "description": FULL_DESCRIPTION}]
 
 
 @dataclass(frozen=True, slots=True)

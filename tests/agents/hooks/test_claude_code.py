@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.agents.hooks.claude_code import CHECKED_TOOLS, CLAUDE_CODE, TOOLS, read_event, wanted_hooks
+from cstp_grpc.agents.hooks.claude_code import CHECKED_TOOLS, CLAUDE_CODE, TOOLS, wanted_hooks
+from cstp_grpc.agents.hooks.claude_format import read_payload
 from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
 from cstp_grpc.agents.hooks.tool_rules import OWN_MCP_TOOLS
 from tests.agents.hooks.payloads import payload
 
 
 def test_a_tool_call_is_read_whole() -> None:
-    assert read_event(payload("write"), "/elsewhere") == HookEvent(
+    assert read_payload(payload("write"), "/elsewhere") == HookEvent(
         HookMoment.BEFORE_TOOL,
         "PreToolUse",
         tool="Write",
@@ -26,7 +27,7 @@ def test_a_tool_call_is_read_whole() -> None:
 
 
 def test_the_end_of_a_turn_is_read_whole() -> None:
-    event = read_event(payload("stop", stop_hook_active=True))
+    event = read_payload(payload("stop", stop_hook_active=True))
     assert (event.last_message, event.continued) == ("I've completed the refactoring.", True)
 
 
@@ -37,7 +38,7 @@ def test_the_end_of_a_turn_is_read_whole() -> None:
 )
 def test_an_event_that_names_no_tool_call_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="payload"):
-        read_event(payload("bash", **changes))
+        read_payload(payload("bash", **changes))
 
 
 @given(

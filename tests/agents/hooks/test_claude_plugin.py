@@ -13,7 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
-from cstp_grpc.agents.hooks.claude_code import MOMENTS, TOOLS
+from cstp_grpc.agents.hooks.claude_code import TOOLS
+from cstp_grpc.agents.hooks.claude_format import MOMENTS
 from cstp_grpc.agents.hooks.settings_text import runs_command
 from cstp_grpc.agents.hooks.tool_rules import OWN_MCP_TOOLS, ToolRules
 from cstp_grpc.common.version import VERSION

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.agents.hooks.apply_patch import find_patched_files
+from cstp_grpc.agents.hooks.claude_format import find_patched_files
 from cstp_grpc.agents.hooks.codex import CHECKED_TOOLS, read_event, wanted_hooks, write_answer
 from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookEvent, HookMoment
 from tests.agents.hooks.payloads import names, payload

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.agents.hooks.claude_code import TOOLS, read_event
+from cstp_grpc.agents.hooks.claude_code import TOOLS
+from cstp_grpc.agents.hooks.claude_format import read_payload
 from cstp_grpc.agents.hooks.event_handler import FailurePolicy, HookSettings, answer_event
 from cstp_grpc.agents.hooks.long_calls import (
     MAX_CALL_CHARACTERS,
@@ -56,7 +57,7 @@ def reply(call: Any) -> Any:
 def answer(text: str, policy: FailurePolicy = FailurePolicy.ASK, **replies: Any) -> HookAnswer:
     with http_server(HttpReply(replies.get("reply", reply))) as server:
         calls = BridgeCalls(server.url, None, seconds=5)
-        event = read_event(payload("bash", tool_name="mcp__notes__add", tool_input={"text": text}))
+        event = read_payload(payload("bash", tool_name="mcp__notes__add", tool_input={"text": text}))
         return answer_event(event, calls, HookSettings(RULES, on_failure=policy))
 
 
@@ -69,14 +70,14 @@ def test_a_long_command_is_judged_whole() -> None:
 
     command = "echo " + "x" * 20_000
     with http_server(HttpReply(record)) as server:
-        event = read_event(payload("bash", tool_input={"command": command}))
+        event = read_payload(payload("bash", tool_input={"command": command}))
         assert answer_event(event, BridgeCalls(server.url, None, seconds=5), HookSettings(RULES)) == HookAnswer()
     assert [action["command"] for action in seen] == [command]
     assert len(seen[0]["description"]) == MAX_DESCRIPTION_CHARACTERS
 
 
 def test_a_command_that_is_too_long_is_denied() -> None:
-    event = read_event(payload("bash", tool_input={"command": "x" * (MAX_COMMAND_CHARACTERS + 1)}))
+    event = read_payload(payload("bash", tool_input={"command": "x" * (MAX_COMMAND_CHARACTERS + 1)}))
     with http_server(HttpReply(reply)) as server:
         said = answer_event(event, BridgeCalls(server.url, None, seconds=5), HookSettings(RULES))
     assert said.decision is HookDecision.DENY

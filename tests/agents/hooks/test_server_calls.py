@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.agents.hooks.claude_code import TOOLS, read_event
+from cstp_grpc.agents.hooks.claude_code import TOOLS
+from cstp_grpc.agents.hooks.claude_format import read_payload
 from cstp_grpc.agents.hooks.event_handler import (
     SEVERAL_PROJECTS,
     ApprovalPolicy,
@@ -37,7 +38,7 @@ ALLOWED = {"allowed": True, "violations": [], "warnings": [], "approvalRequired"
 
 def answer(url: str, name: str = "bash", policy: FailurePolicy = FailurePolicy.ASK, **changes: Any) -> HookAnswer:
     calls = BridgeCalls(url, "token", seconds=5)
-    return answer_event(read_event(payload(name, **changes)), calls, HookSettings(RULES, "shop", on_failure=policy))
+    return answer_event(read_payload(payload(name, **changes)), calls, HookSettings(RULES, "shop", on_failure=policy))
 
 
 def answer_to(reply: Any, name: str = "bash", **changes: Any) -> HookAnswer:
@@ -171,7 +172,7 @@ def test_a_server_that_sends_slowly_for_ever_is_left_at_the_deadline() -> None:
         sender = threading.Thread(target=send_slowly)
         sender.start()
         calls = BridgeCalls(f"http://127.0.0.1:{listener.getsockname()[1]}", None, seconds=8, clock=lambda: next(clock))
-        said = answer_event(read_event(payload("bash")), calls, HookSettings(RULES))
+        said = answer_event(read_payload(payload("bash")), calls, HookSettings(RULES))
         sender.join()
     assert said.decision is HookDecision.ASK
     assert "timed out" in said.reason
@@ -222,7 +223,7 @@ def test_without_a_project_the_words_alone_are_judged(description: str, notice: 
 
     with http_server(HttpReply(reply)) as server:
         calls = BridgeCalls(server.url, None, seconds=5)
-        assert answer_event(read_event(payload("edit")), calls, HookSettings(RULES)) == HookAnswer(notice=notice)
+        assert answer_event(read_payload(payload("edit")), calls, HookSettings(RULES)) == HookAnswer(notice=notice)
         assert answer(server.url, "edit").decision is HookDecision.ASK
     assert [list(request[2]["params"].get("paths", ())) for request in server.requests] == [
         ["src/money.py"],
@@ -260,7 +261,7 @@ def test_only_what_the_agent_can_mend_keeps_it_going(reason: str, kept: bool) ->
 
 def test_learnings_need_a_project(unused_url: str) -> None:
     calls = BridgeCalls(unused_url, None, seconds=5)
-    said = answer_event(read_event(payload("stop", last_assistant_message=LEARNED)), calls, HookSettings(RULES))
+    said = answer_event(read_payload(payload("stop", last_assistant_message=LEARNED)), calls, HookSettings(RULES))
     assert said == HookAnswer(notice="CSTP filed no learnings: the hook is run without --project.")
 
 
@@ -270,7 +271,7 @@ def test_settings_ask_by_default() -> None:
 
 
 def test_other_events_are_answered_with_nothing(unused_url: str) -> None:
-    assert read_event(payload("other")).moment is HookMoment.OTHER
+    assert read_payload(payload("other")).moment is HookMoment.OTHER
     assert answer(unused_url, "other") == HookAnswer()
     assert answer(unused_url, "user_prompt_submit", prompt="  ") == HookAnswer()
     assert answer(unused_url, "stop") == HookAnswer()
