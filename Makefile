@@ -149,14 +149,14 @@ $(VENV)/.created: scripts/preflight.sh
 	@$(PIP) install --no-compile --upgrade '$(PIP_VERSION)' || echo "pip stays as old as it is, and takes longer."
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt cstp_grpc/common/version.py
 	@echo "Installing CSTP into $(VENV); this takes a minute or two."
 	@$(PIP) install --constraint constraints.txt --editable '.[server]'
 	@$(INSTALL_WEIGHTS)
 	@touch $@
 
 # At once, for each installation looks at all packages. Most modules are never imported, so that the others are compiled later.
-$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt cstp_grpc/common/version.py
 	@echo "Installing CSTP and what its tests need into $(VENV); this takes a minute."
 	@$(PIP) install --no-compile --constraint constraints.txt --editable '.[dev]'
 	@$(INSTALL_WEIGHTS)
