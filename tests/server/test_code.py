@@ -10,8 +10,8 @@ import pytest
 from cstp_grpc.contract.errors import InvalidArgument, NotFound
 from cstp_grpc.core.guardrails.model import CodeFacts
 from cstp_grpc.core.intents.model import CodeContext, CodeNote
-from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
-from cstp_grpc.modules.intent_layer.learning_store import LearningStore
+from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader
+from cstp_grpc.modules.intent_layer.learning_store import LearningStore, ProjectSources
 from cstp_grpc.modules.intent_layer.model import LearningType, NewLearning
 from cstp_grpc.modules.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
 from tests.modules.intent_layer.trees import write_tree

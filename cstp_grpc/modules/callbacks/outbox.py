@@ -6,9 +6,10 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from cstp_grpc.common.rfc3339 import format_rfc3339
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.contract.errors import CstpError
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent
@@ -271,7 +272,3 @@ def failed_decision_json(decision: Decision, reviewed_at: datetime) -> dict[str,
         shown["notes"] = decision.notes
     shown["date"] = format_rfc3339(decision.date)
     return {"decision": shown, "reviewedAt": format_rfc3339(decision.reviewed_date or reviewed_at)}
-
-
-def format_rfc3339(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -21,7 +20,7 @@ from cstp_grpc.contract.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.core.guardrails.model import CodeFacts
 from cstp_grpc.core.intents.model import CodeContext, CodeNote, PendingLearning
 from cstp_grpc.modules.intent_layer.context_resolution import SECTION_ORDER, iter_delivered_files, merge_sections
-from cstp_grpc.modules.intent_layer.learning_store import LearningStore
+from cstp_grpc.modules.intent_layer.learning_store import LearningStore, ProjectSources
 from cstp_grpc.modules.intent_layer.model import Learning, MergedSection, Node
 from cstp_grpc.modules.intent_layer.node_document import (
     INTRODUCTION,
@@ -162,14 +161,6 @@ CACHE_CHARACTERS = 16_777_216
 """Characters of parsed texts in the cache: 16 Mi."""
 CACHE_ENTRY_OVERHEAD = 1024
 """Characters that an entry counts in addition to its text, for its result."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectSources:
-    """The sources of a project's code context."""
-
-    tree: ProjectTree
-    learnings: LearningStore
 
 
 class ParsedTextCache:

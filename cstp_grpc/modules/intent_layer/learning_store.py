@@ -332,6 +332,14 @@ class LearningStore:
         return replace(learning, paths=located or (ROOT,), unplaced_paths=unplaced)
 
 
+@dataclass(frozen=True, slots=True)
+class ProjectSources:
+    """The nodes and the learnings of a project."""
+
+    tree: ProjectTree
+    learnings: LearningStore
+
+
 def check_id(learning_id: str) -> None:
     if not LEARNING_ID.fullmatch(learning_id):
         raise InvalidArgument.field("id", "is no identifier of a learning")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,7 +12,7 @@ from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, trunca
 from cstp_grpc.modules.intent_layer.context_resolution import resolve_context
 from cstp_grpc.modules.intent_layer.learning_merge import place_fact
 from cstp_grpc.modules.intent_layer.learning_review import Reviewer
-from cstp_grpc.modules.intent_layer.learning_store import LearningPage, LearningQuery, LearningStore
+from cstp_grpc.modules.intent_layer.learning_store import LearningPage, LearningQuery, ProjectSources
 from cstp_grpc.modules.intent_layer.model import (
     ROOT,
     ContextRequest,
@@ -29,9 +29,10 @@ from cstp_grpc.modules.intent_layer.model import (
     ValidationFinding,
 )
 from cstp_grpc.modules.intent_layer.node_skeleton import create_node, node_skeleton
+from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
 from cstp_grpc.modules.intent_layer.project_files import iter_ancestors, names_in
-from cstp_grpc.modules.intent_layer.project_tree import NODE_FILES, ProjectTree
-from cstp_grpc.modules.intent_layer.validation import DEFAULT_SEVERITIES, NodeHistory, select_nodes, validate_selected
+from cstp_grpc.modules.intent_layer.project_tree import NODE_FILES
+from cstp_grpc.modules.intent_layer.validation import DEFAULT_SEVERITIES, select_nodes, validate_selected
 from cstp_grpc.modules.intent_layer.validation_rules import RuleSeverities
 from cstp_grpc.platform.storage.pagination import (
     Page,
@@ -133,10 +134,9 @@ class ProjectService:
     def __init__(
         self,
         project: str,
-        tree: ProjectTree,
-        learnings: LearningStore,
+        sources: ProjectSources,
         reviewer: Reviewer,
-        history: NodeHistory | None,
+        history: GitHistory | None,
         audit: AuditSink,
         clock: Callable[[], datetime],
         changed: Callable[[], None],
@@ -147,8 +147,8 @@ class ProjectService:
         `severities` override those in the project's own file.
         """
         self._project = project
-        self._tree = tree
-        self._learnings = learnings
+        self._tree = sources.tree
+        self._learnings = sources.learnings
         self._reviewer = reviewer
         self._history = history
         self._audit = audit
@@ -244,9 +244,9 @@ class ProjectService:
 
     def _preview_review(self, request: ReviewRequest, operation: ProjectOperation) -> ReviewOutcome:
         operation = replace(operation, learning_id=request.id)
-        with self._audit_failure(operation):
+        with self._audit_change(operation) as attempt:
             outcome = self._reviewer.review(request)
-        self._audit.record(replace(operation, paths=outcome.learning.paths).to_audit_entry())
+        attempt.begin(paths=outcome.learning.paths)
         return outcome
 
     def _folder(self, path: str) -> str:
@@ -263,10 +263,10 @@ class ProjectService:
     @contextmanager
     def _audit_read(self, name: str, paths: Iterable[str], call: ProjectCall) -> Iterator[None]:
         operation = self._new_record(AuditEvent.CONTEXT_READ, name, paths, call)
-        with self._audit_failure(operation):
+        with self._audit_change(operation) as attempt:
             yield
         # Before the result is returned: a read whose record cannot be stored fails.
-        self._audit.record(operation.to_audit_entry())
+        attempt.begin()
 
     @contextmanager
     def _audit_change(self, operation: ProjectOperation) -> Iterator[_AuditedChange]:
@@ -278,27 +278,13 @@ class ProjectService:
             self._audit.record(replace(attempt.operation, error=error_reason(error)).to_audit_entry())
             raise
 
-    @contextmanager
-    def _audit_failure(self, operation: ProjectOperation) -> Iterator[None]:
-        """Store the record with the reason if the block fails."""
-        try:
-            yield
-        except Exception as error:
-            self._audit.record(replace(operation, error=error_reason(error)).to_audit_entry())
-            raise
 
-
-class ProjectRegistry:
+class ProjectRegistry(dict[str, ProjectService]):
     """The projects of a server, by name."""
 
-    def __init__(self, projects: Mapping[str, ProjectService]) -> None:
-        self._projects = dict(projects)
-
-    def get(self, name: str) -> ProjectService:
-        """Return a project. Raises NotFound, whose message reveals no other project."""
-        if name not in self._projects:
-            raise NotFound(f"there is no project {name}")
-        return self._projects[name]
+    def __missing__(self, name: str) -> ProjectService:
+        """Raise NotFound, whose message reveals no other project."""
+        raise NotFound(f"there is no project {name}")
 
 
 def with_parents(nodes: Iterable[Node]) -> Iterator[ListedNode]:

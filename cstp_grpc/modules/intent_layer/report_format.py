@@ -45,6 +45,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from cstp_grpc.common.rfc3339 import format_rfc3339
 from cstp_grpc.modules.intent_layer.model import (
     ROOT,
     Learning,
@@ -186,7 +187,7 @@ def add_review(content: bytes, review: LearningReview) -> bytes:
         "",
         f"**Review**: {review.verdict}",
         f"**Reviewer**: {_encode_value(review.reviewer)}",
-        f"**Reviewed**: {format_timestamp(review.at)}",
+        f"**Reviewed**: {format_rfc3339(review.at)}",
         f"**Reason**: {_encode_value(review.reason)}" if review.reason else "**Reason**:",
     )
     return (text[:start] + ticked + "".join(line + end for line in note)).encode(errors="surrogateescape")
@@ -196,15 +197,10 @@ def has_review(content: bytes, review: LearningReview) -> bool:
     return review in _iter_reviews(_split_report(content.decode(errors="replace")).parts)
 
 
-def format_timestamp(at: datetime) -> str:
-    """Format an aware instant as RFC 3339 in UTC."""
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
 def _header_lines(learning: Learning, directory: str) -> Iterator[str]:
     yield f"**ID**: {learning.id}"
     yield f"**Type**: {learning.type}"
-    yield f"**Timestamp**: {format_timestamp(learning.at)}"
+    yield f"**Timestamp**: {format_rfc3339(learning.at)}"
     yield f"**Directory**: {_encode_value(directory)}"
     yield f"**Operation**: {_encode_value(learning.title)}"
     if learning.operation is not None:

@@ -60,45 +60,43 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         self, request: pb2.ResolveContextRequest, context: grpc.ServicerContext
     ) -> pb2.ResolveContextResponse:
         """Return the sections that apply to a path."""
-        resolution = self._projects.get(request.project).resolve(parse_context_request(request), current_call())
+        resolution = self._projects[request.project].resolve(parse_context_request(request), current_call())
         return require_size_limit(resolution_message(resolution), "max_tokens", "is too high or missing")
 
     def ListNodes(self, request: pb2.ListNodesRequest, context: grpc.ServicerContext) -> pb2.ListNodesResponse:
-        page = self._projects.get(request.project).nodes(
-            PageRequest(request.page_size, request.page_token), current_call()
-        )
+        page = self._projects[request.project].nodes(PageRequest(request.page_size, request.page_token), current_call())
         return nodes_message(page.items, page.next_token)
 
     def GetNode(self, request: pb2.GetNodeRequest, context: grpc.ServicerContext) -> pb2.GetNodeResponse:
-        listed = self._projects.get(request.project).node(request.path, current_call())
+        listed = self._projects[request.project].node(request.path, current_call())
         return node_message(listed)
 
     def ValidateNodes(
         self, request: pb2.ValidateNodesRequest, context: grpc.ServicerContext
     ) -> pb2.ValidateNodesResponse:
-        judged = self._projects.get(request.project).validate(request.paths, current_call())
+        judged = self._projects[request.project].validate(request.paths, current_call())
         return require_size_limit(validation_message(judged), "paths", "has too many findings; name fewer")
 
     def PlaceFact(self, request: pb2.PlaceFactRequest, context: grpc.ServicerContext) -> pb2.PlaceFactResponse:
         """Return the node that a fact belongs to."""
-        placed = self._projects.get(request.project).place(request.paths, current_call())
+        placed = self._projects[request.project].place(request.paths, current_call())
         return placement_message(placed)
 
     def InitNode(self, request: pb2.InitNodeRequest, context: grpc.ServicerContext) -> pb2.InitNodeResponse:
-        written = self._projects.get(request.project).init(request.path, current_call(), dry_run=request.dry_run)
+        written = self._projects[request.project].init(request.path, current_call(), dry_run=request.dry_run)
         return skeleton_message(written)
 
     def ReportLearning(
         self, request: pb2.ReportLearningRequest, context: grpc.ServicerContext
     ) -> pb2.ReportLearningResponse:
         by = current_call(proto_values.optional_field(request, "agent_id"))
-        filed = self._projects.get(request.project).report(parse_new_learning(request, by), by)
+        filed = self._projects[request.project].report(parse_new_learning(request, by), by)
         return report_message(filed)
 
     def ListLearnings(
         self, request: pb2.ListLearningsRequest, context: grpc.ServicerContext
     ) -> pb2.ListLearningsResponse:
-        page = self._projects.get(request.project).learnings(
+        page = self._projects[request.project].learnings(
             parse_learning_query(request), PageRequest(request.page_size, request.page_token), current_call()
         )
         return learnings_message(page.items, page.unreadable, page.next_token)
@@ -107,7 +105,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         self, request: pb2.ReviewLearningRequest, context: grpc.ServicerContext
     ) -> pb2.ReviewLearningResponse:
         by = current_call(proto_values.optional_field(request, "reviewer"))
-        outcome = self._projects.get(request.project).review(parse_review_request(request, by), by)
+        outcome = self._projects[request.project].review(parse_review_request(request, by), by)
         return outcome_message(outcome)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
 
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.errors import InvalidArgument, Unavailable
@@ -13,7 +12,7 @@ from cstp_grpc.modules.intent_layer import validation_rules
 from cstp_grpc.modules.intent_layer.context_resolution import REQUIRED_SECTIONS
 from cstp_grpc.modules.intent_layer.model import ROOT, Node, NodeFile, ValidationFinding
 from cstp_grpc.modules.intent_layer.node_document import LINE_END, NodeDocument, section_key
-from cstp_grpc.modules.intent_layer.node_staleness import StaleNode
+from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
 from cstp_grpc.modules.intent_layer.path_mentions import (
     MAX_CHARACTERS,
     MAYBE_ABSOLUTE,
@@ -46,20 +45,8 @@ DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:.*$", re.MULTILINE)
 WORD = re.compile(r"[^\s`()\[\]<>|\"'*,;]+/[^\s`()\[\]<>|\"'*,;]*")
 
 
-class NodeHistory(Protocol):
-    """The staleness of nodes by the history of a project."""
-
-    def stale_nodes(
-        self, nodes: Mapping[str, frozenset[str]], owner: Callable[[str], str | None]
-    ) -> Mapping[str, StaleNode]:
-        """Return the nodes that are older than the files they cover, by their folders.
-
-        `nodes` gives the files of each node by its folder; `owner` returns the folder of the node that covers a folder.
-        """
-
-
 def validate_nodes(
-    tree: ProjectTree, paths: Iterable[str] = (), history: NodeHistory | None = None
+    tree: ProjectTree, paths: Iterable[str] = (), history: GitHistory | None = None
 ) -> tuple[ValidationFinding, ...]:
     """Validate the nodes that `select_nodes` returns; the findings are sorted by file and line."""
     return validate_selected(tree, select_nodes(tree, paths), history)
@@ -93,7 +80,7 @@ def select_nodes(tree: ProjectTree, paths: Iterable[str] = ()) -> tuple[Node | U
 def validate_selected(
     tree: ProjectTree,
     found: Sequence[Node | UnreadableFolder],
-    history: NodeHistory | None = None,
+    history: GitHistory | None = None,
     severities: RuleSeverities = DEFAULT_SEVERITIES,
 ) -> tuple[ValidationFinding, ...]:
     """Return the findings about the selected nodes, sorted by file and line.
@@ -161,7 +148,7 @@ class _NodeValidator:
                 yield from _check_duplicate_sections(document)
                 yield from self._check_paths(found.folder, document)
 
-    def check_staleness(self, history: NodeHistory) -> Iterator[ValidationFinding]:
+    def check_staleness(self, history: GitHistory) -> Iterator[ValidationFinding]:
         files = {node.folder: self._files_of(node) for node in self._validated}
         for folder, stale in history.stale_nodes(files, self._owning_folder).items():
             node = self._node(folder)

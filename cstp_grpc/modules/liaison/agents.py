@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+from cstp_grpc.common.rfc3339 import format_rfc3339
 from cstp_grpc.common.spans import NO_SPANS, Spans
 from cstp_grpc.contract.errors import FieldViolation, InvalidPillar
 from cstp_grpc.modules.liaison.model import (
@@ -118,17 +119,13 @@ class LiaisonAgents:
         )
 
 
-def rfc3339_text(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
 def decision_json(decision: RoutingDecision) -> dict[str, Any]:
     """Return a routing decision as JSON with the member names of the contract."""
     return {
         "from": decision.from_agent,
         "to": decision.to_agent,
         "reason": decision.reason,
-        "decided_at": rfc3339_text(decision.decided_at),
+        "decided_at": format_rfc3339(decision.decided_at),
         "idempotency_key": decision.idempotency_key,
     }
 
@@ -141,7 +138,7 @@ def history_entry(message: ChatMessage) -> dict[str, Any]:
         "role": said.role.value,
         "content": said.content,
         "active_agent": message.active_agent,
-        "sent_at": rfc3339_text(message.sent_at),
+        "sent_at": format_rfc3339(message.sent_at),
     }
     if said.metadata is not None:
         entry["metadata"] = said.metadata

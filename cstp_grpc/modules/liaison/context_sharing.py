@@ -107,7 +107,7 @@ class ContextSharing:
         self._judge = judge
         self._recorder = recorder
         self._clock = clock
-        self._wake = wake
+        self.wake = wake
 
     def share(self, caller: TenantCaller, request: ShareRequest) -> Share:
         """Share a context durably; the same request again returns the first share.
@@ -149,7 +149,7 @@ class ContextSharing:
         stored = self._recorder.run(lambda unit_of_work: self._insert_unrouted(unit_of_work, offered, operation))
         # After the commit: the dispatcher reads the share from the database.
         if offered.is_to_be_delivered:
-            self._wake()
+            self.wake()
         return stored
 
     def get(self, caller: TenantCaller, share_id: str) -> Share:

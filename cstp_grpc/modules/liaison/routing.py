@@ -130,13 +130,22 @@ class RoutingAttempt:
         )
 
 
-class Router:
-    """Route chat sessions.
+@dataclass(frozen=True, slots=True)
+class RoutingPolicy:
+    """What routings may do.
 
     With `direct_handover` a liaison agent's session may go to another one without the guide. A conversation whose
     messages have more than READ_FACTOR times `max_context_bytes` characters is not shared as a whole. With
     `reads_are_short` the database is a file, so that a session is read in microseconds.
     """
+
+    direct_handover: bool
+    max_context_bytes: int
+    reads_are_short: bool = False
+
+
+class Router:
+    """Route chat sessions."""
 
     def __init__(
         self,
@@ -146,12 +155,8 @@ class Router:
         sharing: ContextSharing,
         recorder: AuditedWriter,
         clock: Callable[[], datetime],
-        wake: Callable[[], None],
         fence: ClaimFence,
-        *,
-        direct_handover: bool,
-        max_context_bytes: int,
-        reads_are_short: bool = False,
+        policy: RoutingPolicy,
     ) -> None:
         self._sessions = sessions
         self._store = store
@@ -159,14 +164,12 @@ class Router:
         self._sharing = sharing
         self._recorder = recorder
         self._clock = clock
-        self._wake = wake
         self._fence = fence
-        self._direct_handover = direct_handover
-        self._readable = READ_FACTOR * max_context_bytes
+        self._policy = policy
+        self._readable = READ_FACTOR * policy.max_context_bytes
         # Held by a thread while a remote agent is asked to accept, so that the same routing is not delivered twice from
         # this server. Taken outside of transactions; two servers are kept apart by the version of the session instead.
         self._confirming = KeyedLocks()
-        self._reads_are_short = reads_are_short
 
     async def route_on_loop(self, caller: TenantCaller, request: RoutingRequest, pool: WorkPool) -> Activation | None:
         """Route as `route` does, without blocking the event loop; the context of the request must be small.
@@ -283,7 +286,7 @@ class Router:
 
     def _is_short(self, caller: TenantCaller, agent: LiaisonAgent, request: RoutingRequest) -> bool:
         """Return whether a routing needs only one short read: no probe, no redaction and no look at the past."""
-        if not self._reads_are_short or self._sharing.may_take_long:
+        if not self._policy.reads_are_short or self._sharing.may_take_long:
             return False
         if request.context is None or request.leaving is not None:
             return False
@@ -353,7 +356,7 @@ class Router:
             raise session_closed(session)
         if request.leaving is not None:
             require_same_activation(session, request.leaving)
-        elif session.active_agent != GUIDE and not self._direct_handover:
+        elif session.active_agent != GUIDE and not self._policy.direct_handover:
             again = session.active_agent == liaison_agent(request.target_pillar)
             raise SessionWithAnotherAgent(
                 f"The chat session {session.id} is with {session.active_agent} already, with another context; "
@@ -395,7 +398,7 @@ class Router:
         # that never happened; the repeated call sends it again under the same key.
         activation = self._recorder.run(job)
         if share.is_to_be_delivered:
-            self._wake()
+            self._sharing.wake()
         return activation
 
     def _prepare(

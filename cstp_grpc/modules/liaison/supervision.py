@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from cstp_grpc.common.rfc3339 import format_rfc3339
 from cstp_grpc.contract.enums import LIAISON_SUPERVISOR
 from cstp_grpc.contract.errors import CstpError, SessionUpdateFailed
-from cstp_grpc.modules.liaison.agents import rfc3339_text
 from cstp_grpc.modules.liaison.audit import AuditedWriter
 from cstp_grpc.modules.liaison.model import (
     AGENT_PREFIX,
@@ -26,7 +26,6 @@ from cstp_grpc.modules.liaison.routing import Router, RoutingRequest
 from cstp_grpc.modules.liaison.sessions import session_event
 from cstp_grpc.modules.liaison.sql_routing import SqlPresenceStore
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
-from cstp_grpc.platform.storage.background_work import PeriodicTask
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
 
 logger = logging.getLogger(__name__)
@@ -111,12 +110,25 @@ class FallbackMove:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class SupervisionPolicy:
+    """The pillars of local agents, the limits of all sessions, and the fallbacks by pillar.
+
+    A fallback to a pillar takes longer than a transaction; until it succeeds the session stays due, again after
+    `lease`, so that another server takes over if one is killed.
+    """
+
+    local: Collection[str]
+    limits: AlarmLimits
+    fallbacks: Mapping[str, Fallback]
+    lease: timedelta
+
+
 class SessionSupervisor:
     """Raise alarms for unclaimed and silent sessions and those of absent agents, and apply the fallbacks.
 
     Each alarm is raised once. Several servers may supervise one database: the transaction that holds a session's row
-    decides. A fallback to a pillar takes longer than a transaction; until it succeeds the session stays due, again
-    after `lease`, so that another server takes over if one is killed. `local` are the pillars of local agents.
+    decides.
     """
 
     def __init__(
@@ -126,22 +138,16 @@ class SessionSupervisor:
         recorder: AuditedWriter,
         heartbeats: Heartbeats,
         router: Router,
-        local: Collection[str],
-        limits: AlarmLimits,
-        fallbacks: Mapping[str, Fallback],
         clock: Callable[[], datetime],
-        lease: timedelta,
+        policy: SupervisionPolicy,
     ) -> None:
         self._sessions = sessions
         self._store = store
         self._recorder = recorder
         self._heartbeats = heartbeats
         self._router = router
-        self._local = local
-        self._limits = limits
-        self._fallbacks = fallbacks
         self._clock = clock
-        self._lease = lease
+        self._policy = policy
 
     def sweep(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Check everything that is due, until the server stops. Raises CstpError."""
@@ -178,14 +184,16 @@ class SessionSupervisor:
             self._store.delete_hold(unit_of_work, hold)
             return None
         held = self._held_session(unit_of_work, hold, session)
-        alarms = held.alarms(self._limits, now)
+        alarms = held.alarms(self._policy.limits, now)
         fallback = self._fallback_of(hold, alarms)
         for alarm in alarms:
             if alarm.kind not in hold.reported:
                 self._add_alarm_event(unit_of_work, session, alarm, fallback, now)
         reported = frozenset(alarm.kind for alarm in alarms)
         if fallback is None:
-            self._store.update_hold(unit_of_work, replace(hold, reported=reported), held.next_due(self._limits, now))
+            self._store.update_hold(
+                unit_of_work, replace(hold, reported=reported), held.next_due(self._policy.limits, now)
+            )
             return None
         reason = fallback_reason(session, alarms)
         if not fallback.pillars:
@@ -193,12 +201,12 @@ class SessionSupervisor:
             return None
         # Due again after the lease, in case this process is killed before the session has moved; a move that succeeds
         # deletes the hold or gives it a new time.
-        self._store.update_hold(unit_of_work, replace(hold, reported=reported), now + self._lease)
+        self._store.update_hold(unit_of_work, replace(hold, reported=reported), now + self._policy.lease)
         return FallbackMove(session, hold.activation_key, fallback.pillars, reason)
 
     def _held_session(self, unit_of_work: UnitOfWork, hold: SessionHold, session: Session) -> HeldSession:
         pillar = hold.agent.removeprefix(AGENT_PREFIX)
-        is_local = pillar in self._local
+        is_local = pillar in self._policy.local
         absent_since = None
         if is_local:
             known = self._store.presence(unit_of_work, hold.tenant, pillar)
@@ -207,13 +215,13 @@ class SessionSupervisor:
 
     def _fallback_of(self, hold: SessionHold, alarms: tuple[Alarm, ...]) -> Fallback | None:
         """Return the fallback that the alarms trigger, or None if the session stays."""
-        fallback = self._fallbacks.get(hold.agent.removeprefix(AGENT_PREFIX))
+        fallback = self._policy.fallbacks.get(hold.agent.removeprefix(AGENT_PREFIX))
         return fallback if fallback and any(alarm.kind in fallback.kinds for alarm in alarms) else None
 
     def _add_alarm_event(
         self, unit_of_work: UnitOfWork, session: Session, alarm: Alarm, fallback: Fallback | None, now: datetime
     ) -> None:
-        data = {"since": rfc3339_text(alarm.since), "target_pillar": session.active_agent.removeprefix(AGENT_PREFIX)}
+        data = {"since": format_rfc3339(alarm.since), "target_pillar": session.active_agent.removeprefix(AGENT_PREFIX)}
         if fallback is not None:
             data["fallback"] = fallback.pillars[0] if fallback.pillars else GUIDE
         self._recorder.add_event(unit_of_work, session_event(session, alarm.kind.event, now, data))
@@ -240,28 +248,6 @@ class SessionSupervisor:
         session = self._sessions.get(unit_of_work, caller.tenant, move.session.id, lock=True)
         if session is not None and session.is_open and session.activation_key == move.activation_key:
             self._router.give_back(unit_of_work, caller, session, move.reason, self._clock())
-
-
-class SupervisionTask:
-    """Run a supervisor every `interval` seconds in a thread of its own."""
-
-    def __init__(self, supervisor: SessionSupervisor, interval: float) -> None:
-        self._supervisor = supervisor
-        self._interval = interval
-        self._work = PeriodicTask(
-            "liaison-supervision", self._sweep, interval, logger, "sessions of liaison agents cannot be looked at"
-        )
-
-    def start(self) -> None:
-        self._work.start()
-
-    def stop(self) -> None:
-        """Stop, and wait for the current sweep."""
-        self._work.stop()
-
-    def _sweep(self) -> float:
-        self._supervisor.sweep(self._work.is_stopping)
-        return self._interval
 
 
 def absence_start(presence: AgentPresence) -> datetime | None:

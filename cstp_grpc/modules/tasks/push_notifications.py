@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from cstp_grpc.contract.enums import PushFormat, TaskState
 from cstp_grpc.contract.errors import InvalidArgument, NotFound, RateLimited
@@ -282,11 +282,8 @@ CONTENT_TYPES: Final[Mapping[PushFormat, str]] = {
 }
 
 
-class TaskRenderer(Protocol):
-    """Renders tasks in the formats of receivers."""
-
-    def render(self, task: Task, push_format: PushFormat) -> bytes | None:
-        """Return the body of a notification; None if the content is not an A2A task."""
+TaskRenderer = Callable[[Task, PushFormat], bytes | None]
+"""Renders a task as the body of a notification; None if the content is not an A2A task."""
 
 
 class TaskNotificationBuilder:
@@ -300,14 +297,14 @@ class TaskNotificationBuilder:
         store: SqlPushStore,
         tasks: SqlTaskStore,
         addresses: PushUrlPolicy,
-        renderer: TaskRenderer,
+        render_task: TaskRenderer,
         clock: Callable[[], datetime],
         kept: timedelta,
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._addresses = addresses
-        self._renderer = renderer
+        self._render_task = render_task
         self._clock = clock
         self._kept = kept
 
@@ -334,7 +331,7 @@ class TaskNotificationBuilder:
         return f"{item.agent}/{zlib.crc32(item.task_id.encode()) % QUEUES_PER_AGENT}"
 
     def _render(self, task: Task, push_format: PushFormat) -> bytes:
-        body = self._renderer.render(task, push_format)
+        body = self._render_task(task, push_format)
         if body is None:
             raise DeliveryRejected("the task holds what no bridge kept")
         return body

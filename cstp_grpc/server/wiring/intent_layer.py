@@ -15,11 +15,11 @@ from cstp_grpc.common.git_command import INHERITED_VARIABLES
 from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
-from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
+from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader
 from cstp_grpc.modules.intent_layer.ignored_folders import read_ignored_folders
 from cstp_grpc.modules.intent_layer.journal_sync import NodeJournalSync, NodeJournalSyncWorker
 from cstp_grpc.modules.intent_layer.learning_review import Reviewer
-from cstp_grpc.modules.intent_layer.learning_store import LearningStore
+from cstp_grpc.modules.intent_layer.learning_store import LearningStore, ProjectSources
 from cstp_grpc.modules.intent_layer.node_staleness import GitHistory
 from cstp_grpc.modules.intent_layer.project_service import ProjectRegistry, ProjectService
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
@@ -85,8 +85,7 @@ def build_intent_layer_module(shared: SharedParts, journal: Journal, sink: Audit
     services = {
         project.name: ProjectService(
             project.name,
-            sources[project.name].tree,
-            sources[project.name].learnings,
+            sources[project.name],
             Reviewer(sources[project.name].tree, shared.clock, similarity, settings.duplicate_threshold),
             GitHistory(sources[project.name].tree.root, inherited_environment(INHERITED_VARIABLES)),
             sink,

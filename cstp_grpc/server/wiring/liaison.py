@@ -22,14 +22,14 @@ from cstp_grpc.modules.liaison.model import AlarmKind, Share, liaison_agent
 from cstp_grpc.modules.liaison.presence import AgentDirectory, Heartbeats, LocalAgentService, LocalLiaisonAgent
 from cstp_grpc.modules.liaison.redaction import Redaction, RedactionRule
 from cstp_grpc.modules.liaison.remote_agents import RemoteAgent, build_remote_agent
-from cstp_grpc.modules.liaison.routing import Router
+from cstp_grpc.modules.liaison.routing import Router, RoutingPolicy
 from cstp_grpc.modules.liaison.servicer import LiaisonComponents, LiaisonService
 from cstp_grpc.modules.liaison.sessions import ClaimFence, SessionService
 from cstp_grpc.modules.liaison.sql_routing import SqlErasureStore, SqlPresenceStore, SqlRoutingStore
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
-from cstp_grpc.modules.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionTask
+from cstp_grpc.modules.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionPolicy
 from cstp_grpc.platform.config import LiaisonSettings, PillarSettings, RetentionSettings, Settings
-from cstp_grpc.platform.storage.background_work import ExpiryTask
+from cstp_grpc.platform.storage.background_work import ExpiryTask, PeriodicTask
 from cstp_grpc.platform.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy, DispatcherOptions
 from cstp_grpc.platform.storage.delivery_queue import build_outbox_measures
 from cstp_grpc.platform.storage.subscriptions import WatchLimits
@@ -80,7 +80,7 @@ def build_liaison_module(
     sharing = ContextSharing(
         core.sessions, core.store, core.agents, inputs.redaction, checker, core.recorder, clock, dispatcher.wake
     )
-    router = build_router(shared, core, sharing, dispatcher)
+    router = build_router(shared, core, sharing)
     erasures = SqlErasureStore(shared.database)
     eraser = SessionEraser(erasures, core.recorder, clock)
     claimed_for = timedelta(seconds=liaison.claim_seconds)
@@ -199,9 +199,7 @@ def build_share_dispatcher(
     )
 
 
-def build_router(
-    shared: SharedParts, core: SessionCore, sharing: ContextSharing, dispatcher: DeliveryDispatcher[Share]
-) -> Router:
+def build_router(shared: SharedParts, core: SessionCore, sharing: ContextSharing) -> Router:
     """Build the routing of sessions to agents."""
     liaison = shared.settings.liaison
     return Router(
@@ -211,30 +209,31 @@ def build_router(
         sharing,
         core.recorder,
         shared.clock,
-        dispatcher.wake,
         core.fence,
-        direct_handover=liaison.direct_handover,
-        max_context_bytes=liaison.max_context_bytes,
-        reads_are_short=shared.database.is_sqlite,
+        RoutingPolicy(liaison.direct_handover, liaison.max_context_bytes, shared.database.is_sqlite),
     )
 
 
-def build_supervision(shared: SharedParts, core: SessionCore, router: Router) -> SupervisionTask:
+def build_supervision(shared: SharedParts, core: SessionCore, router: Router) -> PeriodicTask:
     """Build the supervision of sessions whose agents are inactive."""
-    liaison = shared.settings.liaison
-    supervisor = SessionSupervisor(
-        core.sessions,
-        core.presence,
-        core.recorder,
-        core.heartbeats,
-        router,
+    liaison, interval = shared.settings.liaison, shared.settings.storage.refresh_seconds
+    policy = SupervisionPolicy(
         core.local.keys(),
         build_alarm_limits(liaison),
         build_fallbacks(liaison),
-        shared.clock,
         timedelta(seconds=LEASE_FACTOR * liaison.delivery_seconds),
     )
-    return SupervisionTask(supervisor, shared.settings.storage.refresh_seconds)
+    supervisor = SessionSupervisor(
+        core.sessions, core.presence, core.recorder, core.heartbeats, router, shared.clock, policy
+    )
+
+    def sweep() -> float:
+        supervisor.sweep(task.is_stopping)
+        return interval
+
+    complaint = "sessions of liaison agents cannot be looked at"
+    task = PeriodicTask("liaison-supervision", sweep, interval, logger, complaint)
+    return task
 
 
 def build_retention(

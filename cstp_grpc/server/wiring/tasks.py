@@ -37,14 +37,12 @@ REMOVAL_SECONDS = 60.0
 """How often expired tasks are looked for; nobody sees them any more, so nothing hurries."""
 
 
-class A2aTaskRenderer:
-    """Renders tasks in the versions of A2A."""
+def render_a2a_task(task: Task, push_format: PushFormat) -> bytes | None:
+    """Render a task in a version of A2A."""
+    # Not loaded before a notification is due: A2A takes long.
+    from cstp_grpc.contract.a2a_tasks import encode_notification
 
-    def render(self, task: Task, push_format: PushFormat) -> bytes | None:
-        # Not loaded before a notification is due: A2A takes long.
-        from cstp_grpc.contract.a2a_tasks import encode_notification
-
-        return encode_notification(task.id, task.context_id, task.content, task.state, task.updated_at, push_format)
+    return encode_notification(task.id, task.context_id, task.content, task.state, task.updated_at, push_format)
 
 
 def read_push_urls(settings: Settings) -> UrlAllowList:
@@ -88,7 +86,7 @@ def build_push_notifications(
     settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
     store = SqlPushStore(database)
     kept = timedelta(days=settings.a2a.task_days)
-    builder = TaskNotificationBuilder(store, tasks, addresses, A2aTaskRenderer(), clock, kept)
+    builder = TaskNotificationBuilder(store, tasks, addresses, render_a2a_task, clock, kept)
     delivery = WebhookDelivery(
         store,
         builder,

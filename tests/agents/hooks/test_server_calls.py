@@ -26,8 +26,8 @@ from cstp_grpc.agents.hooks.model import HookAnswer, HookDecision, HookMoment
 from cstp_grpc.agents.hooks.server_calls import MAX_RESPONSE_BYTES, BridgeCalls
 from cstp_grpc.agents.hooks.tool_rules import ToolRules
 from cstp_grpc.contract.errors import InvalidArgument
-from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
-from cstp_grpc.modules.intent_layer.learning_store import LearningStore
+from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader
+from cstp_grpc.modules.intent_layer.learning_store import LearningStore, ProjectSources
 from cstp_grpc.modules.intent_layer.project_tree import ProjectTree
 from tests.agents.hooks.payloads import LEARNED, payload
 from tests.client.scripted import HttpReply, http_server

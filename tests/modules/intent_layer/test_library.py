@@ -12,7 +12,7 @@ import pytest
 from cstp_grpc.contract.errors import Conflict, CstpError, InvalidArgument, NotFound, Unavailable
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, NullAuditSink
 from cstp_grpc.modules.intent_layer.learning_review import LOCK_FILE, Reviewer
-from cstp_grpc.modules.intent_layer.learning_store import LearningQuery, LearningStore
+from cstp_grpc.modules.intent_layer.learning_store import LearningQuery, LearningStore, ProjectSources
 from cstp_grpc.modules.intent_layer.model import ContextRequest, LearningType, NewLearning, ReviewRequest, ReviewVerdict
 from cstp_grpc.modules.intent_layer.project_service import (
     ProjectCall,
@@ -64,8 +64,7 @@ class Shop:
         tree = ProjectTree(root)
         self.layer = ProjectService(
             "shop",
-            tree,
-            LearningStore(tree, self.now),
+            ProjectSources(tree, LearningStore(tree, self.now)),
             Reviewer(tree, self.now),
             None,
             self.trail,
@@ -311,7 +310,7 @@ def test_a_node_that_is_a_link_is_read_by_its_own_name(shop: Shop) -> None:
 
 def test_an_unknown_project_tells_nothing_of_others(shop: Shop) -> None:
     projects = ProjectRegistry({"shop": shop.layer})
-    assert projects.get("shop") is shop.layer
+    assert projects["shop"] is shop.layer
     with pytest.raises(NotFound) as raised:
-        projects.get("shed")
+        projects["shed"]
     assert raised.value.message == "there is no project shed"

@@ -16,11 +16,11 @@ from cstp_grpc.modules.liaison.events import EventHistory
 from cstp_grpc.modules.liaison.model import liaison_agent
 from cstp_grpc.modules.liaison.presence import AgentDirectory, Heartbeats, LocalAgentService, LocalLiaisonAgent
 from cstp_grpc.modules.liaison.redaction import Redaction, RedactionRule
-from cstp_grpc.modules.liaison.routing import Router
+from cstp_grpc.modules.liaison.routing import Router, RoutingPolicy
 from cstp_grpc.modules.liaison.sessions import ClaimFence, SessionService
 from cstp_grpc.modules.liaison.sql_routing import SqlPresenceStore, SqlRoutingStore
 from cstp_grpc.modules.liaison.sql_sessions import SqlSessionStore
-from cstp_grpc.modules.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor
+from cstp_grpc.modules.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionPolicy
 from cstp_grpc.platform.storage.database import Database
 
 HEARTBEAT = timedelta(seconds=30)
@@ -124,14 +124,11 @@ def build_room(
         sharing,
         recorder,
         clock,
-        given.wake,
         fence,
-        direct_handover=given.direct_handover,
-        max_context_bytes=limit,
+        RoutingPolicy(given.direct_handover, limit),
     )
-    supervisor = SessionSupervisor(
-        sessions, presence, recorder, heartbeats, router, local.keys(), given.limits, given.fallbacks, clock, LEASE
-    )
+    policy = SupervisionPolicy(local.keys(), given.limits, given.fallbacks, LEASE)
+    supervisor = SessionSupervisor(sessions, presence, recorder, heartbeats, router, clock, policy)
     kinds = {**dict.fromkeys(local, "local"), **dict.fromkeys(given.remote, "a2a")}
     return Room(
         SessionService(sessions, recorder, clock, limit, fence),

@@ -31,13 +31,11 @@ LEASE = 60.0
 logger = logging.getLogger("tests.modules.tasks")
 
 
-class PlainRenderer:
-    """Writes a task as what a test looks at."""
-
-    def render(self, task: Task, written: PushFormat) -> bytes | None:
-        if task.content == b"unreadable":
-            return None
-        return f'["{task.id}", {task.version}, "{task.state}", "{task.content.decode()}", "{written}"]'.encode()
+def render_plainly(task: Task, written: PushFormat) -> bytes | None:
+    """Write a task as what a test looks at."""
+    if task.content == b"unreadable":
+        return None
+    return f'["{task.id}", {task.version}, "{task.state}", "{task.content.decode()}", "{written}"]'.encode()
 
 
 def config(url: str = HOOK, **more: Any) -> PushConfig:
@@ -104,7 +102,7 @@ class PushKit:
 
     @contextmanager
     def sending(self, **given: Any) -> Iterator[DeliveryDispatcher[TaskNotification]]:
-        builder = TaskNotificationBuilder(self.store, self.tasks, self.addresses, PlainRenderer(), self.clock, KEPT)
+        builder = TaskNotificationBuilder(self.store, self.tasks, self.addresses, render_plainly, self.clock, KEPT)
         delivery = WebhookDelivery(self.store, builder, self.client, self.trail, self.clock, self.agents.__contains__)
         policy = DeliveryRetryPolicy(timedelta(hours=24), lambda: 1.0)
         writer = given.pop("writer", self.writer)
