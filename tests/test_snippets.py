@@ -31,7 +31,6 @@ NOT_RUN = {
     ("docs/a2a.md", "func parseCard"): "needs the SDK for Go, from the network",
     ("docs/a2a.md", "AgentCard card = "): "needs the SDK for Java, from the network",
     ("docs/a2a.md", "public PayloadAndHeaders"): "needs the SDK for Java, from the network",
-    ("docs/architecture.md", "cli > frameworks > hooks > local, maintenance > "): "a list of layers",
     ("docs/benchmarks.md", "make bench"): "takes ten minutes: its parts are tried by tests/bench",
     ("docs/calibration.md", "41 decisions with "): "a plot: compared by tests/cli/test_calibration.py",
     ("docs/callbacks.md", "{"): "sent by a server: compared by tests/modules/callbacks/test_guide.py",
