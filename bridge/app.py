@@ -31,7 +31,6 @@ from bridge.http_request import AccessCheck, BodyReader, validate_public_url
 from bridge.http_response import Cors
 from bridge.jsonrpc import JsonRpcEndpoint
 from bridge.upstream import Forwarder, Upstream, open_channel
-from cstp_grpc.common.version import VERSION
 from cstp_grpc.contract.errors import CannotListen
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.platform.certificates import ServerCertificate
@@ -261,7 +260,7 @@ def build_metrics(settings: Settings) -> BridgeMetrics | None:
 
         surfaces |= SURFACE_OF_PATH
         a2a_prefix = A2A_PATH
-    return BridgeMetrics(VERSION, surfaces, a2a_prefix)
+    return BridgeMetrics(surfaces, a2a_prefix)
 
 
 def build_listener(

@@ -10,14 +10,13 @@ from typing import Final
 
 import grpc
 from aiohttp import web
-from prometheus_client import Counter, Histogram, Info
 
 from bridge.call_observation import BATCH, FAILURES, METHOD, UNKNOWN_METHOD, CallFailure, CallOutcome, Surface
 from cstp_grpc.common.measures import Measure, MeasureKind, Readings, read_value
 from cstp_grpc.platform.config import MetricsSettings
 from cstp_grpc.platform.http_listener import HttpListener
+from cstp_grpc.platform.telemetry.instruments import CALL_BUCKETS, Instruments
 from cstp_grpc.platform.telemetry.metrics_endpoint import MetricsEndpoint, MetricsPort
-from cstp_grpc.platform.telemetry.metrics_registry import CALL_BUCKETS, ExposedRegistry, MeasureCollector, new_registry
 
 PORT_SETTING: Final = "metrics.bridge_port"
 CLIENT_CLOSED_REQUEST: Final = 499
@@ -31,27 +30,22 @@ class BridgeMetrics:
     All of it runs on the event loop of the bridge.
     """
 
-    def __init__(self, version: str, surface_of_path: Mapping[str, Surface], a2a_prefix: str | None) -> None:
+    def __init__(self, surface_of_path: Mapping[str, Surface], a2a_prefix: str | None) -> None:
         """Prepare metrics; paths that begin with `a2a_prefix` are A2A over HTTP+JSON, None if there is none."""
         self._surface_of_path = surface_of_path
         self._a2a_prefix = a2a_prefix
-        self.registry = new_registry()
-        Info("cstp_build", "The version of the bridge.", registry=self.registry).info({"version": version})
-        self._seconds = Histogram(
+        self._instruments = Instruments("bridge")
+        self._seconds = self._instruments.histogram(
             "cstp_bridge_call_seconds",
             "Duration of requests, from their head to the end of their response; of streams, how long they were open.",
+            CALL_BUCKETS,
             ("surface", "method", "status_class"),
-            buckets=CALL_BUCKETS,
-            registry=self.registry,
         )
-        self._refusals = Counter(
+        self._refusals = self._instruments.counter(
             "cstp_bridge_refusals",
             "Calls that failed in the bridge itself, without the server, by reason.",
             ("surface", "reason"),
-            registry=self.registry,
         )
-        # `labels` takes as long as observing. Surfaces, methods and classes are few.
-        self._children: dict[tuple[str, str, int], Histogram] = {}
         self._grpc_calls = 0
 
     def observe_request(self, request: web.BaseRequest, response: web.StreamResponse, seconds: float) -> None:
@@ -89,7 +83,7 @@ class BridgeMetrics:
         assert settings.bridge_port is not None, "there are metrics"
         number = settings.bridge_port if inner_port is None else inner_port
         port = MetricsPort(number, PORT_SETTING, is_inner=inner_port is not None)
-        endpoint = MetricsEndpoint(ExposedRegistry(self.registry), settings, port)
+        endpoint = MetricsEndpoint(self._instruments.exported, settings, port)
         try:
             await endpoint.start()
             yield endpoint.url
@@ -121,7 +115,7 @@ class BridgeMetrics:
                 ("state",),
             ),
         ]
-        self.registry.register(MeasureCollector(measures))
+        self._instruments.add_measures(measures)
 
     def _surface(self, path: str) -> Surface:
         found = self._surface_of_path.get(path)
@@ -133,11 +127,7 @@ class BridgeMetrics:
     def _observe(
         self, surface: Surface, method: str, status: int, failures: Sequence[CallFailure], seconds: float
     ) -> None:
-        key = (surface, method, status // 100)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = self._seconds.labels(surface, method, f"{status // 100}xx")
-        child.observe(seconds)
+        self._seconds.observe(seconds, surface, method, f"{status // 100}xx")
         for failure in failures:
             if failure.is_own:
                 self._refusals.labels(surface, failure.reason).inc()

@@ -1,4 +1,4 @@
-"""Metrics of the work behind calls: verdicts, searches, transactions, audit entries, embeddings, calls of peers."""
+"""Metrics of calls, and of the work behind them: verdicts, searches, transactions, audit, embeddings and peers."""
 
 from __future__ import annotations
 
@@ -6,54 +6,86 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client import Counter
 
-from cstp_grpc.common.spans import NO_SPANS, CallSpan, Spans
+from cstp_grpc.common.spans import CallSpan
+from cstp_grpc.contract.errors import error_reason
 from cstp_grpc.core.audit.model import AuditEntry, AuditSink
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Verdict, Violation
 from cstp_grpc.platform.embedding.embedder import Embedder, Vectors
 from cstp_grpc.platform.storage.unit_of_work import UnitOfWork
+from cstp_grpc.platform.telemetry.agent_classes import AgentClasses
+from cstp_grpc.platform.telemetry.instruments import CALL_BUCKETS, Instruments
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from cstp_grpc.server.interceptors.admission import InboundCall
 
 SHORT_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """Seconds. Chosen: a commit on an SSD takes 0.1 to 1 ms, and callers give up after ten seconds."""
 NETWORK_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Seconds; the longest timeout of a peer is a minute."""
 JOB_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Jobs in a transaction, of which the writer takes 128 at the most."""
+"""Jobs in a transaction, of which the writer takes at most 128."""
 ROW_BUCKETS: Final = (10, 100, 1000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 MAX_RULE_SETS: Final = 3
 """Versions of the rule set whose figures are kept. Chosen: rules that are edited all day must not fill the memory, and
 two follow each other while workers load new ones."""
 
 
+class CallInstruments:
+    """Counts calls when they end; fulfils `CallObserver`.
+
+    Safe for many threads, though calls end on one event loop.
+    """
+
+    def __init__(self, instruments: Instruments, classes: AgentClasses) -> None:
+        self._classes = classes
+        self._seconds = instruments.histogram(
+            "cstp_call_seconds",
+            "Duration of calls, from their metadata to their status; of response streams, how long they were open.",
+            CALL_BUCKETS,
+            ("method", "agent_class", "status"),
+        )
+        self._errors = instruments.counter(
+            "cstp_call_errors", "Calls that failed or were refused, by the reason of the error.", ("method", "reason")
+        )
+
+    def begin(self, call: InboundCall) -> None:
+        call.started = time.perf_counter()
+
+    def end(self, call: InboundCall, status: str, error: BaseException | None, response: Message | None) -> None:  # noqa: ARG002
+        seconds = time.perf_counter() - call.started
+        self._seconds.observe(seconds, call.method.name, self._classes.class_of(call.agent), status)
+        if isinstance(error, Exception):
+            self._errors.labels(call.method.name, error_reason(error)).inc()
+
+
 class VerdictInstruments:
     """Counts verdicts and what fired, by the version of the rules; fulfils `VerdictObserver`."""
 
-    def __init__(self, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
-        self._spans = spans
-        self._verdicts = Counter(
+    def __init__(self, instruments: Instruments) -> None:
+        self._spans = instruments.spans
+        self._verdicts = instruments.counter(
             "cstp_guardrail_verdicts",
             "Verdicts on actions, before approvals: allowed, blocked, or approval if only that was missing.",
             ("verdict", "rule_set"),
-            registry=registry,
         )
-        self._firings = Counter(
+        self._firings = instruments.counter(
             "cstp_guardrail_firings",
             "Guardrails that matched an action, by what came of it: block, approve, warn or dryrun.",
             ("rule", "effect", "rule_set"),
-            registry=registry,
         )
-        self._errors = Counter(
+        self._errors = instruments.counter(
             "cstp_guardrail_errors",
             "Guardrails that could not be evaluated, which counts as a match.",
             ("rule", "rule_set"),
-            registry=registry,
         )
-        self._failures = Counter(
-            "cstp_guardrail_judgement_failures", "Actions on which there was no verdict at all.", registry=registry
+        self._failures = instruments.counter(
+            "cstp_guardrail_judgement_failures", "Actions on which there was no verdict at all."
         )
         # Guards what is below. Actions are judged on the event loop and, in batches, on threads.
         self._lock = threading.Lock()
@@ -62,11 +94,9 @@ class VerdictInstruments:
         """The versions that have figures, the latest one last."""
 
     def measure_judgement(self) -> AbstractContextManager[object]:
-        """Measure the block, in which an action is judged."""
         return self._spans.measure("judge")
 
     def observe_verdict(self, verdict: Verdict) -> None:
-        """Count a verdict."""
         outcome = "allowed" if verdict.allowed else "approval" if verdict.approval_required else "blocked"
         version = verdict.rule_set_version
         child = self._children.get((outcome, version))
@@ -80,7 +110,6 @@ class VerdictInstruments:
                 self._count_firing(fired, "dryrun", version)
 
     def observe_failure(self) -> None:
-        """Count an action that could not be judged."""
         self._failures.inc()
 
     def _count_firing(self, fired: Violation, effect: str, version: str) -> None:
@@ -106,100 +135,92 @@ class VerdictInstruments:
 class SearchInstruments:
     """Counts how searches were answered, and how many rows they scored; fulfils `SearchObserver`."""
 
-    def __init__(self, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
-        self._spans = spans
-        self._plans = Counter(
+    def __init__(self, instruments: Instruments) -> None:
+        self._spans = instruments.spans
+        self._plans = instruments.counter(
             "cstp_search_plans",
             "Searches by how they were answered: kept (found before, nothing changed), exact (all rows scored), index "
             "(rows that the index proposed) and fallback (exact, because the index failed or might have missed rows).",
             ("plan",),
-            registry=registry,
         )
-        self._rows = Histogram(
-            "cstp_search_scored_rows", "Rows that a search scored.", buckets=ROW_BUCKETS, registry=registry
-        )
+        self._rows = instruments.histogram("cstp_search_scored_rows", "Rows that a search scored.", ROW_BUCKETS)
 
     def measure_search(self) -> AbstractContextManager[object]:
         return self._spans.measure("recall")
 
     def measure_proposals(self) -> AbstractContextManager[object]:
-        """Measure the block, in which Chroma is asked."""
         return self._spans.measure("chroma")
 
     def observe_plan(self, plan: str, rows: int) -> None:
-        """Count a search with the rows that it scored; none were if it was kept."""
         self._plans.labels(plan).inc()
+        # None were scored if the search was kept.
         if rows:
-            self._rows.observe(rows, self._spans.exemplar())
+            self._rows.observe(rows)
 
 
 class CommitInstruments:
     """Counts transactions of the writer; fulfils `CommitObserver`."""
 
-    def __init__(self, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
-        self._spans = spans
-        self._jobs = Histogram(
-            "cstp_transaction_jobs", "Writes that one transaction held.", buckets=JOB_BUCKETS, registry=registry
+    def __init__(self, instruments: Instruments) -> None:
+        self._spans = instruments.spans
+        # Not traced: a transaction holds the writes of several calls.
+        self._jobs = instruments.histogram(
+            "cstp_transaction_jobs", "Writes that one transaction held.", JOB_BUCKETS, traced=False
         )
-        self._seconds = Histogram(
-            "cstp_transaction_seconds", "Duration of transactions.", buckets=SHORT_BUCKETS, registry=registry
+        self._seconds = instruments.histogram(
+            "cstp_transaction_seconds", "Duration of transactions.", SHORT_BUCKETS, traced=False
         )
-        self._commit_seconds = Histogram(
+        self._commit_seconds = instruments.histogram(
             "cstp_commit_seconds",
             "Duration of commits alone, most of which is waiting until the disk has the data (fsync).",
-            buckets=SHORT_BUCKETS,
-            registry=registry,
+            SHORT_BUCKETS,
+            traced=False,
         )
-        self._failures = Counter(
-            "cstp_transaction_failures", "Transactions that failed, with all writes in them.", registry=registry
+        self._failures = instruments.counter(
+            "cstp_transaction_failures", "Transactions that failed, with all writes in them."
         )
 
     def measure_write(self) -> AbstractContextManager[object]:
-        """Measure the block, in which a caller waits until its write is on disk."""
         return self._spans.measure("write")
 
     def observe_commit(self, jobs: int, seconds: float, commit_seconds: float) -> None:
-        """Count a transaction that was committed."""
         self._jobs.observe(jobs)
         self._seconds.observe(seconds)
         self._commit_seconds.observe(commit_seconds)
 
     def observe_failure(self) -> None:
-        """Count a transaction that failed."""
         self._failures.inc()
 
 
 class PeerInstruments:
     """Counts calls of peers, which are as many as are configured; fulfils `PeerObserver`."""
 
-    def __init__(self, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
-        self._spans = spans
-        self._seconds = Histogram(
+    def __init__(self, instruments: Instruments) -> None:
+        self._spans = instruments.spans
+        self._seconds = instruments.histogram(
             "cstp_peer_call_seconds",
             "Duration of calls of peers, by how they ended; skipped ones were not made.",
+            NETWORK_BUCKETS,
             ("peer", "status"),
-            buckets=NETWORK_BUCKETS,
-            registry=registry,
+            traced=False,
         )
 
     def begin_call(self, peer: str, method: str) -> CallSpan:
         return self._spans.begin_call(f"peer {method}", {"cstp.peer": peer, "cstp.method": method})
 
     def observe_call(self, peer: str, status: str, seconds: float) -> None:
-        self._seconds.labels(peer, status).observe(seconds)
+        self._seconds.observe(seconds, peer, status)
 
 
 class MeasuredAuditSink:
     """An audit sink that measures how long writing entries takes; those within other transactions are part of these."""
 
-    def __init__(self, inner: AuditSink, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
+    def __init__(self, inner: AuditSink, instruments: Instruments) -> None:
         self._inner = inner
-        self._spans = spans
-        self._seconds = Histogram(
+        self._seconds = instruments.histogram(
             "cstp_audit_write_seconds",
             "How long audit entries take to be on disk, with the wait for other writes.",
-            buckets=SHORT_BUCKETS,
-            registry=registry,
+            SHORT_BUCKETS,
         )
 
     def append(self, unit_of_work: UnitOfWork, entry: AuditEntry) -> None:
@@ -210,42 +231,38 @@ class MeasuredAuditSink:
         """Add an entry and return when it is on disk. Raises Unavailable."""
         started = time.perf_counter()
         await self._inner.write(entry)
-        self._seconds.observe(time.perf_counter() - started, self._spans.exemplar())
+        self._seconds.observe(time.perf_counter() - started)
 
     async def write_all(self, entries: Sequence[AuditEntry]) -> None:
         """Add entries in one transaction. Raises Unavailable."""
         started = time.perf_counter()
         await self._inner.write_all(entries)
-        self._seconds.observe(time.perf_counter() - started, self._spans.exemplar())
+        self._seconds.observe(time.perf_counter() - started)
 
     def record(self, entry: AuditEntry) -> None:
         """Add an entry and return when it is on disk; for threads. Raises Unavailable."""
         started = time.perf_counter()
         self._inner.record(entry)
-        self._seconds.observe(time.perf_counter() - started, self._spans.exemplar())
+        self._seconds.observe(time.perf_counter() - started)
 
 
 class MeasuredEmbedder:
     """An embedder that counts texts and measures computations; those that the cache answers take no time."""
 
-    def __init__(self, inner: Embedder, registry: CollectorRegistry, spans: Spans = NO_SPANS) -> None:
+    def __init__(self, inner: Embedder, instruments: Instruments) -> None:
         self._inner = inner
-        self._spans = spans
-        self._texts = Counter(
+        self._spans = instruments.spans
+        texts = instruments.counter(
             "cstp_embedded_texts",
             "Texts whose vector was needed, by whether it was kept (cached) or computed.",
             ("source",),
-            registry=registry,
         )
-        self._cached, self._computed = (self._texts.labels(source) for source in ("cached", "computed"))
-        self._waiting = Gauge(
-            "cstp_embedding_texts_in_progress", "Texts that are being embedded or wait for it.", registry=registry
+        self._cached, self._computed = (texts.labels(source) for source in ("cached", "computed"))
+        self._waiting = instruments.gauge(
+            "cstp_embedding_texts_in_progress", "Texts that are being embedded or wait for it."
         )
-        self._seconds = Histogram(
-            "cstp_embedding_seconds",
-            "How long it takes to embed a text or a batch of them.",
-            buckets=SHORT_BUCKETS,
-            registry=registry,
+        self._seconds = instruments.histogram(
+            "cstp_embedding_seconds", "How long it takes to embed a text or a batch of them.", SHORT_BUCKETS
         )
 
     @property
@@ -254,11 +271,9 @@ class MeasuredEmbedder:
 
     @property
     def dimensions(self) -> int:
-        """The length of the vectors."""
         return self._inner.dimensions
 
     def is_cached(self, text: str) -> bool:
-        """Return True if the inner embedder computes nothing for a text."""
         return self._inner.is_cached(text)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -279,4 +294,4 @@ class MeasuredEmbedder:
                 yield
         finally:
             self._waiting.dec(texts)
-            self._seconds.observe(time.perf_counter() - started, self._spans.exemplar())
+            self._seconds.observe(time.perf_counter() - started)

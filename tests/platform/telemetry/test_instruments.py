@@ -12,7 +12,7 @@ from cstp_grpc.contract.caller import ANONYMOUS
 from cstp_grpc.contract.enums import Severity
 from cstp_grpc.core.guardrails.model import Verdict, Violation
 from cstp_grpc.platform.telemetry.agent_classes import MAX_KEPT, AgentClasses
-from cstp_grpc.platform.telemetry.metrics_registry import MeasureCollector
+from cstp_grpc.platform.telemetry.instruments import Instruments, MeasureCollector
 from cstp_grpc.server.telemetry.work_instruments import MAX_RULE_SETS, VerdictInstruments
 
 
@@ -39,13 +39,13 @@ def test_any_number_of_agents_has_its_classes() -> None:
 
 
 def test_rules_that_change_all_day_leave_the_figures_of_the_last_versions() -> None:
-    registry = CollectorRegistry()
-    instruments = VerdictInstruments(registry)
+    instruments = Instruments("server")
+    verdicts = VerdictInstruments(instruments)
     violation = Violation("r", "R", "no", Severity.BLOCK, code="EVALUATION_ERROR")
     for version in range(20):
-        instruments.observe_verdict(Verdict((violation,), (), 1, f"v{version}", allowed=False))
+        verdicts.observe_verdict(Verdict((violation,), (), 1, f"v{version}", allowed=False))
     for name in ("cstp_guardrail_verdicts", "cstp_guardrail_firings", "cstp_guardrail_errors"):
-        (family,) = (family for family in registry.collect() if family.name == name)
+        (family,) = (family for family in instruments.exported.collect() if family.name == name)
         versions = {sample.labels["rule_set"] for sample in family.samples}
         assert versions == {f"v{version}" for version in range(20 - MAX_RULE_SETS, 20)}
 
