@@ -1,26 +1,24 @@
-"""The composition root: builds the modules of all rooms, and starts and stops them in order.
+"""The composition root: builds all modules, and starts and stops them in order.
 
-A room that the settings leave out is not even imported; the core, which every server has, is imported above.
+A module that the settings leave out is not even imported; the core, which every server has, is imported above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from cstp_grpc.client.http_client import is_public
 from cstp_grpc.common.measures import Measure, read_value
 from cstp_grpc.common.version import VERSION
-from cstp_grpc.core.audit.model import AuditSink
+from cstp_grpc.core.audit.model import NullAuditSink
 from cstp_grpc.core.audit.refused_calls import RefusalCounter
-from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.inputs import CONFIRMED_CHECKS_KEY
-from cstp_grpc.core.guardrails.rules_in_force import RulesInForce
 from cstp_grpc.core.intents.model import NoProjects
 from cstp_grpc.core.intents.servicer import list_intents
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
@@ -55,14 +53,9 @@ from cstp_grpc.server.wiring.pre_actions import build_pre_actions_module
 from cstp_grpc.server.wiring.session_context import build_session_context_module
 
 if TYPE_CHECKING:
-    from cstp_grpc.core.decisions.journal import Journal
-    from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
     from cstp_grpc.modules.callbacks.outbox import CallbackOutbox
     from cstp_grpc.modules.federation.peer import Peer
     from cstp_grpc.modules.webhooks.delivery import UrlAllowList
-    from cstp_grpc.server.wiring.approvals import ApprovalParts
-    from cstp_grpc.server.wiring.callbacks import CallbackParts
-    from cstp_grpc.server.wiring.intent_layer import IntentLayerParts
     from cstp_grpc.server.wiring.liaison import LiaisonInputs
 
 
@@ -94,10 +87,25 @@ class App:
             inputs = read_inputs(opened, settings, clock, deployment, telemetry)
             shared = open_shared_parts(opened, settings, clock, deployment, inputs.credentials.live_tokens, telemetry)
             self._modules = build_modules(shared, inputs, permitted, telemetry)
-            self._server = build_server(shared, inputs, self._modules)
+            self._server = GrpcServer(
+                settings.grpc,
+                inputs.policy,
+                [servicer for module in self._modules for servicer in module.servicers],
+                {name: is_healthy for module in self._modules for name, is_healthy in module.health.items()},
+                shared.pools,
+                inputs.certificate,
+                deployment,
+            )
             self._metrics = telemetry.endpoint
             self._telemetry = telemetry.background
-            telemetry.add_measures([*server_measures(shared, self._server), *measures_of_modules(self._modules)])
+            waiting = read_value(lambda: shared.writer.waiting_jobs)
+            telemetry.add_measures(
+                [
+                    *self._server.measures,
+                    Measure("writes_waiting", "Writes that wait for a transaction.", waiting),
+                    *(measure for module in self._modules for measure in module.measures),
+                ]
+            )
             self._watches = build_database_watches(shared, self._modules, self._server.report_failure)
             self._policy = inputs.policy
             self._resources = opened.pop_all()
@@ -184,7 +192,7 @@ class ServerInputs:
     peers: Sequence[Peer]
     """Empty if this server asks no other agents, which leaves out federation."""
     callback_urls: UrlAllowList | None
-    """None if there are no callbacks; likewise the next two, if their room is left out."""
+    """None if there are no callbacks; likewise the next two, if their module is left out."""
     push_urls: UrlAllowList | None
     liaison: LiaisonInputs | None
 
@@ -252,15 +260,20 @@ def open_shared_parts(
     observers = telemetry.observers
     writer = GroupCommitWriter(database, settings.storage.write_timeout_seconds, turn, observers.commits)
     opened.callback(writer.close)
-    return SharedParts(settings, deployment, clock, embedder, database, writer, pools, live_tokens, observers)
-
-
-class RoomParts(Protocol):
-    """What building a room returns."""
-
-    @property
-    def module(self) -> Module:
-        """The module of the room."""
+    return SharedParts(
+        settings,
+        deployment,
+        clock,
+        embedder,
+        database,
+        writer,
+        pools,
+        live_tokens,
+        build_read_policy(settings),
+        # Until the audit module is built.
+        NullAuditSink(),
+        observers,
+    )
 
 
 def build_modules(
@@ -269,147 +282,78 @@ def build_modules(
     is_permitted_ip: Callable[[str], bool],
     telemetry: Telemetry = NO_TELEMETRY,
 ) -> Sequence[Module]:
-    """Build the modules of the rooms that are not left out, in the order in which they start."""
-    read_policy, intent_store = build_read_policy(shared.settings), SqlIntentStore(shared.database)
-    rules = inputs.rules.in_force
-    audit = build_audit_module(shared, inputs.refusals, partial(list_intents, intent_store))
-    sink = telemetry.observe_audit(audit.sink)
-    callbacks = build_callbacks(shared, inputs, read_policy, sink, is_permitted_ip)
-    outbox = callbacks.outbox if callbacks else None
-    calibration = build_calibration_module(shared, read_policy)
-    records = calibration.records
-    decisions = build_decisions_module(shared, read_policy, sink, outbox, records)
-    journal = decisions.journal
-    intent_layer = build_intent_layer(shared, journal, sink)
-    code = intent_layer.code if intent_layer else None
-    approvals = build_approvals(shared, rules, sink, outbox, decisions.tokens)
-    gate, evaluator = approvals.gate if approvals else None, rules.current.evaluator
+    """Build the modules that the settings do not leave out, in the order in which they start."""
+    settings, rules, intent_store = shared.settings, inputs.rules.in_force, SqlIntentStore(shared.database)
+    audit, sink = build_audit_module(shared, inputs.refusals, partial(list_intents, intent_store))
+    shared = replace(shared, sink=telemetry.observe_audit(sink))
+    modules = [audit]
+    outbox = code = gate = None
+    if inputs.callback_urls is not None:
+        from cstp_grpc.server.wiring.callbacks import build_callbacks_module
+
+        callbacks, outbox = build_callbacks_module(shared, inputs.callback_urls, is_permitted_ip)
+        modules.append(callbacks)
+    calibration, records = build_calibration_module(shared)
+    decisions = build_decisions_module(shared, outbox, records)
+    modules += [calibration, decisions.module]
+    if settings.intent_layer.enabled:
+        from cstp_grpc.server.wiring.intent_layer import build_intent_layer_module
+
+        intent_layer, code = build_intent_layer_module(shared, decisions.journal)
+        modules.append(intent_layer)
+    if settings.approvals.enabled:
+        from cstp_grpc.server.wiring.approvals import build_approvals_module
+
+        approvals, gate = build_approvals_module(shared, rules, outbox, decisions.tokens)
+        modules.append(approvals)
     intents = build_intents_module(
-        shared, evaluator, decisions, intent_store, code or NoProjects(), sink, outbox, read_policy, records, gate
+        shared, rules.current.evaluator, decisions, intent_store, code or NoProjects(), outbox, records, gate
     )
-    protocol_module, announcer = build_protocol_module(shared, inputs, intents, read_policy, sink, outbox)
-    sources = SessionSources(journal, rules, records, intents.related, shared.embedder, code)
-    rooms: list[RoomParts | None] = [audit, callbacks, calibration, decisions, intent_layer, approvals, intents]
+    protocol, announcer = build_protocol_module(shared, inputs.peers, intents, outbox)
+    sources = SessionSources(decisions.journal, rules, records, intents.related, shared.embedder, code)
     return [
-        *(room.module for room in rooms if room is not None),
-        protocol_module,
-        build_pre_actions_module(shared, announcer, intents.servicer, journal),
-        build_session_context_module(shared, sources, sink),
-        build_erasure_module(shared, journal, sink, [intents.refresh_recent]),
-        *build_separate_modules(shared, inputs, intents.checker, sink, is_permitted_ip),
+        *modules,
+        intents.module,
+        protocol,
+        build_pre_actions_module(shared, announcer, intents.servicer, decisions.journal),
+        build_session_context_module(shared, sources),
+        build_erasure_module(shared, decisions.journal, [intents.refresh_recent]),
+        *build_separate_modules(shared, inputs, intents.checker, is_permitted_ip),
     ]
 
 
-def build_callbacks(
-    shared: SharedParts,
-    inputs: ServerInputs,
-    read_policy: ReadPolicy,
-    audit_sink: AuditSink,
-    is_permitted_ip: Callable[[str], bool],
-) -> CallbackParts | None:
-    """Build callbacks, unless they are left out."""
-    if inputs.callback_urls is None:
-        return None
-    from cstp_grpc.server.wiring.callbacks import build_callbacks_module
-
-    return build_callbacks_module(shared, inputs.callback_urls, read_policy, audit_sink, is_permitted_ip)
-
-
-def build_intent_layer(shared: SharedParts, journal: Journal, audit_sink: AuditSink) -> IntentLayerParts | None:
-    """Build the Intent Layer, unless it is left out."""
-    if not shared.settings.intent_layer.enabled:
-        return None
-    from cstp_grpc.server.wiring.intent_layer import build_intent_layer_module
-
-    return build_intent_layer_module(shared, journal, audit_sink)
-
-
-def build_approvals(
-    shared: SharedParts,
-    rules: RulesInForce,
-    audit_sink: AuditSink,
-    outbox: CallbackOutbox | None,
-    tokens: RevisionTokens,
-) -> ApprovalParts | None:
-    """Build approvals, unless they are left out."""
-    if not shared.settings.approvals.enabled:
-        return None
-    from cstp_grpc.server.wiring.approvals import build_approvals_module
-
-    return build_approvals_module(shared, rules, audit_sink, outbox, tokens)
-
-
 def build_protocol_module(
-    shared: SharedParts,
-    inputs: ServerInputs,
-    intents: IntentParts,
-    read_policy: ReadPolicy,
-    audit_sink: AuditSink,
-    outbox: CallbackOutbox | None,
+    shared: SharedParts, peers: Sequence[Peer], intents: IntentParts, outbox: CallbackOutbox | None
 ) -> tuple[Module, IntentAnnouncer]:
-    """Return the module of the three methods of the protocol, and what announces; with peers, both ask these, too."""
-    if not inputs.peers:
+    """Return the module of the three methods of the protocol, and its announcer; with peers, both ask these, too."""
+    if not peers:
         return intents.protocol_module, intents.servicer
     from cstp_grpc.server.wiring.federation import build_federation_module
 
     # In the place of that of intents, so that calls to a server without peers enter nothing of federation.
-    federation = build_federation_module(shared, inputs.peers, intents, read_policy, audit_sink, outbox)
-    return federation.module, federation.servicer
+    return build_federation_module(shared, peers, intents, outbox)
 
 
 def build_separate_modules(
-    shared: SharedParts,
-    inputs: ServerInputs,
-    checker: GuardrailChecker,
-    audit_sink: AuditSink,
-    is_permitted_ip: Callable[[str], bool],
+    shared: SharedParts, inputs: ServerInputs, checker: GuardrailChecker, is_permitted_ip: Callable[[str], bool]
 ) -> Iterator[Module]:
-    """Yield the modules that no other room uses: rules, access, and tasks and liaison unless left out."""
+    """Yield the modules that no other module uses: rules, access, and tokens, tasks and liaison unless left out."""
     yield build_guardrails_module(shared, inputs.rules, checker)
-    yield build_access_module(shared, inputs.rules.in_force)
+    access = AccessService(shared.settings, inputs.rules.in_force, VERSION)
+    yield Module(servicers=[(access_pb2_grpc.add_AccessServiceServicer_to_server, access)])
     yield Module(background=inputs.credentials.background)
     if shared.settings.auth.has_managed_tokens:
         from cstp_grpc.server.wiring.tokens import build_tokens_module
 
-        yield build_tokens_module(shared, audit_sink)
+        yield build_tokens_module(shared)
     if inputs.push_urls is not None:
         from cstp_grpc.server.wiring.tasks import build_tasks_module
 
-        yield build_tasks_module(shared, inputs.push_urls, audit_sink, is_permitted_ip)
+        yield build_tasks_module(shared, inputs.push_urls, is_permitted_ip)
     if inputs.liaison is not None:
         from cstp_grpc.server.wiring.liaison import build_liaison_module
 
-        yield build_liaison_module(shared, inputs.liaison, checker, audit_sink)
-
-
-def build_access_module(shared: SharedParts, rules: RulesInForce) -> Module:
-    """Build the service that reports to callers what they may do."""
-    servicer = AccessService(shared.settings, rules, VERSION)
-    return Module(servicers=[(access_pb2_grpc.add_AccessServiceServicer_to_server, servicer)])
-
-
-def build_server(shared: SharedParts, inputs: ServerInputs, modules: Sequence[Module]) -> GrpcServer:
-    """Build the gRPC server of the modules' services."""
-    return GrpcServer(
-        shared.settings.grpc,
-        inputs.policy,
-        [servicer for module in modules for servicer in module.servicers],
-        {name: is_healthy for module in modules for name, is_healthy in module.health.items()},
-        shared.pools,
-        inputs.certificate,
-        shared.deployment,
-    )
-
-
-def server_measures(shared: SharedParts, server: GrpcServer) -> list[Measure]:
-    """Return the figures of what no room has."""
-    waiting = read_value(lambda: shared.writer.waiting_jobs)
-    return [*server.measures, Measure("writes_waiting", "Writes that wait for a transaction.", waiting)]
-
-
-def measures_of_modules(modules: Sequence[Module]) -> list[Measure]:
-    """Return the figures of all rooms."""
-    return [measure for module in modules for measure in module.measures]
+        yield build_liaison_module(shared, inputs.liaison, checker)
 
 
 def build_database_watches(

@@ -1,4 +1,4 @@
-"""The parts that all rooms of the server share, and the module that each room contributes."""
+"""The parts that all modules of the server share, and the contribution of each module."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from cstp_grpc.common.measures import Measure
+    from cstp_grpc.core.audit.model import AuditSink
+    from cstp_grpc.core.decisions.read_policy import ReadPolicy
     from cstp_grpc.core.decisions.search.decision_search import SearchObserver
     from cstp_grpc.core.guardrails.checker import VerdictObserver
     from cstp_grpc.core.tokens.live_tokens import LiveTokens
@@ -37,7 +39,7 @@ class BackgroundPart(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """The contribution of a room to the server, which starts and stops it; building a module starts nothing."""
+    """The contribution of a module to the server, which starts and stops it; building a module starts nothing."""
 
     servicers: Sequence[ServicerRegistration] = ()
     background: Sequence[BackgroundPart] = ()
@@ -60,7 +62,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkObservers:
-    """What observes the work of the rooms; None where nobody does."""
+    """The observers of the work of modules; None without an observer."""
 
     commits: CommitObserver | None = None
     verdicts: VerdictObserver | None = None
@@ -74,7 +76,7 @@ UNOBSERVED = WorkObservers()
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """The parts that all rooms are built from."""
+    """The parts that all modules are built from."""
 
     settings: Settings
     deployment: Deployment
@@ -85,6 +87,10 @@ class SharedParts:
     pools: CallPools
     live_tokens: LiveTokens
     """The tokens of agents that are made while servers run."""
+    read_policy: ReadPolicy
+    """Who may read which decisions and intents."""
+    sink: AuditSink
+    """Where modules write audit entries."""
     observers: WorkObservers = UNOBSERVED
 
     @property

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 
 from cstp_grpc.contract.enums import Enforcement, Permission, Severity
-from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.guardrails.model import RuleSet
 from cstp_grpc.core.guardrails.rules_in_force import LoadedRules, RulesInForce
@@ -32,22 +30,13 @@ REMOVAL_SECONDS = 600.0
 """How often old requests are looked for. Chosen: they are kept for days, so minutes do not matter."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalParts:
-    """The module of approvals, and the gate through which verdicts request and use them."""
-
-    module: Module
-    gate: ApprovalRequester
-
-
 def build_approvals_module(
-    shared: SharedParts,
-    rules: RulesInForce,
-    sink: AuditSink,
-    notifier: ApprovalNotifier | None,
-    tokens: RevisionTokens,
-) -> ApprovalParts:
-    """Build approvals; `notifier` tells announcing agents what was decided, if there are callbacks."""
+    shared: SharedParts, rules: RulesInForce, notifier: ApprovalNotifier | None, tokens: RevisionTokens
+) -> tuple[Module, ApprovalRequester]:
+    """Build approvals, and the gate through which verdicts request and use them.
+
+    `notifier` notifies announcing agents of what was decided, if there are callbacks.
+    """
     settings, clock, writer = shared.settings.approvals, shared.clock, shared.writer
     auth = shared.settings.auth
     if shared.deployment.resident:
@@ -58,7 +47,7 @@ def build_approvals_module(
     storage, run_blocking = shared.settings.storage, shared.pools[PoolName.OTHERS].run
     feed = ApprovalFeed(store, tokens, clock, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
     lifetime = timedelta(minutes=settings.expiry_minutes)
-    recorder = ApprovalRecorder(store, sink, notifier, feed.notify)
+    recorder = ApprovalRecorder(store, shared.sink, notifier, feed.notify)
     gate = ApprovalRequester(
         store, recorder, writer, clock, lifetime, settings.max_pending_per_agent, settings.instructions
     )
@@ -84,7 +73,7 @@ def build_approvals_module(
         on_foreign_commit=[feed.notify],
         measures=[build_watcher_measure("approvals", feed)],
     )
-    return ApprovalParts(module, gate)
+    return module, gate
 
 
 def warn_of_missing_approvers(rules: LoadedRules, auth: AuthSettings) -> None:

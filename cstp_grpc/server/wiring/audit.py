@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -25,16 +24,10 @@ if TYPE_CHECKING:
     from cstp_grpc.core.audit.checkpoint_keys import SigningKeyFile
 
 
-@dataclass(frozen=True, slots=True)
-class AuditParts:
-    """The audit module, and where the other rooms write their entries."""
-
-    module: Module
-    sink: AuditSink
-
-
-def build_audit_module(shared: SharedParts, refusals: RefusalCounter, list_intents: IntentLister) -> AuditParts:
-    """Build the audit trail; `refusals` counts refused calls, `list_intents` lists announced intents.
+def build_audit_module(
+    shared: SharedParts, refusals: RefusalCounter, list_intents: IntentLister
+) -> tuple[Module, AuditSink]:
+    """Build the audit trail, and return it with the sink in which the other modules write their entries.
 
     Raises ConfigError if the configured signing key cannot be used.
     """
@@ -51,13 +44,13 @@ def build_audit_module(shared: SharedParts, refusals: RefusalCounter, list_inten
     if not settings.enabled:
         # The servicer stays: what was recorded before can still be listed. Only refused calls are not recorded any
         # more.
-        return AuditParts(Module(servicers=servicers), NullAuditSink())
+        return Module(servicers=servicers), NullAuditSink()
     # Stopped in reverse, so that the last checkpoint signs the last counts.
     background: list[BackgroundPart] = [] if checkpointer is None else [checkpointer]
     background.append(RefusalRecorder(refusals, trail, shared.clock))
     if shared.deployment.resident and (settings.keep_days is not None or settings.keep_content_days is not None):
         background.append(build_retention(shared, trail))
-    return AuditParts(Module(servicers=servicers, background=background), trail)
+    return Module(servicers=servicers, background=background), trail
 
 
 def build_checkpointer(shared: SharedParts) -> Checkpointer:
@@ -72,7 +65,6 @@ def build_checkpointer(shared: SharedParts) -> Checkpointer:
 
 
 def build_retention(shared: SharedParts, trail: SqlAuditTrail) -> AuditRetention:
-    """Build what removes what is as old as the settings say."""
     settings = shared.settings.audit
     return AuditRetention(
         SqlAuditRetention(shared.database),
@@ -86,7 +78,7 @@ def build_retention(shared: SharedParts, trail: SqlAuditTrail) -> AuditRetention
 
 
 def signing_key_loader(settings: Settings) -> Callable[[], SigningKeyFile]:
-    """Return what loads the configured signing key, or the one in the data folder, which it makes if there is none."""
+    """Return a function that loads the configured signing key, or else the one in the data folder, creating it."""
 
     def load_key() -> SigningKeyFile:
         # Imported here: a server without entries, and every command, does without.

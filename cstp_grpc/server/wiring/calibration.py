@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.decisions.store import Vector
 from cstp_grpc.gen.cstp.v1 import calibration_pb2_grpc
@@ -28,22 +26,14 @@ class JournalVectors:
         return {row.decision_id: row.vector for row in self._store.index_rows_of(self._model, ids)}
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationParts:
-    """The module of calibration, and what other rooms use of it."""
-
-    module: Module
-    records: ConfidenceRecords
-
-
-def build_calibration_module(shared: SharedParts, read_policy: ReadPolicy) -> CalibrationParts:
-    """Build the service that evaluates reviewed decisions, and what warns agents in announcements."""
-    store = SqlReviewStore(shared.database, read_policy)
-    vectors = JournalVectors(SqlDecisionStore(shared.database, read_policy), shared.embedder.model)
+def build_calibration_module(shared: SharedParts) -> tuple[Module, ConfidenceRecords]:
+    """Build the service that evaluates reviewed decisions, and the records that warn agents in announcements."""
+    store = SqlReviewStore(shared.database, shared.read_policy)
+    vectors = JournalVectors(SqlDecisionStore(shared.database, shared.read_policy), shared.embedder.model)
     servicer = CalibrationService(ReviewAnalyst(store, vectors))
     records = ConfidenceRecords(store)
     module = Module(
         servicers=[(calibration_pb2_grpc.add_CalibrationServiceServicer_to_server, servicer)],
         on_foreign_commit=[records.read_foreign_changes],
     )
-    return CalibrationParts(module, records)
+    return module, records

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
-from cstp_grpc.core.audit.model import AuditSink
-from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.modules.callbacks.outbox import CallbackBuilder, CallbackOutbox
 from cstp_grpc.modules.callbacks.sql_store import SqlCallbackStore
@@ -30,36 +27,24 @@ REMOVAL_SECONDS = 300.0
 """How often expired citations are looked for; they do nothing any more, so nothing hurries."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackParts:
-    """The module of callbacks, and the outbox in which other modules queue them."""
-
-    module: Module
-    outbox: CallbackOutbox
-
-
 def read_callback_urls(settings: Settings) -> UrlAllowList:
     """Return the URLs that callbacks may be sent to. Raises ConfigError."""
     return parse_allow_list(settings.federation.callbacks.allow, "federation.callbacks.allow")
 
 
 def build_callbacks_module(
-    shared: SharedParts,
-    allowed: UrlAllowList,
-    read_policy: ReadPolicy,
-    sink: AuditSink,
-    is_permitted_ip: Callable[[str], bool],
-) -> CallbackParts:
-    """Build callback delivery to the allowed URLs, as far as their hosts have permitted IP addresses."""
+    shared: SharedParts, allowed: UrlAllowList, is_permitted_ip: Callable[[str], bool]
+) -> tuple[Module, CallbackOutbox]:
+    """Build callback delivery to the allowed URLs whose hosts have permitted IP addresses, and its outbox."""
     settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
     callbacks = settings.federation.callbacks
-    store, decisions = SqlCallbackStore(database), SqlDecisionStore(database, read_policy)
+    store, decisions = SqlCallbackStore(database), SqlDecisionStore(database, shared.read_policy)
     notifications = WebhookDelivery(
         store,
         CallbackBuilder(store, decisions, allowed, settings.agent.name),
         # The URL is judged by the allow list when the request is built; here only where its host leads.
         HttpWebhookClient(lambda _, ip: is_permitted_ip(ip)),
-        sink,
+        shared.sink,
         clock,
         build_agent_authorizer(settings, shared.live_tokens),
     )
@@ -78,4 +63,4 @@ def build_callbacks_module(
         "citation-removal", outbox.remove_expired_citations, REMOVAL_SECONDS, logger, "old citations are not removed"
     )
     measures = build_outbox_measures("callbacks", store, database.background_snapshot, clock)
-    return CallbackParts(Module(background=[sender, remover], measures=measures), outbox)
+    return Module(background=[sender, remover], measures=measures), outbox

@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 
 from cstp_grpc.common.measures import Measure, Readings, read_labelled, read_value
 from cstp_grpc.contract.enums import INTENT_LAYER_AGENT
-from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
 from cstp_grpc.core.decisions.journal_transaction import CitationNotifier
@@ -67,7 +66,7 @@ class ChangeObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DecisionParts:
-    """The module of decisions, and what other rooms use of it."""
+    """The module of decisions, and the parts of it that other modules use."""
 
     module: Module
     journal: Journal
@@ -77,18 +76,17 @@ class DecisionParts:
 
 
 def build_decisions_module(
-    shared: SharedParts,
-    read_policy: ReadPolicy,
-    sink: AuditSink,
-    citations: CitationNotifier | None,
-    observer: ChangeObserver,
+    shared: SharedParts, citations: CitationNotifier | None, observer: ChangeObserver
 ) -> DecisionParts:
     """Build the journal and its search; `citations` notifies agents to whom a failed decision was cited."""
     settings, database, writer, embedder = shared.settings, shared.database, shared.writer, shared.embedder
     # Other stores of this process only read decisions.
-    store = SqlDecisionStore(database, read_policy, is_sole_writer=not shared.database_is_shared)
+    store = SqlDecisionStore(database, shared.read_policy, is_sole_writer=not shared.database_is_shared)
     change_log = SqlChangeLog(database, writer)
-    matrix = build_matrix(shared, read_policy)
+    # In memory shared with the other processes if there is such memory.
+    memory = shared.deployment.vectors_memory
+    pool = None if memory is None else SharedVectorPool(memory, embedder.dimensions)
+    matrix = VectorMatrix(embedder.dimensions, shared.read_policy, pool)
     matrix_sync = MatrixSync(store, embedder.model, matrix)
     loader = MatrixLoader(SqlPreparedVectorStore(database), store, embedder, writer, change_log, matrix_sync)
     if shared.deployment.resident:
@@ -99,8 +97,10 @@ def build_decisions_module(
         # Without an index nothing reads the log. One that is configured later is fed from the journal itself.
         change_log.clear()
     tokens = RevisionTokens(store.identity())
-    feed = build_feed(shared, store, tokens)
-    journal = build_journal(shared, store, change_log, sink, citations, matrix, observer, feed)
+    storage, run_blocking = settings.storage, shared.pools[PoolName.OTHERS].run
+    # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
+    feed = JournalFeed(store, tokens, build_watch_limits(storage), storage.refresh_seconds, run_blocking)
+    journal = build_journal(shared, store, change_log, citations, matrix, observer, feed)
     search = DecisionSearch(
         store,
         matrix,
@@ -112,8 +112,8 @@ def build_decisions_module(
         None if shared.deployment.resident else loader,
         shared.observers.searches,
     )
-    exports = StreamLimit("exports", settings.storage.exports_per_agent, "storage.exports_per_agent")
-    servicer = JournalService(journal, feed, exports, shared.pools[PoolName.OTHERS].run)
+    exports = StreamLimit("exports", storage.exports_per_agent, "storage.exports_per_agent")
+    servicer = JournalService(journal, feed, exports, run_blocking)
     module = Module(
         servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
         late_background=[
@@ -128,7 +128,10 @@ def build_decisions_module(
             feed.check_for_new,
         ],
         health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
-        measures=[*build_search_measures(store, matrix, index), build_watcher_measure("decisions", feed)],
+        measures=[
+            *build_search_measures(store, matrix, index),
+            build_watcher_measure("decisions", feed),
+        ],
     )
     return DecisionParts(module, journal, search, SqlBackgroundReader(database, store), tokens)
 
@@ -164,7 +167,6 @@ def build_journal(
     shared: SharedParts,
     store: SqlDecisionStore,
     change_log: SqlChangeLog,
-    sink: AuditSink,
     citations: CitationNotifier | None,
     matrix: VectorMatrix,
     observer: ChangeObserver,
@@ -185,7 +187,7 @@ def build_journal(
 
     history, writer, embedder = SqlHistoryStore(shared.database), shared.writer, shared.embedder
     return Journal(
-        store, history, change_log, writer, embedder, sink, shared.clock, apply_changes, citations, forget_erased
+        store, history, change_log, writer, embedder, shared.sink, shared.clock, apply_changes, citations, forget_erased
     )
 
 
@@ -205,13 +207,6 @@ def build_retention(shared: SharedParts, journal: Journal) -> list[ExpiryTask]:
     return [ExpiryTask("decision-retention", remove_batch, RETENTION_SECONDS, logger, complaint)]
 
 
-def build_feed(shared: SharedParts, store: SqlDecisionStore, tokens: RevisionTokens) -> JournalFeed:
-    storage = shared.settings.storage
-    limits = build_watch_limits(storage)
-    # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
-    return JournalFeed(store, tokens, limits, storage.refresh_seconds, shared.pools[PoolName.OTHERS].run)
-
-
 def build_watch_limits(storage: StorageSettings) -> WatchLimits:
     return WatchLimits(
         storage.max_watchers,
@@ -228,13 +223,6 @@ def build_read_policy(settings: Settings) -> ReadPolicy:
     peers = [*named, *(token.name for token in settings.auth.tokens if token.peer)]
     share = settings.federation.share
     return ReadPolicy.of(peers, share.categories, share.tags)
-
-
-def build_matrix(shared: SharedParts, read_policy: ReadPolicy) -> VectorMatrix:
-    """Build the matrix of vectors, in memory shared with the other processes if there is such memory."""
-    memory, dimensions = shared.deployment.vectors_memory, shared.embedder.dimensions
-    pool = None if memory is None else SharedVectorPool(memory, dimensions)
-    return VectorMatrix(dimensions, read_policy, pool)
 
 
 def build_index(

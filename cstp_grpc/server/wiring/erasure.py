@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.tokens.sql_store import SqlTokenStore
 from cstp_grpc.gen.cstp.v1 import erasure_pb2_grpc
@@ -17,13 +16,9 @@ from cstp_grpc.modules.erasure.user_sessions import StoredUserSessions
 from cstp_grpc.server.server_module import Module, SharedParts
 
 
-def build_erasure_module(
-    shared: SharedParts, journal: Journal, sink: AuditSink, on_erased: Sequence[Callable[[], object]]
-) -> Module:
-    """Build the service that erases what agents have left and what is about subjects.
-
-    `on_erased` are called when what an agent has left is gone.
-    """
+def build_erasure_module(shared: SharedParts, journal: Journal, on_erased: Sequence[Callable[[], object]]) -> Module:
+    """Build the service that erases the data of agents and of subjects; `on_erased` are called after an agent's."""
+    sink = shared.sink
     store = SqlAgentRecordStore(shared.database)
     contents = AuditContentEraser(store, sink, shared.writer, shared.clock)
     auth, tokens = shared.settings.auth, SqlTokenStore(shared.database)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from cstp_grpc.common.measures import Measure, Readings
-from cstp_grpc.core.audit.model import AuditSink
-from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
 from cstp_grpc.modules.callbacks.outbox import CallbackOutbox
 from cstp_grpc.modules.federation.fan_out import FanOutLimiter, PeerPolicy, SubjectFilter
@@ -19,23 +16,10 @@ from cstp_grpc.server.server_module import Module, SharedParts
 from cstp_grpc.server.wiring.intents import IntentParts
 
 
-@dataclass(frozen=True, slots=True)
-class FederationParts:
-    """The module of federation, and its servicer of the protocol's methods."""
-
-    module: Module
-    servicer: FederatedCstpService
-
-
 def build_federation_module(
-    shared: SharedParts,
-    peers: Sequence[Peer],
-    intents: IntentParts,
-    read_policy: ReadPolicy,
-    sink: AuditSink,
-    callbacks: CallbackOutbox | None,
-) -> FederationParts:
-    """Build the module that takes the place of that of intents, and also asks `peers` if a call or the settings say so.
+    shared: SharedParts, peers: Sequence[Peer], intents: IntentParts, callbacks: CallbackOutbox | None
+) -> tuple[Module, FederatedCstpService]:
+    """Build the module that replaces that of intents, and also asks `peers` if a call or the settings require it.
 
     `callbacks` delivers late answers of peers to agents.
     """
@@ -52,8 +36,8 @@ def build_federation_module(
         settings.agent.name,
         intents.servicer,
         limiter,
-        read_policy,
-        sink,
+        shared.read_policy,
+        shared.sink,
         shared.clock,
         intents.limits,
         stores_content=settings.cstp.intent.store_received,
@@ -62,7 +46,7 @@ def build_federation_module(
     module = Module(
         servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)], measures=build_peer_measures(peers)
     )
-    return FederationParts(module, servicer)
+    return module, servicer
 
 
 def build_peer_measures(peers: Sequence[Peer]) -> list[Measure]:

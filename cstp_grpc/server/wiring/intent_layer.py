@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -12,7 +11,6 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from cstp_grpc.common.git_command import INHERITED_VARIABLES
-from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
 from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader
@@ -65,16 +63,11 @@ class EmbeddedSimilarity:
         return [known[key] for key in keys]
 
 
-@dataclass(frozen=True, slots=True)
-class IntentLayerParts:
-    """The module of the Intent Layer, and the reader of what announcements are told about code."""
+def build_intent_layer_module(shared: SharedParts, journal: Journal) -> tuple[Module, ProjectCodeReader]:
+    """Build the services of the configured projects, and the reader of what governs the code of announcements.
 
-    module: Module
-    code: ProjectCodeReader
-
-
-def build_intent_layer_module(shared: SharedParts, journal: Journal, sink: AuditSink) -> IntentLayerParts:
-    """Build the services of the configured projects, whose nodes are copied into the journal."""
+    The nodes of projects are copied into the journal.
+    """
     settings = shared.settings.intent_layer
     sources = build_project_sources(shared)
     syncs = [NodeJournalSync(name, source.tree, journal) for name, source in sources.items()]
@@ -88,7 +81,7 @@ def build_intent_layer_module(shared: SharedParts, journal: Journal, sink: Audit
             sources[project.name],
             Reviewer(sources[project.name].tree, shared.clock, similarity, settings.duplicate_threshold),
             GitHistory(sources[project.name].tree.root, inherited_environment(INHERITED_VARIABLES)),
-            sink,
+            shared.sink,
             shared.clock,
             worker.wake,
             project.rules,
@@ -100,7 +93,7 @@ def build_intent_layer_module(shared: SharedParts, journal: Journal, sink: Audit
         servicers=[(intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, servicer)],
         background=[worker] if syncs else [],
     )
-    return IntentLayerParts(module, ProjectCodeReader(sources))
+    return module, ProjectCodeReader(sources)
 
 
 def build_project_sources(shared: SharedParts) -> Mapping[str, ProjectSources]:

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.core.decisions.journal import Journal
-from cstp_grpc.core.decisions.read_policy import ReadPolicy
-from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.guardrails.checker import ApprovalGate, GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.history import prepare_history
@@ -45,7 +42,7 @@ RETENTION_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class IntentParts:
-    """The modules of intents, and what other rooms use of them."""
+    """The modules of intents, and the parts of them that other modules use."""
 
     module: Module
     """Closing, and the shared intents that other processes announce."""
@@ -65,9 +62,7 @@ def build_intents_module(
     decisions: DecisionParts,
     intents: IntentStore,
     code: CodeContextReader,
-    sink: AuditSink,
     citations: CitationRecorder | None,
-    read_policy: ReadPolicy,
     confidences: ConfidenceHistory,
     approvals: ApprovalGate | None,
 ) -> IntentParts:
@@ -76,44 +71,15 @@ def build_intents_module(
     `citations` records which decisions an agent was given; `confidences` warns it of its own; `approvals` requests
     approvals unless they are left out.
     """
-    settings, pools, journal = shared.settings, shared.pools, decisions.journal
+    settings, pools, journal, sink = shared.settings, shared.pools, decisions.journal, shared.sink
     recent = build_recent_intents(shared)
-    related = build_related_intents(shared, recent, read_policy)
-    history = build_history(shared, read_policy, journal, intents)
+    related = build_related_intents(shared, recent)
+    history = build_history(shared, journal, intents)
     # Before the server listens, so that the first check does not wait for it.
     prepare_history(evaluator, history)
     checker = GuardrailChecker(evaluator, sink, shared.clock, related, history, approvals, shared.observers.verdicts)
-    announcer = build_announcer(
-        shared, decisions, checker, code, intents, sink, related, citations, confidences, approvals
-    )
-    limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
-    sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))
-    queries = pools[PoolName.QUERIES]
-    servicer = CstpService(
-        settings.agent.name, announcer, decisions.search, checker, limits, read_policy, sharing, queries=queries
-    )
-    closer = IntentCloser(intents, recent, journal, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
-    feed = build_feed(shared, intents, read_policy, decisions.tokens)
-    module = build_intent_service_module(shared, intents, recent, closer, feed)
-    protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
-    return IntentParts(module, protocol_module, checker, servicer, limits, related, recent.refresh)
-
-
-def build_announcer(
-    shared: SharedParts,
-    decisions: DecisionParts,
-    checker: GuardrailChecker,
-    code: CodeContextReader,
-    intents: IntentStore,
-    sink: AuditSink,
-    related: RelatedIntents,
-    citations: CitationRecorder | None,
-    confidences: ConfidenceHistory,
-    approvals: ApprovalGate | None,
-) -> Announcer:
-    """Build what answers announcements."""
-    cstp = shared.settings.cstp
-    return Announcer(
+    cstp = settings.cstp
+    announcer = Announcer(
         decisions.search,
         checker,
         code,
@@ -121,7 +87,7 @@ def build_announcer(
         sink,
         shared.writer,
         shared.clock,
-        shared.pools[PoolName.CHECKS],
+        pools[PoolName.CHECKS],
         related,
         decisions.background,
         bars=SuggestionBars.above(cstp.least_feedback_score, cstp.intent.related_min_score),
@@ -132,26 +98,35 @@ def build_announcer(
         confidences=confidences,
         approvals=approvals,
     )
+    limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
+    sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))
+    queries = pools[PoolName.QUERIES]
+    servicer = CstpService(
+        settings.agent.name, announcer, decisions.search, checker, limits, shared.read_policy, sharing, queries=queries
+    )
+    closer = IntentCloser(intents, recent, journal, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
+    limits_of_watches, run_blocking = build_watch_limits(settings.storage), pools[PoolName.OTHERS].run
+    feed = IntentFeed(
+        intents,
+        shared.read_policy,
+        decisions.tokens,
+        limits_of_watches,
+        settings.storage.refresh_seconds,
+        run_blocking,
+    )
+    module = build_intent_service_module(shared, intents, recent, closer, feed)
+    protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
+    return IntentParts(module, protocol_module, checker, servicer, limits, related, recent.refresh)
 
 
-def build_history(
-    shared: SharedParts, read_policy: ReadPolicy, journal: Journal, intents: IntentStore
-) -> OutcomeHistory:
-    """Build what guardrails ask for the past; it reads nothing before it is asked."""
+def build_history(shared: SharedParts, journal: Journal, intents: IntentStore) -> OutcomeHistory:
+    """Build the history that guardrails query; it reads nothing before it is asked."""
 
     def read_changes() -> object:
         return journal.read_state(), intents.count_closings()
 
     store = SqlOutcomeStore(shared.database, None if shared.database_is_shared else read_changes)
-    return OutcomeHistory(store, read_policy, shared.clock, shared.pools[PoolName.CHECKS])
-
-
-def build_feed(
-    shared: SharedParts, intents: IntentStore, read_policy: ReadPolicy, tokens: RevisionTokens
-) -> IntentFeed:
-    storage = shared.settings.storage
-    limits, run_blocking = build_watch_limits(storage), shared.pools[PoolName.OTHERS].run
-    return IntentFeed(intents, read_policy, tokens, limits, storage.refresh_seconds, run_blocking)
+    return OutcomeHistory(store, shared.read_policy, shared.clock, shared.pools[PoolName.CHECKS])
 
 
 def build_intent_retention(shared: SharedParts, intents: IntentStore) -> list[ExpiryTask]:
@@ -192,11 +167,11 @@ def build_intent_service_module(
     )
 
 
-def build_related_intents(shared: SharedParts, recent: RecentIntents, read_policy: ReadPolicy) -> RelatedIntents:
+def build_related_intents(shared: SharedParts, recent: RecentIntents) -> RelatedIntents:
     return RelatedIntents(
         recent,
         shared.embedder,
-        read_policy,
+        shared.read_policy,
         shared.clock,
         shared.pools[PoolName.CHECKS],
         min_score=shared.settings.cstp.intent.related_min_score,

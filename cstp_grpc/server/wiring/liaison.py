@@ -10,7 +10,6 @@ from datetime import timedelta
 
 from cstp_grpc.common.measures import Measure, read_value
 from cstp_grpc.contract.caller import ANONYMOUS
-from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
 from cstp_grpc.modules.liaison.agents import LiaisonAgents, ShareDelivery
@@ -70,12 +69,10 @@ def build_redaction(settings: Settings) -> Redaction:
     return Redaction(rules, settings.liaison.max_context_bytes)
 
 
-def build_liaison_module(
-    shared: SharedParts, inputs: LiaisonInputs, checker: GuardrailChecker, sink: AuditSink
-) -> Module:
+def build_liaison_module(shared: SharedParts, inputs: LiaisonInputs, checker: GuardrailChecker) -> Module:
     """Build everything that serves chat sessions; `checker` judges routings and shares."""
     liaison, clock = shared.settings.liaison, shared.clock
-    core = build_session_core(shared, inputs.remote, sink)
+    core = build_session_core(shared, inputs.remote)
     dispatcher = build_share_dispatcher(shared, core, inputs.remote)
     sharing = ContextSharing(
         core.sessions, core.store, core.agents, inputs.redaction, checker, core.recorder, clock, dispatcher.wake
@@ -140,7 +137,7 @@ class SessionCore:
     fence: ClaimFence
 
 
-def build_session_core(shared: SharedParts, remote: Mapping[str, RemoteAgent], sink: AuditSink) -> SessionCore:
+def build_session_core(shared: SharedParts, remote: Mapping[str, RemoteAgent]) -> SessionCore:
     """Build the stores, the feed of events and the agents of chat sessions."""
     liaison, database = shared.settings.liaison, shared.database
     sessions = SqlSessionStore(database, build_alarm_limits(liaison).shortest)
@@ -155,7 +152,7 @@ def build_session_core(shared: SharedParts, remote: Mapping[str, RemoteAgent], s
         shared.settings.storage.refresh_seconds,
         shared.pools[PoolName.OTHERS].run,
     )
-    recorder = AuditedWriter(shared.writer, store, sink, feed.notify, with_content=liaison.audit_content)
+    recorder = AuditedWriter(shared.writer, store, shared.sink, feed.notify, with_content=liaison.audit_content)
     remembered = timedelta(seconds=liaison.availability_seconds)
     heartbeats = Heartbeats(sessions, presence, recorder, shared.clock, remembered)
     local = build_local_agents(shared.settings, heartbeats)

@@ -10,7 +10,6 @@ from datetime import timedelta
 from cstp_grpc.common.measures import Measure
 from cstp_grpc.contract.enums import PushFormat
 from cstp_grpc.contract.methods import contract_methods, required_permissions
-from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc
 from cstp_grpc.modules.tasks.model import Task
 from cstp_grpc.modules.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationBuilder
@@ -50,14 +49,12 @@ def read_push_urls(settings: Settings) -> UrlAllowList:
     return parse_allow_list(settings.a2a.push.allow, "a2a.push.allow")
 
 
-def build_tasks_module(
-    shared: SharedParts, allowed: UrlAllowList, sink: AuditSink, is_permitted_ip: Callable[[str], bool]
-) -> Module:
+def build_tasks_module(shared: SharedParts, allowed: UrlAllowList, is_permitted_ip: Callable[[str], bool]) -> Module:
     """Build the storage of A2A tasks; `allowed` are URLs that may be notified wherever they lead."""
     a2a = shared.settings.a2a
     store = SqlTaskStore(shared.database)
     addresses = PushUrlPolicy(allowed, is_permitted_ip, loopback=a2a.push.allow_loopback)
-    push = build_push_notifications(shared, addresses, store, sink) if a2a.push.enabled else None
+    push = build_push_notifications(shared, addresses, store) if a2a.push.enabled else None
     notifications = push.notifications if push else None
     tasks = TaskRepository(store, shared.writer, shared.clock, timedelta(days=a2a.task_days), notifications)
     remover = ExpiryTask("task-removal", tasks.remove_expired, REMOVAL_SECONDS, logger, "expired tasks are not removed")
@@ -79,9 +76,7 @@ class PushParts:
     measures: Sequence[Measure]
 
 
-def build_push_notifications(
-    shared: SharedParts, addresses: PushUrlPolicy, tasks: SqlTaskStore, sink: AuditSink
-) -> PushParts:
+def build_push_notifications(shared: SharedParts, addresses: PushUrlPolicy, tasks: SqlTaskStore) -> PushParts:
     """Build push notifications of changes of tasks."""
     settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
     store = SqlPushStore(database)
@@ -91,7 +86,7 @@ def build_push_notifications(
         store,
         builder,
         HttpWebhookClient(addresses.permits),
-        sink,
+        shared.sink,
         clock,
         build_agent_authorizer(settings, shared.live_tokens),
     )
@@ -106,4 +101,4 @@ def build_push_notifications(
     )
     sender = DeliveryDispatcher(store, delivery, writer, clock, policy, options)
     measures = build_outbox_measures("push_notifications", store, database.background_snapshot, clock)
-    return PushParts(PushNotifications(store, tasks, addresses, writer, sink, sender.wake), sender, measures)
+    return PushParts(PushNotifications(store, tasks, addresses, writer, shared.sink, sender.wake), sender, measures)

@@ -7,7 +7,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from cstp_grpc.core.audit.model import AuditSink
 from cstp_grpc.core.tokens.administration import TokenAdministration, TokenLifetimes
 from cstp_grpc.core.tokens.live_tokens import TokenFollower
 from cstp_grpc.core.tokens.servicer import AdminService
@@ -24,7 +23,7 @@ REMOVAL_BATCH: Final = 200
 """Tokens removed in one transaction. Chosen: other writes wait for it."""
 
 
-def build_tokens_module(shared: SharedParts, sink: AuditSink) -> Module:
+def build_tokens_module(shared: SharedParts) -> Module:
     """Build the administration of tokens, and what has this server accept those that other processes make."""
     auth, live = shared.settings.auth, shared.live_tokens
     store = SqlTokenStore(shared.database)
@@ -39,7 +38,7 @@ def build_tokens_module(shared: SharedParts, sink: AuditSink) -> Module:
     managed = auth.managed_tokens
     administration = TokenAdministration(
         store,
-        sink,
+        shared.sink,
         shared.writer,
         live,
         follower.refresh,
