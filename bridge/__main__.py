@@ -143,7 +143,6 @@ def task_key(settings: Settings, task: BridgeTask) -> str | None:
 
 
 def print_error(message: str) -> None:
-    """Print the reason why the bridge cannot run to stderr."""
     print(message, file=sys.stderr)
 
 
@@ -154,7 +153,6 @@ def with_ports(settings: Settings, ports: Mapping[str, int]) -> Settings:
 
 
 def read_arguments() -> argparse.Namespace:
-    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m bridge", description="JSON-RPC 2.0 and A2A for the CSTP server.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the settings, a YAML file")
     parser.add_argument(

@@ -301,5 +301,4 @@ def public_bridge_url(settings: ServerSettings, port: int) -> str:
 
 
 def url_scheme(*, secure: bool) -> str:
-    """Return the scheme of the bridge's URLs."""
     return "https" if secure else "http"

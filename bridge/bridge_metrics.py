@@ -60,7 +60,6 @@ class BridgeMetrics:
 
     @contextmanager
     def observe_call(self, surface: Surface, method: str) -> Iterator[CallOutcome]:
-        """Observe the block, which answers a call over gRPC."""
         outcome, started, status = CallOutcome(), time.perf_counter(), CLIENT_CLOSED_REQUEST
         self._grpc_calls += 1
         try:

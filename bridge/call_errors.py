@@ -159,7 +159,6 @@ def unexpected_failure() -> InternalError:
 
 
 def violation_text(violations: Iterable[FieldViolation]) -> str:
-    """Return invalid fields and their descriptions as one sentence."""
     return "; ".join(f"{each.field}: {each.description}" if each.field else each.description for each in violations)
 
 
@@ -187,7 +186,6 @@ def failure_status(failure: CstpError, request_id: str) -> tuple[int, dict[str, 
 
 
 def status_json(http_code: int, grpc_code: str, message: str, details: Iterable[Message]) -> dict[str, Any]:
-    """Return a google.rpc.Status as HTTP+JSON responses hold it."""
     status = {
         "code": http_code,
         "status": grpc_code,

@@ -84,7 +84,6 @@ class UnobservedCalls:
 
     @contextmanager
     def observe_call(self, surface: Surface, method: str) -> Iterator[CallOutcome]:  # noqa: ARG002
-        """Do nothing."""
         yield CallOutcome()
 
 

@@ -110,7 +110,6 @@ class EventStreamEndpoint:
 
 
 async def send_id(response: EventSourceResponse, event_id: str) -> None:
-    """Send an id without an event, from which a client resumes."""
     # An event with an id and no data is not dispatched, but sets the client's last event id (HTML, server-sent events).
     await response.write(f"id: {event_id}\r\n\r\n".encode())
 
@@ -133,7 +132,6 @@ def read_query(request: web.Request, lists: frozenset[str]) -> dict[str, Any]:
 
 
 def invalid_parameter(name: str, description: str) -> CstpError:
-    """Return the failure of an invalid query parameter or header."""
     return InvalidArgument.field(name, description)
 
 

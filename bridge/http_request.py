@@ -80,7 +80,6 @@ def request_id_or_new(sent: str) -> str:
 
 
 def request_metadata(request: web.Request, request_id: str) -> Metadata:
-    """Return the gRPC metadata for a request."""
     forwarded = forwarded_metadata(lambda name: request.headers.getall(name, []), request_id)
     return [*forwarded, *request.app[CALL_ORIGINS].metadata_of_request(request)]
 
@@ -135,7 +134,6 @@ def require_json(request: web.Request, accepted: Collection[str]) -> None:
 
 
 def body_too_large() -> CstpError:
-    """Return the failure of a body with too many bytes."""
     return http_failure(413, "the body is larger than the bridge takes")
 
 

@@ -357,7 +357,6 @@ class JsonRpcEndpoint:
 
 
 def body_error_response(failure: CstpError, request_id: str) -> web.Response:
-    """Return the response to a body from which no call can be parsed."""
     response = json_response(encode_utf8(encode_failure("null", failure, request_id)), request_id, failure)
     attach_failures(response, describe_failure(failure))
     return response

@@ -99,7 +99,6 @@ def parse_grpc_target(target: str) -> str:
 
 
 def is_secure_target(target: str) -> bool:
-    """Return whether a target uses TLS."""
     return target.startswith(f"{SECURE_SCHEME}://")
 
 
@@ -175,7 +174,6 @@ class Forwarder:
 
     @property
     def names(self) -> Collection[str]:
-        """The JSON-RPC names of all methods."""
         return self._routes.keys()
 
     def add_event_path(self, name: str, path: str) -> None:

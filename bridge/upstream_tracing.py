@@ -90,7 +90,6 @@ class StreamSpans(grpc.aio.UnaryStreamClientInterceptor):
         client_call_details: ClientCallDetails,
         request: Any,
     ) -> Any:
-        """Open a stream and record it until it is closed."""
         span, details = self._spans.begin(client_call_details)
         call = await continuation(details, request)
         if span is not None:
@@ -99,6 +98,5 @@ class StreamSpans(grpc.aio.UnaryStreamClientInterceptor):
 
 
 def tracing_interceptors(tracing: OtlpTracing) -> list[grpc.aio.ClientInterceptor]:
-    """Return the interceptors of a channel to the server."""
     spans = UpstreamSpans(tracing)
     return [UnarySpans(spans), StreamSpans(spans)]

@@ -70,12 +70,10 @@ def parse_extensions(values: Iterable[str]) -> frozenset[str]:
 
 
 def metadata_request_id(metadata: Metadata) -> str:
-    """Return the request id in gRPC metadata."""
     return dict(metadata)[REQUEST_ID_KEY]
 
 
 def is_extension_activated(context: A2aCallContext) -> bool:
-    """Return whether the caller activated the CSTP extension."""
     return EXTENSION_URI in context.extensions
 
 
@@ -224,12 +222,10 @@ class A2aHttpCall:
         return UpstreamError(failure)
 
     def _extensions(self, name: str) -> list[str]:
-        """Return the values of a header that activates extensions."""
         return self.request.headers.getall(name, [])
 
 
 def unreadable_body_error(failure: CstpError) -> A2AError:
-    """Return the A2A error for a body that cannot be read or parsed."""
     detail = failure.metadata.get(DETAIL, failure.message)
     if error_codes(failure).http_status == 415:
         return ContentTypeNotSupportedError(f"Incompatible content types: {detail}")

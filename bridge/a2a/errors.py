@@ -67,7 +67,6 @@ def with_json_names(error: InvalidParamsError, kind: type[Message]) -> InvalidPa
 
 
 def read_violations(error: A2AError) -> list[FieldViolation]:
-    """Return the invalid fields that an error names."""
     return [FieldViolation(item["field"], item["message"]) for item in (error.data or {}).get("errors", ())]
 
 
@@ -106,7 +105,6 @@ def rest_error(error: A2AError, request_id: str) -> tuple[int, dict[str, Any]]:
 
 
 def grpc_error(error: A2AError, request_id: str) -> status_pb2.Status:
-    """Return the gRPC status with its details."""
     found = status_pb2.Status(code=code_pb2.Code.Value(error_mapping(error).grpc_status), message=error.message)
     found.details.extend(map(pack_any, error_details(error, request_id)))
     return found

@@ -121,7 +121,6 @@ class StreamLimitedHealth(health.aio.HealthServicer):  # type: ignore[misc]
         return await self.Check(await read_health_request(context), context)
 
     async def _watch(self, _: AsyncIterator[bytes], context: Context) -> None:
-        """Stream the health whenever it changes."""
         request = await read_health_request(context)
         async with self._places.hold(context):
             await self.Watch(request, context)

@@ -92,7 +92,6 @@ class IntentAnnouncement:
 
     @property
     def name(self) -> str:
-        """The JSON-RPC name of the method."""
         return ANNOUNCE_METHOD
 
 
@@ -207,7 +206,6 @@ def announced_params(task: Task) -> Params | None:
 
 
 def check_envelope(message: Message) -> None:
-    """Check the role, ids and metadata of a message."""
     if message.role != Role.ROLE_USER:
         raise field_error("message.role", "must be ROLE_USER")
     if len(message.context_id) > MAX_CONTEXT_ID:
@@ -234,7 +232,6 @@ def check_media_type(place: str, part: Part) -> None:
 
 
 def read_announcement_params(metadata: Struct) -> Params:
-    """Return the announcement params in a message's metadata."""
     if EXTENSION_URI not in metadata.fields:
         return {}
     members = read_object(metadata.fields[EXTENSION_URI], EXTENSION_PATH)
@@ -266,7 +263,6 @@ def find_call(data: list[tuple[str, Params]], has_text: bool, has_params: bool) 
 
 
 def parse_call(item: Params, place: str) -> MethodCall:
-    """Parse the object of a data part as a method call."""
     for key in item:
         if key not in ("method", "params"):
             raise field_error(f"{place}.{printable_key(key)}", "is no member of a call, which has method and params")
@@ -314,7 +310,6 @@ def nesting_depth(value: object) -> int:
 
 
 def field_error(place: str, description: str) -> InvalidParamsError:
-    """Return the error for a path in a message."""
     return violations_error([FieldViolation(place, description)])
 
 
@@ -367,7 +362,6 @@ def find_wrong_fields(message: ProtobufMessage, prefix: str) -> Iterator[FieldVi
 
 @functools.cache
 def checked_fields(kind: Descriptor) -> tuple[FieldRule, ...]:
-    """Return the fields of a message type that need a check."""
     return tuple(
         field for field in map(build_field_rule, kind.fields) if field.is_required or field.is_list or field.has_fields
     )

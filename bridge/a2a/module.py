@@ -109,7 +109,6 @@ class A2aModule:
         app.router.add_get(OLD_CARD_PATH, cards.agent_json)
 
     def install_fallback(self, app: web.Application) -> None:
-        """Add A2A error responses for unknown paths and methods; the last routes of an application."""
         self._rest.install_fallback(app)
 
     async def start(self, public_url: str) -> None:

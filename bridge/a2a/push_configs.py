@@ -68,7 +68,6 @@ class GrpcPushConfigStore:
             raise push_error(failure) from failure
 
     async def delete(self, task_id: str, config_id: str, metadata: Metadata) -> None:
-        """Delete a configuration of a task, if it exists."""
         request = tasks_pb2.DeletePushConfigRequest(task_id=task_id, id=config_id)
         try:
             await invoke_rpc(self._service.DeletePushConfig, request, metadata, self._timeout)
@@ -145,7 +144,6 @@ class PushConfigOperations:
         )
 
     async def delete(self, params: DeleteTaskPushNotificationConfigRequest, context: A2aCallContext) -> None:
-        """Delete a configuration of a task, if it exists."""
         await self._check_access(context, params)
         push = self._required_push()
         check_required_fields(params)
@@ -182,7 +180,6 @@ def with_config_id(config: tasks_pb2.PushConfig, config_id: str) -> tasks_pb2.Pu
 
 
 def to_a2a_config(task_id: str, kept: tasks_pb2.PushConfig) -> TaskPushNotificationConfig:
-    """Convert a stored configuration to A2A."""
     shown = TaskPushNotificationConfig(task_id=task_id, id=kept.id, url=kept.url, token=kept.token)
     # Assigning even empty text would make `authentication` present.
     if kept.scheme:

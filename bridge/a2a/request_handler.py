@@ -264,7 +264,6 @@ class A2aRequestHandler:
     async def _wait_for_end(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_DELAY_SECONDS
     ) -> StoredTask:
-        """Return a task once it has ended or waits for input."""
         if is_idle(stored.task):
             return stored
         async with aclosing(self._runner.follow(stored, metadata, first_pause)) as changes:

@@ -232,7 +232,6 @@ async def respond_with_error(
 
 
 def build_response(status: int, value: object, http_call: A2aHttpCall) -> web.Response:
-    """Return a response in the media type that the caller prefers."""
     return web.Response(
         body=encode_json(value).encode(),
         status=status,

@@ -35,7 +35,6 @@ def render_result(method: str, result: Result) -> str:
 
 
 def render_announcement(result: Result) -> list[str]:
-    """Return the lines on an announced intent, the verdict first."""
     verdict = result.get("guardrailStatus")
     decisions = result["similarDecisions"]
     return [
@@ -50,7 +49,6 @@ def render_announcement(result: Result) -> list[str]:
 
 
 def related_intent_lines(item: Result) -> list[str]:
-    """Return the lines on a recent intent of another agent."""
     closing = item.get("closing")
     state = f"closed with {closing['outcome']}" if closing else "open"
     agent = "/".join(item[name] for name in ("origin", "agent") if name in item)
@@ -98,7 +96,6 @@ RENDERERS: Final[Mapping[str, Callable[[Result], list[str]]]] = {
 
 
 def verdict_line(what: str, verdict: Result) -> str:
-    """Return the verdict of guardrails in one sentence."""
     violations, warnings, evaluated = verdict["violations"], verdict["warnings"], verdict["evaluated"]
     if verdict.get("approvalRequired"):
         return f"Approval required for {what}: {join_messages(violations)}"
@@ -128,7 +125,6 @@ def verdict_sections(verdict: Result) -> list[str]:
 
 
 def ignored_key_line(item: Result) -> str:
-    """Return the line on a key that no guardrail knows."""
     hint = f" (did you mean {escape_line(item['closest'])}?)" if "closest" in item else ""
     return f"{escape_line(item['name'])}{hint}"
 
@@ -141,7 +137,6 @@ def violation_lines(violation: Result) -> list[str]:
 
 
 def decision_lines(decision: Result) -> list[str]:
-    """Return the lines on one past decision."""
     facts = [escape_line(decision[name]) for name in ("category", "status", "outcome") if decision.get(name)]
     if "date" in decision:
         facts.append(decision["date"][:10])
@@ -224,7 +219,6 @@ def find_required_inputs(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def describe_input(given: Mapping[str, Any]) -> str:
-    """Return an input's name, type and description as one phrase."""
     values = f" of {escape_line(', '.join(given['values']))}" if given.get("values") else ""
     about = f", {escape_line(given['description'])}" if given.get("description") else ""
     return f"{given['name']} ({given['type']}{values}{about})"
@@ -265,7 +259,6 @@ def verdict_of(method: str, result: Mapping[str, Any]) -> Mapping[str, Any] | No
 
 
 def is_blocked(method: str, result: Mapping[str, Any]) -> bool:
-    """Return whether guardrails block the request."""
     verdict = verdict_of(method, result)
     return verdict is not None and not verdict["allowed"]
 

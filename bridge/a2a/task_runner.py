@@ -159,7 +159,6 @@ class TaskRunner:
             logger.error("answering a message failed", exc_info=error)
 
     async def _run_unsaved(self, pending: PendingTask, metadata: Metadata) -> Task:
-        """Run a task and store it in its final state."""
         try:
             answer = await self._call_method(pending, metadata)
         except CstpError as failure:
@@ -217,7 +216,6 @@ class TaskRunner:
             return await retry_upstream(lambda: self._store.get(task.id, metadata), self.seconds)
 
     async def _finish(self, pending: PendingTask, started: StoredTask, metadata: Metadata) -> Task:
-        """Run a task that is stored as working, and store its result."""
         try:
             answer = await self._call_method(pending, metadata)
         except CstpError as failure:

@@ -70,7 +70,6 @@ def to_subscribe_request(request: a2a_v0_3_pb2.TaskSubscriptionRequest) -> a2a_p
 def to_push_config(
     request: a2a_v0_3_pb2.CreateTaskPushNotificationConfigRequest,
 ) -> a2a_pb2.TaskPushNotificationConfig:
-    """Convert a new push configuration to A2A 1.0."""
     # The SDK does not read the id of a configuration from where the rpc has it.
     config = request.config.push_notification_config
     config.id = config.id or request.config_id
@@ -83,7 +82,6 @@ def to_push_config(
 def to_get_config_request(
     request: a2a_v0_3_pb2.GetTaskPushNotificationConfigRequest,
 ) -> a2a_pb2.GetTaskPushNotificationConfigRequest:
-    """Convert a request for a push configuration to A2A 1.0."""
     task_id, config_id = parse_config_name(request.name)
     return a2a_pb2.GetTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
 
@@ -91,7 +89,6 @@ def to_get_config_request(
 def to_list_configs_request(
     request: a2a_v0_3_pb2.ListTaskPushNotificationConfigRequest,
 ) -> a2a_pb2.ListTaskPushNotificationConfigsRequest:
-    """Convert a listing of push configurations to A2A 1.0."""
     match = TASK_NAME_MATCH.match(request.parent)
     assert match is not None, "names are checked before they are read"
     return a2a_pb2.ListTaskPushNotificationConfigsRequest(task_id=match[1])
@@ -100,13 +97,11 @@ def to_list_configs_request(
 def to_delete_config_request(
     request: a2a_v0_3_pb2.DeleteTaskPushNotificationConfigRequest,
 ) -> a2a_pb2.DeleteTaskPushNotificationConfigRequest:
-    """Convert the removal of a push configuration to A2A 1.0."""
     task_id, config_id = parse_config_name(request.name)
     return a2a_pb2.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
 
 
 def parse_config_name(name: str) -> tuple[str, str]:
-    """Parse the ids of task and configuration in a resource name."""
     match = TASK_PUSH_CONFIG_NAME_MATCH.match(name)
     assert match is not None, "names are checked before they are read"
     return match[1], match[2]
@@ -117,14 +112,12 @@ def to_task_v0_3(task: a2a_pb2.Task) -> a2a_v0_3_pb2.Task:
 
 
 def to_push_config_v0_3(config: a2a_pb2.TaskPushNotificationConfig) -> a2a_v0_3_pb2.TaskPushNotificationConfig:
-    """Convert a push configuration to A2A 0.3."""
     return ToProto.task_push_notification_config(conversions.to_compat_task_push_notification_config(config))
 
 
 def to_push_configs_v0_3(
     found: a2a_pb2.ListTaskPushNotificationConfigsResponse,
 ) -> a2a_v0_3_pb2.ListTaskPushNotificationConfigResponse:
-    """Convert a list of push configurations to A2A 0.3."""
     return a2a_v0_3_pb2.ListTaskPushNotificationConfigResponse(configs=map(to_push_config_v0_3, found.configs))
 
 

@@ -85,7 +85,6 @@ def to_event_v0_3(event: TaskEvent) -> EventV03:
 def to_push_configs_v0_3(
     found: a2a_pb2.ListTaskPushNotificationConfigsResponse,
 ) -> list[types.TaskPushNotificationConfig]:
-    """Convert the push configurations of a task to A2A 0.3."""
     return [conversions.to_compat_task_push_notification_config(each) for each in found.configs]
 
 
@@ -202,7 +201,6 @@ def field_path(location: tuple[int | str, ...]) -> str:
 
 
 def describe_error(error: ErrorDetails) -> str:
-    """Return the requirement that a field violates."""
     expected = error.get("ctx", {}).get("expected")
     return f"must be {expected}" if expected else ERROR_WORDS.get(error["type"], "is not what A2A 0.3 takes there")
 

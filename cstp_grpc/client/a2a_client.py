@@ -158,7 +158,6 @@ class A2aClient:
             raise send_error_for(error) from error
 
     async def _read_card(self) -> AgentCard:
-        """Fetch the agent's card and keep only its usable interfaces."""
         answer = await self._http.get(self._address, headers={"accept": "application/json"})
         # Transient: an agent that is being deployed has no card for a while.
         if answer.status_code in {404, 410}:
@@ -297,7 +296,6 @@ class IntegerJsonClient(httpx.AsyncClient):
     """Write whole numbers in JSON bodies as integers; the SDK turns every number of free-form data into a float."""
 
     def build_request(self, method: str, url: httpx.URL | str, *, json: Any = None, **rest: Any) -> httpx.Request:
-        """Return a request."""
         return super().build_request(method, url, json=restore_integers(json), **rest)
 
 
@@ -322,7 +320,6 @@ class SizeLimitedStream(httpx.AsyncByteStream):
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the bytes."""
         received = 0
         async for chunk in self._stream:
             received += len(chunk)
@@ -362,7 +359,6 @@ def is_undecided(task: Task) -> bool:
 
 
 def status_text(task: Task) -> str:
-    """Return the text of a task's status, or an empty string."""
     return get_message_text(task.status.message) if task.status.HasField("message") else ""
 
 

@@ -60,17 +60,14 @@ class AsyncResponseStream:
         self._closed = False
 
     async def __aenter__(self) -> Self:
-        """Return the stream itself."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cancel the stream."""
         self.close()
 
     def __aiter__(self) -> Self:
-        """Return the stream itself."""
         return self
 
     async def __anext__(self) -> Message:
@@ -93,7 +90,6 @@ class AsyncResponseStream:
         return require_message(answer, self._target)
 
     def close(self) -> None:
-        """Cancel the stream; the server is notified."""
         self._closed = True
         self._call.cancel()
 
@@ -141,13 +137,11 @@ class AsyncGrpcTransport:
         self._closed = False
 
     async def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
-        """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
         return await self._invoke(self._open().unary_unary, method, request, timeout)
 
     async def send(
         self, method: RpcMethod, requests: Iterable[Message] | AsyncIterable[Message], timeout: float
     ) -> Message:
-        """Return the response of a client-streaming method within `timeout` seconds. Raises CstpError."""
         return await self._invoke(self._open().stream_unary, method, requests, timeout)
 
     async def watch(self, method: RpcMethod, request: Message, timeout: float | None) -> AsyncResponseStream:
@@ -166,7 +160,6 @@ class AsyncGrpcTransport:
         return AsyncResponseStream(call, self._target)
 
     async def close(self) -> None:
-        """Close the channel."""
         self._closed = True
         if self._channel is not None:
             await self._channel.close()
@@ -216,7 +209,6 @@ def require_message(answer: Message | None, target: str) -> Message:
 
 
 def is_current_task_cancelled() -> bool:
-    """Return True if the running task has been cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -236,23 +228,19 @@ class AsyncTransportCallExecutor:
         self._timeout = timeout
 
     async def call(self, method: RpcMethod, request: Message, timeout: float | None = None) -> Message:
-        """Return the response of a unary method. Raises CstpError."""
         require_unary(method)
         attempt = functools.partial(self._transport.call, method, with_idempotency_key(request))
         limit = call_timeout(method, timeout, self._timeout)
         return await self._retrier.run(attempt, limit, repeatable=is_retry_safe(method, request))
 
     async def stream(self, method: RpcMethod, request: Message, timeout: float | None = None) -> AsyncResponseStream:
-        """Return the response stream of a server-streaming method. Raises CstpError."""
         require_server_stream(method)
         return await self._transport.watch(method, request, timeout)
 
     async def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
-        """Return the answer of a call."""
         return cast(T, response_field(await self.call(method_of_call(call), build_request(call), timeout), call.answer))
 
     async def pages(self, listing: PagedCall[T], timeout: float | None = None) -> AsyncIterator[T]:
-        """Yield items page after page; `timeout` is that of a page."""
         request = build_request(listing)
         while True:
             page = await self.call(method_of_call(listing), request, timeout)
@@ -264,7 +252,6 @@ class AsyncTransportCallExecutor:
     async def watch(
         self, watch: WatchCall[T], *, resume: bool, on_failure: OnFailure | None, timeout: float | None
     ) -> AsyncGenerator[T, None]:
-        """Yield items as they come, for `timeout` seconds in all."""
         progress = WatchCursor(watch, self._retrier)
         left = self._retrier.countdown(timeout)
         while True:
@@ -291,7 +278,6 @@ class AsyncTransportCallExecutor:
         batch: int,
         timeout: float | None,
     ) -> AsyncIterator[T]:
-        """Send requests in batches and yield the items of the responses; `timeout` applies to each batch."""
         require_batch_size(batch)
         method = method_of_call(upload)
         limit = call_timeout(method, timeout, self._timeout)
@@ -367,13 +353,11 @@ class AsyncCstpClient(AsyncCstp):
         super().__init__(self._calls)
 
     async def __aenter__(self) -> Self:
-        """Return the client itself."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection."""
         await self.close()
 
     async def close(self) -> None:

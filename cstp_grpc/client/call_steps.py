@@ -39,7 +39,6 @@ def check_identity(target: str, token: str | None, agent: str | None) -> None:
 
 
 def method_of_call(described: UnaryCall[Any] | PagedCall[Any] | WatchCall[Any] | UploadCall[Any, Any]) -> RpcMethod:
-    """Return the method of a described call."""
     return method_by_name(described.method)
 
 
@@ -133,7 +132,6 @@ class WatchCursor:
 
     @property
     def is_positioned(self) -> bool:
-        """Whether the start position is known."""
         return not self._watch.listing or bool(self.request.HasField("after"))
 
     @property
@@ -145,11 +143,9 @@ class WatchCursor:
         return UnaryCall(self._watch.listing, {"page_size": 1}, "newest")
 
     def start_after(self, newest: int) -> None:
-        """Start after this sequence number."""
         self.request.after = newest
 
     def take_item(self, answer: Message) -> Any:
-        """Return the item of a response and move the position behind it."""
         item = response_field(answer, self._watch.item)
         if self._watch.position:
             # Moved before the caller gets the item: a failure afterwards resumes behind it.

@@ -65,11 +65,9 @@ class TransportCallExecutor:
         return self._transport.watch(method, request, timeout)
 
     def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
-        """Return the answer of a call."""
         return cast(T, response_field(self.call(method_of_call(call), build_request(call), timeout), call.answer))
 
     def pages(self, listing: PagedCall[T], timeout: float | None = None) -> Iterator[T]:
-        """Yield items page after page; `timeout` is that of a page."""
         request = build_request(listing)
         while True:
             page = self.call(method_of_call(listing), request, timeout)
@@ -103,7 +101,6 @@ class TransportCallExecutor:
     def upload(
         self, upload: UploadCall[R, T], requests: Iterable[R | Fields], *, batch: int, timeout: float | None
     ) -> Iterator[T]:
-        """Send requests in batches and yield the items of the responses; `timeout` applies to each batch."""
         require_batch_size(batch)
         method = method_of_call(upload)
         limit = call_timeout(method, timeout, self._timeout)
@@ -149,13 +146,11 @@ class CstpClient(Cstp):
         super().__init__(self._calls)
 
     def __enter__(self) -> Self:
-        """Return the client itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection."""
         self.close()
 
     def close(self) -> None:

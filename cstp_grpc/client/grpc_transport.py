@@ -36,17 +36,14 @@ class ResponseStream:
         self._closed = False
 
     def __enter__(self) -> Self:
-        """Return the stream itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Cancel the stream."""
         self.close()
 
     def __iter__(self) -> Self:
-        """Return the stream itself."""
         return self
 
     def __next__(self) -> Message:
@@ -112,11 +109,9 @@ class GrpcTransport:
             self._channel = grpc.insecure_channel(address, options)
 
     def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
-        """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
         return self._invoke(self._channel.unary_unary, method, request, timeout)
 
     def send(self, method: RpcMethod, requests: Iterable[Message], timeout: float) -> Message:
-        """Return the response of a client-streaming method within `timeout` seconds. Raises CstpError."""
         return self._invoke(self._channel.stream_unary, method, iter(requests), timeout)
 
     def watch(self, method: RpcMethod, request: Message, timeout: float | None) -> ResponseStream:
@@ -131,7 +126,6 @@ class GrpcTransport:
         return ResponseStream(call, self._target)
 
     def close(self) -> None:
-        """Close the channel."""
         self._closed = True
         self._channel.close()
 

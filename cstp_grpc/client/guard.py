@@ -196,7 +196,6 @@ class GuardPlan:
         self._announced_values = remaining
 
     def announce_call(self, arguments: CallArguments) -> UnaryCall[cstp_pb2.AnnounceIntentResponse]:
-        """Return the call that announces the action with some arguments."""
         return calls.announce_intent(
             resolve_value(self._intent, arguments),
             metadata=resolve_value(self._metadata, arguments),
@@ -243,7 +242,6 @@ def resolve_value(value: Any, arguments: CallArguments) -> Any:
 
 
 def review_call(decision: journal_pb2.Decision, error: BaseException | None) -> UnaryCall[journal_pb2.Decision]:
-    """Return the call that reviews a decision after its action ended."""
     if error is None:
         return calls.review_decision(decision.id, Outcome.SUCCESS)
     # KeyboardInterrupt, SystemExit and CancelledError are no Exceptions: the action was stopped, and did not fail.
@@ -290,7 +288,6 @@ class GuardedAction:
         self._decision: journal_pb2.Decision | None = None
 
     async def __aenter__(self) -> Announced:
-        """Announce and record the action. Raises Blocked and CstpError."""
         announcement = self._plan.announce_call(self._arguments)
         response = await self._execute(announcement)
         require_allowed(announcement.values["intent"], response, approved=self._approved)
@@ -301,7 +298,6 @@ class GuardedAction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Review the outcome."""
         if self._decision is None:
             return
         if isinstance(error, GeneratorExit) and isinstance(self._client, AsyncCstpClient):
@@ -335,7 +331,6 @@ class GuardedBlock:
         self._action: GuardedAction | None = None
 
     async def __aenter__(self) -> Announced:
-        """Announce the block. Raises Blocked, CstpError, and RuntimeError if a block of this guard is running."""
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("this guard is around a block already: make one for each block")
         action = GuardedAction(self._client, self._plan)
@@ -350,7 +345,6 @@ class GuardedBlock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Review the outcome of the block."""
         action, self._action = self._action, None
         if action is None:
             return
@@ -367,13 +361,11 @@ class SyncContextManager:
         self._within = within
 
     def __enter__(self) -> Announced:
-        """Announce the block. Raises Blocked, CstpError, and RuntimeError if a block of this guard is running."""
         return run_without_waiting(self._within.__aenter__())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Review the outcome of the block."""
         run_without_waiting(self._within.__aexit__(kind, error, trace))
 
 

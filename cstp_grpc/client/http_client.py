@@ -258,7 +258,6 @@ class PooledHttpClient:
 
     @property
     def logged_url(self) -> str:
-        """The URL without the user and password."""
         return self._url._replace(netloc=self._url.netloc.rpartition("@")[2]).geturl()
 
     def request_json(self, method: str, path: str, value: object, seconds: float) -> HttpResponse:
@@ -375,11 +374,9 @@ def encode_host(url: SplitResult) -> str:
 
 
 def host_header(host: str, url: SplitResult) -> str:
-    """Return the Host header for a URL with an encoded host."""
     name = f"[{host}]" if ":" in host else host
     return name if url.port in {None, DEFAULT_PORTS[url.scheme]} else f"{name}:{url.port}"
 
 
 def request_target(url: SplitResult) -> str:
-    """Return the request target of a URL: its path and query."""
     return (url.path or "/") + (f"?{url.query}" if url.query else "")

@@ -63,7 +63,6 @@ class JsonRpcTransport:
         self._ids = itertools.count(1)
 
     def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
-        """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
         call_id = next(self._ids)
         body = encode_call(method, request, call_id)
         headers = self._headers | dict(outgoing_trace.get())
@@ -168,7 +167,6 @@ def read_result(answer: HttpResponse, call_id: int, where: str) -> dict[str, Any
 
 
 def error_from_http(answer: HttpResponse, where: str) -> CstpError:
-    """Return the exception for an HTTP response that is not JSON-RPC."""
     if 300 <= answer.status < 400:
         place = answer.headers.get("location", "elsewhere")
         return errors.InternalError(f"{where} redirects to {place}; call that address if you trust it")
@@ -210,7 +208,6 @@ def error_from_jsonrpc(error: Mapping[str, Any], retry_after: float | None = Non
 
 
 def retry_wait_seconds(milliseconds: float) -> float | None:
-    """Return a retry delay in seconds, or None if it is out of range."""
     return milliseconds / 1000 if 0 <= milliseconds <= MAX_WAIT_MILLISECONDS else None
 
 

@@ -137,10 +137,6 @@ class AsyncRetrier(RetryTimer):
         self._sleep = sleep
 
     async def run(self, attempt: Callable[[float], Awaitable[T]], timeout: float, *, repeatable: bool) -> T:
-        """Return the result of `attempt`, which is called with the seconds left.
-
-        Raises the error of the last attempt, or DeadlineExceeded.
-        """
         left = self.deadline(timeout)
 
         async def once() -> T:
@@ -149,7 +145,6 @@ class AsyncRetrier(RetryTimer):
         return await AsyncRetrying(sleep=self._sleep, **self.tenacity_options(timeout, repeatable=repeatable))(once)
 
     async def sleep(self, seconds: float, left: float | None) -> None:
-        """Wait, at most for `left` seconds; None sets no limit."""
         await self._sleep(seconds if left is None else min(seconds, left))
 
 

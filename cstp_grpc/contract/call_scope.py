@@ -93,7 +93,6 @@ NO_HOPS_LEFT: Final = HopContext("", 0)
 
 
 def quote_name(text: str) -> str:
-    """Percent-encode a text for the metadata value."""
     return quote(text, safe="")
 
 

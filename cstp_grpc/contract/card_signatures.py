@@ -81,7 +81,6 @@ def signable_forms(content: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def deduplicate_forms(*forms: bytes) -> list[bytes]:
-    """Return the forms in order, without duplicates."""
     return list(dict.fromkeys(forms))
 
 

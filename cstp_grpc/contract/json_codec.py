@@ -68,7 +68,6 @@ class JsonProfile:
 
 
 def proto_scalar_codec(field: FieldDescriptor) -> ScalarCodec:
-    """Return the codec of a field's scalar value as ProtoJSON has it."""
     if field.enum_type is not None:
         return proto_enum_codec(field.enum_type)
     if field.type == FieldDescriptor.TYPE_BYTES:
@@ -104,7 +103,6 @@ def parse_any_base64(value: object) -> bytes:
 
 
 def parse_decimal(value: object) -> int:
-    """Return a 32-bit integer, which may be given as decimal text."""
     number = int(value) if isinstance(value, str) and DECIMAL.fullmatch(value) else value
     return int(INT32_CODEC.parse(number))
 
@@ -236,7 +234,6 @@ class ObjectCodec:
         )
 
     def render(self, message: Message) -> dict[str, object]:
-        """Return a message as a JSON object, as the contract is written."""
         rendered: dict[str, object] = {}
         for name, key, has_presence, render in self._rows:
             # HasField raises ValueError for fields without presence, hence the flag.
@@ -374,7 +371,6 @@ class FieldCodec:
 
 
 def too_many_items(most: int) -> str:
-    """Return the description of a list that is too long."""
     return f"must have at most {most} items"
 
 
@@ -388,7 +384,6 @@ def render_function(field: FieldCodec) -> RenderValue | None:
 
 
 def render_values(render: RenderValue, values: Sequence[object]) -> list[object]:
-    """Render the items of a list, without the omitted ones."""
     return [item for item in map(render, values) if item is not OMITTED]
 
 

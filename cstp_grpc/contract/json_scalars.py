@@ -76,14 +76,12 @@ def parse_text(value: object) -> str:
 
 
 def parse_bool(value: object) -> bool:
-    """Return a boolean."""
     if not isinstance(value, bool):
         raise InvalidValue("must be true or false")
     return value
 
 
 def parse_double(value: object) -> float:
-    """Return a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidValue("must be a number")
     try:

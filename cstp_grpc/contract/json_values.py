@@ -162,21 +162,18 @@ class JsonValueCodec:
 
 
 def set_struct(struct: Struct, value: object, path: str, problems: ViolationCollector, depth: int) -> None:
-    """Validate an object and set the members of a Struct."""
     if not isinstance(value, dict):
         raise InvalidValue("must be an object")
     set_container(struct, value, path, problems, depth)
 
 
 def set_list(container: ListValue, value: object, path: str, problems: ViolationCollector, depth: int) -> None:
-    """Validate a list and set the items of a ListValue."""
     if not isinstance(value, list):
         raise InvalidValue("must be a list")
     set_container(container, value, path, problems, depth)
 
 
 def set_value(target: Value, value: object, path: str, problems: ViolationCollector, depth: int) -> None:
-    """Validate a JSON value and set a Value."""
     if isinstance(value, (dict, list)):
         set_container(open_container(target, value), value, path, problems, depth)
     else:

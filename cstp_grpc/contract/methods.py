@@ -218,7 +218,6 @@ def service_config() -> ServiceConfig:
 
 
 def method_paths(method: Mapping[str, Any]) -> list[str]:
-    """Return the gRPC paths of a methodConfig entry."""
     return [f"/{name['service']}/{name['method']}" for name in method["name"]]
 
 

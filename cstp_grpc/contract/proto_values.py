@@ -43,15 +43,12 @@ class EnumMapping(Generic[NumberT, WordT]):
         self._words = {number: word for word, number in self._numbers.items()}
 
     def word(self, number: NumberT) -> WordT | None:
-        """Return the domain value of a number, or None for unspecified."""
         return self._words.get(number)
 
     def required_word(self, number: NumberT) -> WordT:
-        """Return the domain value of a number that is not unspecified."""
         return self._words[number]
 
     def words(self, numbers: Iterable[NumberT]) -> tuple[WordT, ...]:
-        """Return the domain values of numbers."""
         return tuple(self._words[number] for number in numbers)
 
     def number(self, word: WordT | None) -> NumberT:
@@ -74,7 +71,6 @@ PEER_STATUS: Final = EnumMapping(types_pb2.PeerStatus, PeerStatus)
 
 
 def optional_field(message: Any, field: str) -> Any:
-    """Return a field with presence, or None if it is absent."""
     return getattr(message, field) if message.HasField(field) else None
 
 
@@ -85,7 +81,6 @@ def datetime_field(message: Any, field: str) -> datetime | None:
 
 
 def timestamp_message(moment: datetime) -> timestamp_pb2.Timestamp:
-    """Convert an aware datetime to a Timestamp."""
     # Several times as fast as Timestamp.FromDatetime, and on the way of every call.
     since = moment - EPOCH
     return timestamp_pb2.Timestamp(seconds=since.days * SECONDS_A_DAY + since.seconds, nanos=since.microseconds * 1000)
@@ -99,7 +94,6 @@ def write_timestamp(stamp: timestamp_pb2.Timestamp, moment: datetime) -> None:
 
 
 def optional_timestamp(moment: datetime | None) -> timestamp_pb2.Timestamp | None:
-    """Convert an aware datetime to a Timestamp, None to None."""
     return None if moment is None else timestamp_message(moment)
 
 
@@ -121,7 +115,6 @@ def struct_to_dict(struct: struct_pb2.Struct) -> dict[str, Any]:
 
 
 def value_to_json(value: struct_pb2.Value) -> Any:
-    """Convert a Value to a JSON value."""
     kind = value.WhichOneof("kind")
     if kind == "number_value":
         # A Struct holds doubles alone: 3 arrives as 3.0, but whoever sent 3 expects to read 3.
@@ -135,7 +128,6 @@ def value_to_json(value: struct_pb2.Value) -> Any:
 
 
 def dict_to_struct(content: Mapping[str, Any]) -> struct_pb2.Struct:
-    """Convert a JSON object to a Struct."""
     struct = struct_pb2.Struct()
     write_struct(struct, content)
     return struct
@@ -238,7 +230,6 @@ def set_scalar(store: Callable[[Any], None], field: FieldDescriptor, value: Any,
 
 
 def describe_invalid_scalar(field: FieldDescriptor, value: object) -> str:
-    """Return the reason why protobuf rejects a scalar."""
     try:
         scalar_codec(field).parse(value)
     except InvalidValue as refusal:

@@ -66,7 +66,6 @@ class SymbolPool:
 
 
 def find_file_of_member(pool: descriptor_pool.DescriptorPool, symbol: str) -> FileDescriptor | None:
-    """Return the file whose service or message has a member, or None."""
     parent, _, name = symbol.rpartition(".")
     with suppress(KeyError):
         # A parent that is no service may be a message.
@@ -89,7 +88,6 @@ def serialize_v1_descriptor() -> bytes:
 
 
 def build_reflection_handlers(servicer: ReflectionServicer) -> list[grpc.GenericRpcHandler]:
-    """Build handlers that serve both versions with one servicer."""
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,

@@ -172,7 +172,6 @@ def error_from_rpc(error: grpc.RpcError, target: str) -> CstpError:
 
 
 def error_from_details(details: RpcErrorDetails) -> CstpError:
-    """Return the exception that the details of a failed call describe."""
     return error_for_reason(
         details.reason,
         details.message,

@@ -120,7 +120,6 @@ class ServerCertificate:
         return context
 
     def _grpc_configuration(self, pair: CertificateKeyPair) -> grpc.ServerCertificateConfiguration:
-        """Convert a pair to gRPC's certificate configuration."""
         authorities = pair.client_authorities if self._requires_clients else None
         return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)], authorities)
 

@@ -70,7 +70,6 @@ class HttpConnection(web.RequestHandler):
         self.force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Report that the connection is closed."""
         super().connection_lost(exc)
         self._on_lost(self)
 

@@ -44,7 +44,6 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
 
 
 def caller_limits(settings: Settings) -> access_pb2.Limits:
-    """Return the limits for one caller."""
     bounds = access_pb2.Limits(
         max_results=settings.cstp.query.max_results,
         max_message_bytes=settings.grpc.max_message_bytes,

@@ -42,7 +42,6 @@ class CallLog:
         self._slow_seconds = float("inf") if slow_seconds is None else slow_seconds
 
     def begin(self, call: InboundCall) -> None:
-        """Note when a call began."""
         call.started = time.perf_counter()
 
     def end(self, call: InboundCall, status: str, error: BaseException | None, response: Message | None) -> None:
@@ -111,7 +110,6 @@ def response_readers(response: Message) -> tuple[ReadVerdict | None, ReadRows | 
 
 
 def make_readers(response: Message) -> tuple[ReadVerdict | None, ReadRows | None]:
-    """Return the readers of responses of the same type."""
     kind = response.DESCRIPTOR
     if "allowed" in kind.fields_by_name:
         # Its lists are of guardrails that fired.

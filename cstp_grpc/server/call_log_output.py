@@ -44,7 +44,6 @@ class BoundedQueueHandler(QueueHandler):
 
 
 def dropped_record(count: int) -> logging.LogRecord:
-    """Return the record that says how many lines were dropped."""
     message = "lines of calls were dropped, because they were not read fast enough: %d"
     return logging.LogRecord(CALL_LOGGER, logging.WARNING, __file__, 0, message, (count,), None)
 

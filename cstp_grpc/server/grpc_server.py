@@ -201,7 +201,6 @@ class GrpcServer:
 
 
 def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[str, int]]:
-    """Return the channel options of the server."""
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", settings.max_message_bytes),
@@ -269,7 +268,6 @@ def build_shared_limiter(
 
 
 def build_shedder(settings: GrpcSettings) -> LoadShedder | None:
-    """Return what sheds load, or None if it is turned off."""
     return LoadShedder(settings.shed_from_calls) if settings.shed_from_calls else None
 
 

@@ -19,11 +19,9 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the metrics are, once it has started."""
         return self._endpoint.url
 
     def start(self) -> None:
-        """Listen. Raises CannotListen."""
         self._loop = EventLoopThread("metrics-loop")
         self._loop.start()
         try:
@@ -33,7 +31,6 @@ class MetricsServer:
             raise
 
     def stop(self) -> None:
-        """Answer no more, and close all connections."""
         if self._loop is not None:
             self._loop.run(self._endpoint.stop())
             self._loop.stop()

@@ -70,7 +70,6 @@ class FastValidator:
         self._compiled: dict[Descriptor, MessageAcceptance] = {}
 
     def accepts(self, message: Message) -> bool:
-        """Return True if a message is certainly valid."""
         return self.acceptance_of(cast(Descriptor, message.DESCRIPTOR))(message)
 
     def acceptance_of(self, kind: Descriptor) -> MessageAcceptance:
@@ -82,7 +81,6 @@ class FastValidator:
         return found
 
     def accept_timestamp(self, timestamp: Timestamp) -> bool:
-        """Return True for an instant."""
         return 0 <= timestamp.nanos < NANOS
 
     def acceptance_of_struct(self, field: FieldDescriptor) -> Accept:
@@ -148,7 +146,6 @@ def accept_any(value: object) -> bool:  # noqa: ARG001
 
 
 def accept_storable(text: str) -> bool:
-    """Return True for a text without NUL."""
     return NUL not in text
 
 
@@ -326,7 +323,6 @@ def describe_struct_flaw(struct: Struct, max_depth: int, max_values: int) -> str
 
 
 def count_values(message: Message) -> int:
-    """Return the number of values in the structured data of a request."""
     count = 0
     for field, found in message.ListFields():
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:

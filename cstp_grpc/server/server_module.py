@@ -95,5 +95,4 @@ class SharedParts:
 
     @property
     def database_is_shared(self) -> bool:
-        """Whether other processes may write to the database."""
         return self.deployment.shares_database(self.database)

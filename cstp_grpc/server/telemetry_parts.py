@@ -56,7 +56,6 @@ class Telemetry:
         return MeasuredAuditSink(sink, self.instruments)
 
     def add_measures(self, measures: Sequence[Measure]) -> None:
-        """Have figures read when metrics are asked for, if they ever are."""
         if self.instruments is not None:
             self.instruments.add_measures([each for each in measures if self.reads_database or not each.of_database])
 

@@ -30,7 +30,6 @@ class GuardedCrewTool(BaseTool):
     """An AskPerson."""
 
     def _run(self, **kwargs: Any) -> Any:
-        """Call the tool if it is allowed."""
         with ExitStack() as opened:
             try:
                 guarded = self._enter(opened, kwargs)
@@ -39,7 +38,6 @@ class GuardedCrewTool(BaseTool):
             return note_failure(guarded, self.guarded_tool.run(**kwargs))
 
     async def _arun(self, **kwargs: Any) -> Any:
-        """Call the tool if it is allowed."""
         async with AsyncExitStack() as opened:
             try:
                 guarded = await self._enter_async(opened, kwargs)

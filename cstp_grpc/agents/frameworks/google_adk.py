@@ -42,7 +42,6 @@ class GuardPlugin(BasePlugin):
         return None
 
     async def after_tool_callback(self, *, tool: BaseTool, tool_context: ToolContext, result: Any, **_: Any) -> None:
-        """Review a call by its result."""
         if guarded := self._begun.pop(tool_context, None):
             actions = tool_context.actions
             if actions.requested_tool_confirmations or actions.requested_auth_configs:
@@ -54,6 +53,5 @@ class GuardPlugin(BasePlugin):
             await guarded.__aexit__(None, None, None)
 
     async def on_tool_error_callback(self, *, tool_context: ToolContext, error: BaseException, **_: Any) -> None:
-        """Review a call that raised or was cancelled."""
         if guarded := self._begun.pop(tool_context, None):
             await guarded.__aexit__(type(error), error, error.__traceback__)

@@ -126,7 +126,6 @@ class WaitingAnswer:
 
 
 def form_params(text: str) -> dict[str, Any]:
-    """Return the params of the request that shows the form."""
     return {"mode": "form", "message": text, "requestedSchema": dict(FORM)}
 
 
@@ -157,7 +156,6 @@ def is_sessionless(request: JSONRPCRequest) -> bool:
 
 
 def stated_capabilities(request: JSONRPCRequest) -> Any:
-    """Return the capabilities of the host that a request states."""
     return stated_meta(request).get(mcp_types.CLIENT_CAPABILITIES_META_KEY)
 
 

@@ -179,7 +179,6 @@ class ToolCallProxy:
         return await self._guard.guard_call(self._prefix + tool, arguments, approved=approved).__aenter__()
 
     async def _cancel(self, message: JSONRPCMessage, request_id: Any, tasks: TaskGroup) -> None:
-        """Cancel the judgement of a call, or pass the cancellation on."""
         if not isinstance(request_id, str | int):
             await self._to_server(message)
             return
@@ -192,7 +191,6 @@ class ToolCallProxy:
             tasks.start_soon(end_suspended, guarded, "the host cancelled the call")
 
     async def _finish(self, guarded: GuardedToolCall, answer: JSONRPCMessage) -> None:
-        """Record how a call ended, then pass on its result."""
         note_outcome(guarded, answer)
         await guarded.__aexit__(None, None, None)
         await self._to_host(answer)
@@ -203,7 +201,6 @@ class ToolCallProxy:
 
 
 async def end_suspended(guarded: GuardedToolCall, notes: str) -> None:
-    """Record that a call has no outcome."""
     guarded.suspend(notes)
     await guarded.__aexit__(None, None, None)
 

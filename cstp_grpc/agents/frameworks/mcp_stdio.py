@@ -40,7 +40,6 @@ class MessagePipe:
         self._open = True
 
     async def __aiter__(self) -> AsyncIterator[JSONRPCMessage | ValueError]:
-        """Yield each message, or why a line is none."""
         # A thread that waits for a line cannot be stopped, but what waits for the thread can.
         while line := await to_thread.run_sync(self._received.readline, abandon_on_cancel=True):
             try:
@@ -130,7 +129,6 @@ async def serve_host_and_server(process: subprocess.Popen[str], tool_guard: Tool
 
 
 async def pass_signals(signals: AsyncIterator[signal.Signals], process: subprocess.Popen[str]) -> None:
-    """Pass on signals to the server."""
     async for number in signals:
         process.send_signal(number)
 

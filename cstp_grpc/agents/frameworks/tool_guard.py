@@ -190,7 +190,6 @@ class ToolGuard:
         return ToolCallRefused(describe_failure(cause.message), cause)
 
     async def execute(self, step: Coroutine[Any, Any, T]) -> T:
-        """Run a step of a guarded call within an event loop."""
         if isinstance(self._client, AsyncCstpClient):
             return await step
         # With a synchronous client nothing in it suspends, but it blocks its thread.
@@ -204,7 +203,6 @@ class ToolGuard:
         return run_without_waiting(step)
 
     def _stated_options(self, call: ToolCall, question: ToolQuestion) -> GuardOptions:
-        """Return the options of the check or the announcement of a call."""
         inputs = {} if self._inputs is None else self._inputs(call)
         options = GuardOptions(metadata={**inputs, **question.inputs})
         options |= cast(GuardOptions, question.invocation)
@@ -244,7 +242,6 @@ class CheckedAction:
         )
 
     async def __aenter__(self) -> None:
-        """Check the action. Raises Blocked and CstpError."""
         checked = await execute_call(self._client, self._call, self._timeout)
         # Both messages spell the members of a verdict alike.
         known = cstp_pb2.GuardrailStatus.DESCRIPTOR.fields_by_name
@@ -266,7 +263,6 @@ class OverlongAction:
         self._length = length
 
     async def __aenter__(self) -> NoReturn:
-        """Raise InvalidArgument, in words on which a model can act."""
         raise InvalidArgument(
             f"the call has {self._length} characters, of which guardrails read {MAX_DESCRIPTION_CHARACTERS}. Make"
             " several shorter calls, or have somebody describe the tool without its data in the table of tools"
@@ -306,7 +302,6 @@ class GuardedToolCall:
         self._error = ToolSuspended(notes)
 
     def __enter__(self) -> GuardedToolCall:
-        """Judge the call."""
         if self._action is not None:
             self._guard.execute_sync(self._begin(self._action))
         return self
@@ -314,12 +309,10 @@ class GuardedToolCall:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Review the outcome."""
         if self._begun is not None:
             self._guard.execute_sync(self._end(self._begun, error))
 
     async def __aenter__(self) -> GuardedToolCall:
-        """Judge the call."""
         if self._action is not None:
             await self._guard.execute(self._begin(self._action))
         return self
@@ -327,7 +320,6 @@ class GuardedToolCall:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Review the outcome."""
         if self._begun is not None:
             await self._guard.execute(self._end(self._begun, error))
 

@@ -64,7 +64,6 @@ class ClientPool:
 
     @asynccontextmanager
     async def lease_by_token(self, token: str) -> AsyncIterator[ContractClient]:
-        """Yield the client of a token."""
         pooled = self._clients.get(token)
         if pooled is None:
             pooled = self._clients[token] = PooledClient(self._open_client(token))

@@ -39,7 +39,6 @@ class SingleClient:
 
     @asynccontextmanager
     async def lease_client(self) -> AsyncIterator[ContractClient]:
-        """Yield the client."""
         yield self._client
 
 

@@ -64,7 +64,6 @@ class PersonQuestion:
     correlation_id: str | None
 
     def to_mcp(self) -> mcp_types.ElicitRequest:
-        """Return the form for the host to show."""
         # No field is required: what a person does not know stays unknown, and the rules decide what that means.
         schema = {"type": "object", "properties": dict(self.fields)}
         return mcp_types.ElicitRequest(
@@ -72,7 +71,6 @@ class PersonQuestion:
         )
 
     def to_result(self) -> mcp_types.InputRequiredResult:
-        """Return the result that asks, for hosts of 2026-07-28."""
         state = {"fields": list(self.fields), "facts": self.about_facts, "correlationId": self.correlation_id}
         return mcp_types.InputRequiredResult(
             input_requests={QUESTION_KEY: self.to_mcp()}, request_state=json.dumps(state)
@@ -168,7 +166,6 @@ def read_answer(
 
 
 def form_field(missing: JsonObject) -> JsonSchema:
-    """Return the schema of a form's field for a MissingInput."""
     schema: JsonSchema = {"title": missing["name"], **SCHEMAS_OF_TYPES[missing["type"]]}
     if missing.get("description"):
         schema["description"] = cut_line(missing["description"], MAX_QUOTED_CHARACTERS)
@@ -178,7 +175,6 @@ def form_field(missing: JsonObject) -> JsonSchema:
 
 
 def can_show_forms(ctx: RequestContext) -> bool:
-    """Return whether the host of a request shows forms to a person."""
     capabilities = ctx.session.client_capabilities
     offered = capabilities.elicitation if capabilities is not None else None
     # Without a mode the capability means forms (client/elicitation, "Capabilities").

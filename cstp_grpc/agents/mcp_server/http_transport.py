@@ -151,7 +151,6 @@ def describe_resource(options: HttpOptions) -> tuple[Sequence[BaseRoute], AnyHtt
 
 
 def answer_unavailable(_: HTTPConnection, error: AuthenticationError) -> JSONResponse:
-    """Return the response to a request whose token cannot be judged."""
     body = {"error": "temporarily_unavailable", "error_description": str(error)}
     return JSONResponse(body, status_code=503, headers={"Retry-After": "1"})
 
@@ -173,7 +172,6 @@ async def open_http_server(open_client: Callable[[str], ClosableClient], options
 
 
 def server_config(app: ASGIApp) -> uvicorn.Config:
-    """Return the settings of the HTTP server."""
     return uvicorn.Config(
         app,
         lifespan="on",

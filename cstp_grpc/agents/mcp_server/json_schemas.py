@@ -77,7 +77,6 @@ def request_object(fields: Collection[FieldDescriptor]) -> JsonSchema:
 
 
 def request_field(field: FieldDescriptor) -> JsonSchema:
-    """Return the schema of a field of a request."""
     rules = field_rules(field)
     if not field.is_repeated:
         return request_value(field, rules)
@@ -109,7 +108,6 @@ def request_value(field: FieldDescriptor, rules: validate_pb2.FieldRules) -> Jso
 
 
 def text_bounds(rules: validate_pb2.FieldRules) -> JsonSchema:
-    """Return the keywords for the rules of a text."""
     bounds: JsonSchema = {}
     if rules.string.HasField("min_len"):
         bounds["minLength"] = rules.string.min_len

@@ -31,7 +31,6 @@ def resource_not_found_error(uri: str, version: str) -> MCPError:
 
 
 def invalid_params_error(message: str) -> MCPError:
-    """Return the error for params that the server cannot take."""
     return MCPError(code=mcp_types.INVALID_PARAMS, message=message)
 
 

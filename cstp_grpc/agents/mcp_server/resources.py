@@ -130,7 +130,6 @@ async def read_content(client: ContractClient, uri: str) -> tuple[str, str] | No
 
 
 def describe_resource(decision: Mapping[str, Any]) -> mcp_types.Resource:
-    """Return how a decision is listed."""
     facts = [
         decision.get("outcome", "outcome unknown"),
         quote_name(decision.get("category", "")),
@@ -146,7 +145,6 @@ def describe_resource(decision: Mapping[str, Any]) -> mcp_types.Resource:
 
 
 def render_node(node: Mapping[str, Any]) -> str:
-    """Return the sections of a GetNodeResponse as Markdown."""
     introduction = "Introduction"
     text = "\n\n".join(
         section["text"] if section["name"] == introduction else f"## {quote_name(section['name'])}\n\n{section['text']}"
@@ -156,5 +154,4 @@ def render_node(node: Mapping[str, Any]) -> str:
 
 
 def to_json_text(value: Mapping[str, Any]) -> str:
-    """Return a JSON object as a text that people can read, too."""
     return escape_invisible(json.dumps(value, indent=2, ensure_ascii=False))

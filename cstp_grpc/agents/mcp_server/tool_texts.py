@@ -39,7 +39,6 @@ HEADLINES: Final = {
 
 
 def render_announcement(response: JsonObject) -> str:
-    """Return the text of an AnnounceIntentResponse."""
     return join_sections(
         [
             render_verdict(response.get("guardrailStatus")),
@@ -77,7 +76,6 @@ def render_session_context(response: JsonObject) -> str:
 
 
 def render_code_context(response: JsonObject) -> str:
-    """Return the text of a ResolveContextResponse."""
     if not response["covered"]:
         return "No AGENTS.md or CLAUDE.md covers this path."
     left_out = [f"{each['section']} of {each['file']} ({each['tokens']} tokens)" for each in response["leftOut"]]
@@ -125,7 +123,6 @@ def render_verdict(verdict: JsonObject | None) -> str:
 
 
 def headline_of_verdict(verdict: JsonObject) -> str:
-    """Return the one line that says whether to act."""
     word = name_verdict(verdict)
     return ALLOWED_WITH_WARNINGS if word == "allowed" and verdict["warnings"] else HEADLINES[word]
 
@@ -163,7 +160,6 @@ def describe_violation(violation: JsonObject) -> str:
 
 
 def describe_decision(decision: JsonObject) -> str:
-    """Return one line about a decision that a search found."""
     facts = [decision.get("outcome", "outcome unknown"), *([decision["category"]] if "category" in decision else [])]
     if "date" in decision:
         facts.append(decision["date"][:10])
@@ -176,7 +172,6 @@ def describe_decision(decision: JsonObject) -> str:
 
 
 def describe_related(intent: JsonObject) -> str:
-    """Return one line about an intent of another agent."""
     closing = intent.get("closing")
     state = "open" if closing is None else f"closed, {closing.get('outcome', 'outcome unknown')}"
     return f"{intent['agent']}: {intent['intent']} ({state}, since {intent['receivedAt']})"

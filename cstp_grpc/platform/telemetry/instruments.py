@@ -67,7 +67,6 @@ class Instruments:
         return TracedHistogram(histogram, self.spans if traced else NO_SPANS)
 
     def add_measures(self, measures: Sequence[Measure]) -> None:
-        """Have measures read when metrics are asked for."""
         self._registry.register(MeasureCollector(measures))
 
     @property

@@ -64,7 +64,6 @@ class OtlpMetrics:
         )
 
     def start(self) -> None:
-        """Start to send, for the first time after a second."""
         self._task.start()
 
     def stop(self) -> None:
@@ -87,7 +86,6 @@ class OtlpMetrics:
         return self._settings.metrics_seconds
 
     def _export(self) -> None:
-        """Send all metrics once."""
         now = int(self._clock() * NANOS)
         metrics = list(to_otlp_metrics(self._families.collect(), self._started, now))
         scope = ScopeMetrics(InstrumentationScope(SCOPE, VERSION), metrics, "")

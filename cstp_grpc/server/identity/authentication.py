@@ -40,7 +40,6 @@ class GuessingGuard:
 
     @property
     def is_blocking(self) -> bool:
-        """Whether any address may have to wait."""
         return self._throttle.is_blocking
 
     def require_unblocked(self, call: InboundCall) -> str:

@@ -206,5 +206,4 @@ class JwtVerifier:
 
 
 def keys_unknown_error() -> Unavailable:
-    """Return the error for a JWT whose keys are not known yet."""
     return Unavailable("the keys of the token's issuer are being read; try again", retry_after=1.0)

@@ -50,7 +50,6 @@ class HttpKeySource:
         self._client = client
 
     def __call__(self) -> bytes:
-        """Return the document. Raises OSError and HttpProtocolError."""
         answer = self._client.fetch("GET", self._url, {"accept": "application/json"}, None, FETCH_SECONDS)
         if answer.status != 200:
             raise HttpProtocolError(f"HTTP {answer.status}")

@@ -47,7 +47,6 @@ class WrongTokenThrottle:
         return wait if wait > 0 else None
 
     def count(self, address: str) -> None:
-        """Count a wrong token."""
         now = self._clock()
         clear_at = max(self._clear_at.pop(address, now), now) + self._interval
         if len(self._clear_at) >= MAX_ADDRESSES:

@@ -72,7 +72,6 @@ class AdmissionStep(Protocol):
 
 
 def find_repeated_keys(metadata: Sequence[tuple[str, str | bytes]]) -> frozenset[str]:
-    """Return the keys that occur more than once."""
     keys = [key for key, _ in metadata]
     if len(set(keys)) == len(keys):
         return frozenset()
@@ -115,12 +114,10 @@ class CallsInProgress:
 
     @property
     def total(self) -> int:
-        """How many calls are in progress."""
         return self._total
 
     @property
     def shed_count(self) -> int:
-        """How many calls were refused under load."""
         return 0 if self._shedder is None else self._shedder.shed_count
 
     async def wait_until_idle(self) -> None:
@@ -203,7 +200,6 @@ class OpenStreams:
 
     @property
     def count(self) -> int:
-        """How many streams are open."""
         return len(self._tasks)
 
     @contextmanager

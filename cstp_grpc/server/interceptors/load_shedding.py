@@ -85,7 +85,6 @@ class LoadShedder:
         """How many calls were refused."""
 
     def note_urgent(self) -> None:
-        """Note that an urgent call has arrived."""
         self._urgent_at = self._clock()
 
     def enter(self) -> None:

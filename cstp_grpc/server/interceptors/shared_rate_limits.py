@@ -181,5 +181,4 @@ def invalid_url_error() -> ConfigError:
 
 
 def describe_failure(error: Exception) -> str:
-    """Return what an error of Redis is, in a line for the log."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -27,19 +27,16 @@ class AsyncLocalTransport:
         self._folder = folder
 
     async def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
-        """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
         return await self.send(method, [request], timeout)
 
     async def send(
         self, method: RpcMethod, requests: Iterable[Message] | AsyncIterable[Message], timeout: float
     ) -> Message:
-        """Return the response of a client-streaming method within `timeout` seconds. Raises CstpError."""
         sent = [each async for each in requests] if isinstance(requests, AsyncIterable) else requests
         agent = await self._open()
         return await await_future(agent.start_call(method, sent, timeout))
 
     async def watch(self, method: RpcMethod, request: Message, timeout: float | None) -> AsyncResponseStream:
-        """Return the response stream of a server-streaming method; it ends after `timeout` seconds, if given."""
         agent = await self._open()
         stream = await await_future(agent.start_stream(method, request, timeout))
         return AsyncResponseStream(AsyncLocalStreamReader(agent, stream, method), THIS_PROCESS)

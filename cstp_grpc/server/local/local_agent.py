@@ -132,7 +132,6 @@ class LocalAgent:
         return self._submit(stream.next_response)
 
     def cancel_stream(self, stream: LocalStream) -> None:
-        """End a stream soon."""
         with self._lock:
             # Closing has ended it already.
             if not self._closed:

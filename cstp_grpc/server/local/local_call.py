@@ -34,11 +34,9 @@ class LocalCallFailed(grpc.RpcError):
         return self._status.details
 
     def trailing_metadata(self) -> Any:
-        """Return the metadata with the error's details."""
         return self._status.trailing_metadata
 
     def to_error(self) -> CstpError:
-        """Return the exception that the status describes."""
         return error_from_rpc(self, THIS_PROCESS)
 
 
@@ -95,13 +93,11 @@ class LocalCallContext:
         self._on_done.append(callback)
 
     def finish(self) -> None:
-        """Note that the call has ended."""
         for callback in self._on_done:
             callback(self)
 
 
 def timeout_error(name: str, timeout: float | None) -> DeadlineExceeded:
-    """Return the error of a call that took too long."""
     return DeadlineExceeded(f"{name} took longer than {timeout or 0:g} s")
 
 

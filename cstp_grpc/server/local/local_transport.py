@@ -80,15 +80,12 @@ class LocalTransport:
         self._folder = folder
 
     def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
-        """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
         return self.send(method, [request], timeout)
 
     def send(self, method: RpcMethod, requests: Iterable[Message], timeout: float) -> Message:
-        """Return the response of a client-streaming method within `timeout` seconds. Raises CstpError."""
         return wait_for(self._folder.open().start_call(method, requests, timeout))
 
     def watch(self, method: RpcMethod, request: Message, timeout: float | None) -> ResponseStream:
-        """Return the response stream of a server-streaming method; it ends after `timeout` seconds, if given."""
         agent = self._folder.open()
         stream = wait_for(agent.start_stream(method, request, timeout))
         return ResponseStream(LocalStreamReader(agent, stream, method), THIS_PROCESS)

@@ -193,7 +193,6 @@ def read_manifest(folder: Path) -> BackupManifest:
 
 
 def describe_file(folder: Path, path: str) -> SavedFile:
-    """Return the entry of a file in the manifest of a backup."""
     whole = folder / path
     status = whole.stat()
     return SavedFile(path, status.st_size, hash_file(whole, lambda _: None), stat.S_IMODE(status.st_mode))
@@ -221,5 +220,4 @@ def since_last_report(advance: Callable[[int], object]) -> Callable[[int], objec
 
 
 def postgresql_tools(database: Database) -> PostgresqlTools:
-    """Return the programs of PostgreSQL for a database."""
     return PostgresqlTools(database, process_environment())

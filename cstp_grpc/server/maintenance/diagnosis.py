@@ -168,7 +168,6 @@ def judge_migration(seen: DatabaseCondition) -> Diagnosis:
 
 
 def judge_capacity(seen: DatabaseCondition) -> Iterator[Diagnosis]:
-    """Judge whether a database is about to run out of something."""
     if seen.log_bytes > LARGE_LOG_BYTES:
         advice = "Look for a program that keeps the database open in a transaction, and restart the server."
         yield Diagnosis("database", WARNING, f"the write-ahead log has {seen.log_bytes / (1 << 20):.0f} MB", advice)
@@ -267,7 +266,6 @@ def check_embedding(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def is_served(data_dir: Path) -> bool:
-    """Return whether a server has the data folder."""
     if not data_dir.exists():
         return False
     try:

@@ -44,7 +44,6 @@ class CallSpans:
         call.trace_id = f"{span.get_span_context().trace_id:032x}"
 
     def end(self, call: InboundCall, status: str, error: BaseException | None, response: Message | None) -> None:  # noqa: ARG002
-        """End the span of a call."""
         span = call.span
         assert isinstance(span, trace.Span), "it was begun"
         span.set_attribute("rpc.grpc.status_code", status)

@@ -224,23 +224,19 @@ class MeasuredAuditSink:
         )
 
     def append(self, unit_of_work: UnitOfWork, entry: AuditEntry) -> None:
-        """Add an entry within a transaction."""
         self._inner.append(unit_of_work, entry)
 
     async def write(self, entry: AuditEntry) -> None:
-        """Add an entry and return when it is on disk. Raises Unavailable."""
         started = time.perf_counter()
         await self._inner.write(entry)
         self._seconds.observe(time.perf_counter() - started)
 
     async def write_all(self, entries: Sequence[AuditEntry]) -> None:
-        """Add entries in one transaction. Raises Unavailable."""
         started = time.perf_counter()
         await self._inner.write_all(entries)
         self._seconds.observe(time.perf_counter() - started)
 
     def record(self, entry: AuditEntry) -> None:
-        """Add an entry and return when it is on disk; for threads. Raises Unavailable."""
         started = time.perf_counter()
         self._inner.record(entry)
         self._seconds.observe(time.perf_counter() - started)
@@ -277,7 +273,6 @@ class MeasuredEmbedder:
         return self._inner.is_cached(text)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of the texts. Raises QueryFailed."""
         if len(texts) == 1 and self._inner.is_cached(texts[0]):
             self._cached.inc()
             return self._inner.embed(texts)

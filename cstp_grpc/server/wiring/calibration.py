@@ -22,7 +22,6 @@ class JournalVectors:
         self._model = model
 
     def read_vectors(self, ids: Sequence[str]) -> Mapping[str, Vector]:
-        """Return the unit vector of each decision that has one, by id. Raises QueryFailed."""
         return {row.decision_id: row.vector for row in self._store.index_rows_of(self._model, ids)}
 
 

@@ -91,7 +91,6 @@ def build_key_source(issuer: JwtIssuerSettings, setting: str) -> HttpKeySource:
 
 
 def build_client_certificates(agents: Sequence[CertificateAgentSettings], origins: CallOrigins) -> ClientCertificates:
-    """Build what identifies callers by their certificates."""
     return ClientCertificates(
         [
             CertificateAgent(

@@ -262,7 +262,6 @@ def build_alarm_limits(settings: LiaisonSettings) -> AlarmLimits:
 
 
 def build_fallbacks(settings: LiaisonSettings) -> dict[str, Fallback]:
-    """Build the fallbacks of inactive sessions, by pillar."""
     return {
         pillar: Fallback(settings.fallbacks_of(pillar), frozenset(ALARM_KINDS[word] for word in configured.fallback_on))
         for pillar, configured in settings.pillars.items()
@@ -275,7 +274,6 @@ def agent_kinds(settings: LiaisonSettings) -> dict[str, str]:
 
 
 def build_local_agents(settings: Settings, heartbeats: Heartbeats) -> dict[str, LocalLiaisonAgent]:
-    """Build the agents that watch this server themselves, by pillar."""
     lasting = timedelta(seconds=settings.liaison.heartbeat_seconds)
     found = {}
     for pillar, configured in settings.liaison.pillars.items():
@@ -304,6 +302,5 @@ def build_remote_agents(opened: ExitStack, settings: Settings) -> dict[str, Remo
 
 
 def close_agents(agents: Iterable[RemoteAgent]) -> None:
-    """Close agents, which cancels their calls in progress."""
     for agent in agents:
         agent.close()
