@@ -40,7 +40,7 @@ RULES = ToolRules.parse(
 
 
 class ScriptedClient(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
-    """Says what the script has, whatever it is asked."""
+    """Returns the next answer of a script."""
 
     def __init__(self, *script: Sequence[Content | str]) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def drop_table(table: str) -> str:
 
 
 async def main(target: str, token: str) -> None:
-    """Run the agent, and print what its tools answered."""
+    """Run the agent and print the answers of its tools."""
     calls = [
         Content.from_function_call(table, "drop_table", arguments={"table": table}) for table in ("scratch", "orders")
     ]

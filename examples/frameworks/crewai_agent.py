@@ -32,7 +32,7 @@ RULES = ToolRules.parse(
 
 
 class ScriptedLLM(BaseLLM):
-    """Says what the script has, and prints what the tool answered before."""
+    """Returns the next answer of a script, and prints the last answer of the tool."""
 
     _script: Iterator[str] = PrivateAttr()
 
@@ -53,7 +53,7 @@ def drop_table(table: str) -> str:
 
 
 def main(target: str, token: str) -> None:
-    """Run the crew, and print what its tools answered."""
+    """Run the crew and print the answers of its tools."""
     calls = [
         f'Thought: I drop it\nAction: drop_table\nAction Input: {{"table": "{table}"}}'
         for table in ("scratch", "orders")
@@ -63,7 +63,7 @@ def main(target: str, token: str) -> None:
         guard = ToolGuard(client, rules=RULES, confidence=0.8)
         tools = [guard_tool(drop_table, guard)]
         keeper = Agent(role="keeper", goal="Keep the tables", backstory="A script", llm=script, tools=tools)
-        task = Task(description="Drop both tables", expected_output="What became of them", agent=keeper)
+        task = Task(description="Drop both tables", expected_output="The result of each", agent=keeper)
         print(Crew(agents=[keeper], tasks=[task]).kickoff())
 
 

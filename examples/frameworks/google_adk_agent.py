@@ -54,7 +54,7 @@ def drop_table(table: str) -> str:
 
 
 async def main(target: str, token: str) -> None:
-    """Run the agent, and print what its tools answered."""
+    """Run the agent and print the answers of its tools."""
     async with AsyncCstpClient(target, token) as client:
         agent = LlmAgent(name="keeper", model=ScriptedLlm(model="script"), tools=[drop_table])
         guard = GuardPlugin(ToolGuard(client, rules=RULES, confidence=0.8))

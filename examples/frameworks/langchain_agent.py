@@ -34,7 +34,7 @@ RULES = ToolRules.parse(
 
 
 class ScriptedModel(GenericFakeChatModel):
-    """Says what the script has, whatever it is asked."""
+    """Returns the next answer of a script."""
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> ScriptedModel:
         """Take the tools, which the script knows."""
@@ -48,7 +48,7 @@ def drop_table(table: str) -> str:
 
 
 def main(target: str, token: str) -> None:
-    """Run the agent, and print what its tools answered."""
+    """Run the agent and print the answers of its tools."""
     calls = [{"name": "drop_table", "args": {"table": table}, "id": table} for table in ("scratch", "orders")]
     script = ScriptedModel(messages=iter([AIMessage("", tool_calls=calls), AIMessage("One of them is dropped.")]))
     with CstpClient(target, token) as client:

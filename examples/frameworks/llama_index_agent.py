@@ -50,7 +50,7 @@ def follow_script(messages: Sequence[ChatMessage], **_: Any) -> ChatMessage:
 
 
 async def main(target: str, token: str) -> None:
-    """Run the agent, and print what its tools answered."""
+    """Run the agent and print the answers of its tools."""
     script = MockFunctionCallingLLM(response_generator=follow_script)
     async with AsyncCstpClient(target, token) as client:
         guard = ToolGuard(client, rules=RULES, confidence=0.8)

@@ -37,7 +37,7 @@ def drop_table(table: str) -> str:
 
 
 async def main(target: str, token: str) -> None:
-    """Run the agent, and print what its tools answered."""
+    """Run the agent and print the answers of its tools."""
     calls = [function_call("drop_table", {"table": table}, call_id=table) for table in ("scratch", "orders")]
     script = ScriptedModel([calls, [assistant_message("One of them is dropped.")]])
     async with AsyncCstpClient(target, token) as client:

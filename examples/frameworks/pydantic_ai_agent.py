@@ -35,7 +35,7 @@ def drop_table(table: str) -> str:
 
 
 def follow_script(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-    """Call the tool twice, then say what became of it."""
+    """Call the tool twice, then report the results."""
     answers = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
     if not answers:
         return ModelResponse([ToolCallPart("drop_table", {"table": table}) for table in ("scratch", "orders")])
@@ -43,7 +43,7 @@ def follow_script(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
 
 
 async def main(target: str, token: str) -> None:
-    """Run the agent, and print what its tools answered."""
+    """Run the agent and print the answers of its tools."""
     async with AsyncCstpClient(target, token) as client:
         guard = ToolGuard(client, rules=RULES, confidence=0.8)
         tools = GuardedToolset(FunctionToolset([drop_table]), tool_guard=guard)

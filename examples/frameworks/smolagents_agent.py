@@ -30,7 +30,7 @@ RULES = ToolRules.parse(
 
 
 class ScriptedModel(Model):
-    """Says what the script has, whatever it is asked."""
+    """Returns the next answer of a script."""
 
     def __init__(self, *script: str) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def drop_table(table: str) -> str:
 
 
 def main(target: str, token: str) -> None:
-    """Run the agent, which prints what its tools answered."""
+    """Run the agent, which prints the answers of its tools."""
     drops = [f"print(drop_table('{table}'))" for table in ("scratch", "orders")]
     script = ScriptedModel(*drops, "final_answer('One of them is dropped.')")
     with CstpClient(target, token) as client:

@@ -28,7 +28,7 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a user says, and what the guide knows besides."""
+    """A message of a user, with the knowledge of the guide."""
 
     user: str
     text: str
@@ -68,7 +68,7 @@ def serve(liaison: Liaison, wish: Wish) -> bool:
 
 
 def hand_over(liaison: Liaison, session: pb2.ChatSession, text: str) -> str | None:
-    """Have the right agent answer and return its name; None where there is none, and the guide answers itself."""
+    """Hand the message to a liaison agent and return its name, or None if the guide answers itself."""
     decision = decide(text)
     if decision is None:
         say(liaison, session, "I know nobody who could help you with that.")

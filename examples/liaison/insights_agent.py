@@ -96,7 +96,7 @@ class InsightsAgent(AgentExecutor):
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What the server sends with a session."""
+    """The context that the server sends with a session."""
 
     session_id: str
     share_id: str

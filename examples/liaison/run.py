@@ -90,7 +90,7 @@ class Programs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all programs and show what they still had to say."""
+        """End all programs and show the rest of their output."""
         self._stopping.close()
         while not self._lines.empty():
             show(*self._lines.get())
@@ -149,7 +149,7 @@ class Programs:
 
 
 def show(name: str, line: str | None) -> None:
-    """Print what a program printed; None is its end."""
+    """Print a line of a program; None is its end."""
     if line is not None:
         print(f"{name:<8} | {line}", end="", flush=True)
 
