@@ -85,7 +85,7 @@ def resolve_command(
     if out.json_wanted:
         from cstp_grpc.modules.intent_layer import servicer
 
-        out.message(servicer.resolution_message(resolution))
+        out.message(servicer.RESOLUTION.encode(resolution))
     else:
         # Unchanged for the agents that read it: no wrapping, and no replaced characters but on a terminal.
         out.write_verbatim(resolution.markdown)
@@ -179,7 +179,7 @@ def validate_command(
     if out.json_wanted:
         from cstp_grpc.modules.intent_layer import servicer
 
-        out.message(servicer.validation_message(judged))
+        out.message(servicer.REPORT.encode(judged))
     for each in judged.findings:
         out.line(finding_line(each))
     out.line(summary_line(judged))
@@ -207,7 +207,7 @@ def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -
     if out.json_wanted:
         from cstp_grpc.modules.intent_layer import servicer
 
-        out.message(servicer.placement_message(placement))
+        out.message(servicer.PLACEMENT.encode(placement))
         return
     out.line(to_printable(placement.file))
     if not placement.exists:
@@ -236,7 +236,7 @@ def init_command(out: Output, project: ProjectFolder, path: str, dry_run: bool) 
     if out.json_wanted:
         from cstp_grpc.modules.intent_layer import servicer
 
-        out.message(servicer.skeleton_message(made))
+        out.message(servicer.SKELETON.encode(made))
     elif dry_run:
         out.write_verbatim(made.content)
     else:

@@ -318,7 +318,7 @@ def show_outcome(
     if out.json_wanted:
         from cstp_grpc.modules.intent_layer import servicer
 
-        out.message(servicer.outcome_message(outcome))
+        out.message(servicer.OUTCOME.encode(outcome))
         return
     if with_diff:
         show_diff(out, outcome.diff)
@@ -429,7 +429,7 @@ class BatchReview:
             from cstp_grpc.contract import json_codec
             from cstp_grpc.modules.intent_layer import servicer
 
-            self._results.append({"id": learning.id, "result": json_codec.to_json(servicer.outcome_message(outcome))})
+            self._results.append({"id": learning.id, "result": json_codec.to_json(servicer.OUTCOME.encode(outcome))})
             return not hindered
         if self.with_diff:
             show_diff(self.out, outcome.diff)

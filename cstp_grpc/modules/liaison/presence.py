@@ -322,6 +322,11 @@ class ListedAgent:
     since: datetime | None = None
     presence: AgentPresence | None = None
 
+    @property
+    def available_until(self) -> datetime | None:
+        """Until when a local agent that is present is available; None for other agents."""
+        return self.presence.available_until if self.presence and self.reason is None else None
+
 
 class AgentDirectory:
     """List the liaison agents; `kinds` are those of the configured pillars."""

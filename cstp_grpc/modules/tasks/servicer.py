@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 import grpc
-from google.protobuf import duration_pb2
 
 from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.caller import current_caller
-from cstp_grpc.contract.enums import Permission, PushFormat, TaskState
+from cstp_grpc.contract.enums import Permission
+from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.contract.methods import missing_permission_error
 from cstp_grpc.gen.cstp.v1 import tasks_pb2, tasks_pb2_grpc
 from cstp_grpc.modules.tasks.model import PushConfig, Task, TaskFilter
@@ -18,8 +18,10 @@ from cstp_grpc.modules.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.platform.storage.background_work import WorkPool
 from cstp_grpc.platform.storage.pagination import PageRequest
 
-PUSH_FORMAT = proto_values.EnumMapping(tasks_pb2.PushFormat, PushFormat)
-TASK_STATE = proto_values.EnumMapping(tasks_pb2.TaskState, TaskState)
+TASK = MessageMapper(Task, tasks_pb2.Task)
+TASK_CONTENT = MessageMapper(TaskContent, tasks_pb2.Task)
+TASK_FILTER = MessageMapper(TaskFilter, tasks_pb2.ListTasksRequest, given=("agent",))
+PUSH_CONFIG = MessageMapper(PushConfig, tasks_pb2.PushConfig)
 
 
 class TaskService(tasks_pb2_grpc.TaskServiceServicer):
@@ -43,9 +45,9 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         # Checked when the task is stored, before its method is called: a task that can only fail is not begun.
         if permission is not None and permission not in caller.permissions:
             raise missing_permission_error(request.method, permission, caller.agent)
-        config = parse_push_config(request.push_config) if request.HasField("push_config") else None
+        config = PUSH_CONFIG.decode(request.push_config) if request.HasField("push_config") else None
         saved = await self._repository.write(
-            caller.agent, parse_task_content(request.task), request.version, read_time_left(request), config
+            caller.agent, TASK_CONTENT.decode(request.task), request.version, read_time_left(request), config
         )
         return tasks_pb2.SaveTaskResponse(
             version=saved.version, updated_at=proto_values.timestamp_message(saved.updated_at)
@@ -55,21 +57,21 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.FindTaskResponse:
         task_id, task = await self._read(self._repository.find, current_caller.get().agent, request.key)
-        return tasks_pb2.FindTaskResponse(id=task_id, task=None if task is None else task_message(task))
+        return tasks_pb2.FindTaskResponse(id=task_id, task=None if task is None else TASK.encode(task))
 
     async def GetTask(
         self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.GetTaskResponse:
         task = await self._read(self._repository.get, current_caller.get().agent, request.id)
-        return tasks_pb2.GetTaskResponse(task=task_message(task))
+        return tasks_pb2.GetTaskResponse(task=TASK.encode(task))
 
     def ListTasks(
         self, request: tasks_pb2.ListTasksRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.ListTasksResponse:
-        conditions = parse_task_filter(request, current_caller.get().agent)
+        conditions = TASK_FILTER.decode(request, agent=current_caller.get().agent)
         page = self._repository.page(conditions, PageRequest(request.page_size, request.page_token))
         return tasks_pb2.ListTasksResponse(
-            tasks=[task_message(task) for task in page.items], next_page_token=page.next_token, total=page.total
+            tasks=map(TASK.encode, page.items), next_page_token=page.next_token, total=page.total
         )
 
     def CreatePushConfig(
@@ -77,15 +79,15 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     ) -> tasks_pb2.CreatePushConfigResponse:
         """Subscribe the caller to push notifications of a task."""
         agent = current_caller.get().agent
-        config = self._repository.create_push_config(agent, request.task_id, parse_push_config(request.push_config))
-        return tasks_pb2.CreatePushConfigResponse(push_config=push_config_message(config))
+        config = self._repository.create_push_config(agent, request.task_id, PUSH_CONFIG.decode(request.push_config))
+        return tasks_pb2.CreatePushConfigResponse(push_config=PUSH_CONFIG.encode(config))
 
     def GetPushConfig(
         self, request: tasks_pb2.GetPushConfigRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.GetPushConfigResponse:
         """Read a push configuration of a task."""
         config = self._repository.get_push_config(current_caller.get().agent, request.task_id, request.id or None)
-        return tasks_pb2.GetPushConfigResponse(push_config=push_config_message(config))
+        return tasks_pb2.GetPushConfigResponse(push_config=PUSH_CONFIG.encode(config))
 
     def ListPushConfigs(
         self, request: tasks_pb2.ListPushConfigsRequest, context: grpc.ServicerContext
@@ -94,7 +96,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         page_request = PageRequest(request.page_size, request.page_token)
         page = self._repository.page_push_configs(current_caller.get().agent, request.task_id, page_request)
         return tasks_pb2.ListPushConfigsResponse(
-            push_configs=map(push_config_message, page.items), next_page_token=page.next_token
+            push_configs=map(PUSH_CONFIG.encode, page.items), next_page_token=page.next_token
         )
 
     def DeletePushConfig(
@@ -104,55 +106,6 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         return tasks_pb2.DeletePushConfigResponse()
 
 
-def parse_push_config(message: tasks_pb2.PushConfig) -> PushConfig:
-    return PushConfig(
-        id=message.id,
-        format=PUSH_FORMAT.required_word(message.format),
-        url=message.url,
-        token=message.token,
-        scheme=message.scheme,
-        credentials=message.credentials,
-    )
-
-
-def push_config_message(config: PushConfig) -> tasks_pb2.PushConfig:
-    """Convert a push configuration to a message."""
-    return tasks_pb2.PushConfig(
-        id=config.id,
-        url=config.url,
-        token=config.token,
-        scheme=config.scheme,
-        credentials=config.credentials,
-        format=PUSH_FORMAT.number(config.format),
-    )
-
-
-def parse_task_content(message: tasks_pb2.Task) -> TaskContent:
-    return TaskContent(message.id, message.context_id, TASK_STATE.required_word(message.state), message.content)
-
-
 def read_time_left(message: tasks_pb2.SaveTaskRequest) -> timedelta | None:
     """Return how long a task may stay at work, or None."""
-    duration: duration_pb2.Duration | None = proto_values.optional_field(message, "time_left")
-    return None if duration is None else duration.ToTimedelta()
-
-
-def parse_task_filter(message: tasks_pb2.ListTasksRequest, agent: str) -> TaskFilter:
-    """Parse the conditions of a listing of an agent's tasks."""
-    return TaskFilter(
-        agent=agent,
-        context_id=proto_values.optional_field(message, "context_id"),
-        states=TASK_STATE.words(message.states),
-        updated_after=proto_values.datetime_field(message, "updated_after"),
-    )
-
-
-def task_message(task: Task) -> tasks_pb2.Task:
-    return tasks_pb2.Task(
-        id=task.id,
-        context_id=task.context_id,
-        state=TASK_STATE.number(task.state),
-        content=task.content,
-        version=task.version,
-        updated_at=proto_values.timestamp_message(task.updated_at),
-    )
+    return message.time_left.ToTimedelta() if message.HasField("time_left") else None
