@@ -11,10 +11,10 @@ import pytest
 
 from cstp_grpc.cli.main import main
 from cstp_grpc.contract.enums import Enforcement, Severity
-from cstp_grpc.core.guardrails.evaluation_plan import FACT_READERS
+from cstp_grpc.core.guardrails.fact_readers import FACT_READERS
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES, HistoryMeasure
 from cstp_grpc.core.guardrails.inputs import InputType
-from cstp_grpc.core.guardrails.rulebook_format import TEST_ACTION
+from cstp_grpc.core.guardrails.rulebook_schema import TEST_ACTION
 from tests.snippets import ROOT, read_snippets, reading
 
 DOCUMENT = "docs/guardrails/first-rule.md"

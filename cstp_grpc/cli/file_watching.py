@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from cstp_grpc.core.guardrails.rulebook_extension import collect_rulebook_files
+from cstp_grpc.core.guardrails.extended_rulebooks import collect_rulebook_files
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile
 
 LOOK_SECONDS: Final = 0.3

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import click
 
 if TYPE_CHECKING:
-    from cstp_grpc.core.guardrails.rulebook_parsing import RulebookProblem
+    from cstp_grpc.core.guardrails.parsing import RulebookProblem
     from cstp_grpc.core.guardrails.rulebook_tests import RulebookTestResult, RuleCoverage
 
 # What XML 1.0 cannot hold, even escaped (section 2.2); a rulebook can say it with escapes.

@@ -14,7 +14,7 @@ from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.core.guardrails.model import UNDECLARED_INPUT_ID, UNKNOWN_ACTION_ID
-from cstp_grpc.core.guardrails.rulebook_replay import GuardrailCounts, ReplayedAction, ReplaySummary, VerdictKind
+from cstp_grpc.core.guardrails.replay import GuardrailCounts, ReplayedAction, ReplaySummary, VerdictKind
 
 PAST = {
     VerdictKind.ALLOWED: ("was allowed", "were allowed"),

@@ -17,7 +17,7 @@ from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import junit_report
-    from cstp_grpc.core.guardrails import rule_set_diff, rulebook, rulebook_conversion, rulebook_files, rulebook_tests
+    from cstp_grpc.core.guardrails import cognition_engines, rule_set_diff, rulebook, rulebook_files, rulebook_tests
     from cstp_grpc.core.guardrails.model import RuleSet
     from cstp_grpc.core.guardrails.rule_set_diff import ItemDiff, JsonObject, RuleSetDiff
     from cstp_grpc.core.guardrails.rulebook import RulebookError
@@ -26,7 +26,7 @@ else:
     junit_report = LazyModule("cstp_grpc.cli.junit_report")
     rule_set_diff = LazyModule("cstp_grpc.core.guardrails.rule_set_diff")
     rulebook = LazyModule("cstp_grpc.core.guardrails.rulebook")
-    rulebook_conversion = LazyModule("cstp_grpc.core.guardrails.rulebook_conversion")
+    cognition_engines = LazyModule("cstp_grpc.core.guardrails.cognition_engines")
     rulebook_files = LazyModule("cstp_grpc.core.guardrails.rulebook_files")
     rulebook_tests = LazyModule("cstp_grpc.core.guardrails.rulebook_tests")
 
@@ -229,7 +229,7 @@ def convert_command(out: Output, file: Path, output: Path | None, skip_absent: b
     """
     try:
         content = rulebook_files.read_rulebook_file(file, accepts_pipe=True).content
-        conversion = rulebook_conversion.convert_rulebook(str(file), content, skips_absent=skip_absent)
+        conversion = cognition_engines.convert_rulebook(str(file), content, skips_absent=skip_absent)
     except rulebook.RulebookError as error:
         print_problems(out, error)
         click.get_current_context().exit(EXIT_INVALID)
@@ -357,6 +357,6 @@ def schema_command(out: Output) -> None:
     Examples:
       cstp guardrails schema > rulebook.schema.json
     """
-    from cstp_grpc.core.guardrails.rulebook_format import build_rulebook_schema
+    from cstp_grpc.core.guardrails.rulebook_schema import build_rulebook_schema
 
     out.document(build_rulebook_schema())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cstp_grpc.client import CstpClient
     from cstp_grpc.core.guardrails.evaluator import UnknownInputPolicy
     from cstp_grpc.core.guardrails.model import Action
-    from cstp_grpc.core.guardrails.rulebook_replay import RecordedAction
+    from cstp_grpc.core.guardrails.replay import RecordedAction
     from cstp_grpc.gen.cstp.v1 import audit_pb2
 else:
     replay_output = LazyModule("cstp_grpc.cli.replay_output")
@@ -87,7 +87,7 @@ def replay_command(
       cstp guardrails replay new-rules.yaml --since 30d --by emerson
       cstp guardrails replay new-rules.yaml --since 2026-01-01 --json
     """
-    from cstp_grpc.core.guardrails.rulebook_replay import ReplaySummary, RulebookReplay
+    from cstp_grpc.core.guardrails.replay import ReplaySummary, RulebookReplay
 
     rules = open_rules(new)
     replay = RulebookReplay(rules, configured_policy())
@@ -119,7 +119,7 @@ def configured_policy() -> UnknownInputPolicy:
 
 def recorded_action(item: audit_pb2.JudgedAction) -> RecordedAction:
     """Convert a judged action of the contract."""
-    from cstp_grpc.core.guardrails.rulebook_replay import RecordedAction, VerdictKind
+    from cstp_grpc.core.guardrails.replay import RecordedAction, VerdictKind
 
     entry = item.entry
     otherwise = VerdictKind.ALLOWED if entry.allowed else VerdictKind.BLOCKED

@@ -70,7 +70,6 @@ class YamlReader:
     syntax_problem = "broken YAML"
 
     def __init__(self, first_line: int = 1) -> None:
-        """Prepare to read a text whose first line is counted as `first_line`."""
         self._first_line = first_line
         self._anchors: dict[str, YamlNode] = {}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from cstp_grpc.core.guardrails.evaluator import ALLOW_UNKNOWN
 from cstp_grpc.core.guardrails.model import Action
+from cstp_grpc.core.guardrails.reloading import RuleLoader
 from cstp_grpc.core.guardrails.rulebook import read_rulebooks
-from cstp_grpc.core.guardrails.rulebook_reload import RuleLoader
 from tests.bench.clients import calling, cstp_method, noop_method
 from tests.bench.guardrail_rules import mixed_rules, varied_actions, write_rules
 from tests.bench.load import Series

@@ -12,7 +12,7 @@ from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.core.audit.model import AuditEntry, AuditFilter, JudgedAction
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
-from cstp_grpc.core.guardrails.messages import invocation_fields
+from cstp_grpc.core.commands.messages import invocation_fields
 from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, cstp_pb2, options_pb2
 from cstp_grpc.platform.storage.pagination import PageRequest
 
@@ -31,7 +31,7 @@ IntentLister: TypeAlias = Callable[[audit_pb2.ListIntentsRequest], audit_pb2.Lis
 
 
 class AuditService(audit_pb2_grpc.AuditServiceServicer):
-    """Serves cstp.v1.AuditService; `list_intents` answers for the room of intents, which is above this one."""
+    """Serves cstp.v1.AuditService; `list_intents` answers for the module of intents, which is above this one."""
 
     def __init__(self, trail: SqlAuditTrail, list_intents: IntentLister) -> None:
         self._trail = trail

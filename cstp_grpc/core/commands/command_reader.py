@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cstp_grpc.core.commands import script_calls, sql_text
-from cstp_grpc.core.commands.effects import (
-    Scene,
-    collect_file_effects,
-    find_patterns,
-    find_roots,
-)
-from cstp_grpc.core.commands.model import (
-    MAX_COMMAND_CHARACTERS,
-    MAX_COMMANDS,
-    MAX_READ_CHARACTERS,
-    MAX_WORD_CHARACTERS,
-    UNKNOWN,
-    Command,
-    Effects,
-    Place,
-    Unresolved,
-)
+from cstp_grpc.core.commands import model, script_calls, sql_text
+from cstp_grpc.core.commands.command_collector import SOURCE_REASONS, CommandCollector
+from cstp_grpc.core.commands.command_output import DOWNLOADERS, find_output, list_downloads, list_found
+from cstp_grpc.core.commands.effects import collect_file_effects
 from cstp_grpc.core.commands.options import is_dry_run, program_name, split_arguments
 from cstp_grpc.core.commands.places import resolve_path
-from cstp_grpc.core.commands.shell_words import USUAL_PROGRAMS, Flow, decode_ansi
-from cstp_grpc.core.commands.special_programs import SOURCE_REASONS, SPECIAL
+from cstp_grpc.core.commands.shell_words import USUAL_PROGRAMS, Flow
+from cstp_grpc.core.commands.special_programs import SPECIAL
 from cstp_grpc.core.commands.wrappers import SHELLS, unwrap_once, value_of
-
-if TYPE_CHECKING:
-    from cstp_grpc.core.commands.shell_text import ShellReader
 
 MAX_RUNS: Final = 1000
 """Maximum number of commands that are looked at; loops and functions multiply them."""
@@ -49,22 +30,7 @@ SCRIPT_OPTIONS: Final = {
     "arangosh": ("--javascript.execute-string",), "ipython": ("-c",), "tclsh": ("-c",), "elixir": ("-e",),
 }  # fmt: skip
 """Interpreters, and the options that a program text follows."""
-DOWNLOADERS: Final = frozenset(
-    "curl wget fetch aria2c http https lynx w3m iwr invoke-webrequest irm invoke-restmethod".split()
-)
-SHELL_HOOKS: Final = re.compile(
-    r"(?:^|\s)(?:init|completions?|shellenv|hook|env|activate|shell\.\w+|path|-s|docker-env|agent|prompt)(?:\s|$)"
-)
-"""Sub-commands that print settings for a shell, which are evaluated by custom."""
-SETTING_PROGRAMS: Final = frozenset(
-    "ssh-agent dircolors register-python-argcomplete lesspipe keychain thefuck resize".split()
-)
-PASSING: Final = frozenset(
-    "cat tee head tail grep sed awk sort uniq cut tr jq base64 xxd gzip zip tar openssl gpg od hexdump rev nl"
-    " fold".split()
-)
-"""Filters: what they print comes from their input."""
-UNKNOWN_WORD: Final = re.compile(rf"{UNKNOWN}\w*")
+UNKNOWN_WORD: Final = re.compile(rf"{model.UNKNOWN}\w*")
 SECRET_WORDS: Final = re.compile(r"(?i)secret|token|passw|credential|api_?key|access_?key|private_key")
 SECRET_PRINTED: Final = re.compile(
     rf"(?:environ|getenv|process\.env|\bENV)\W+\w*(?:{SECRET_WORDS.pattern[4:]})", re.IGNORECASE
@@ -79,114 +45,35 @@ SHELL_TEXTS: Final = {
 """Programs that run a shell text in one of their arguments, and a pattern of that."""
 
 
-class CommandReader:
-    """Collects commands; `directory` is where the next one runs, empty if unknown."""
+class CommandReader(CommandCollector):
+    """Reads commands through their wrappers."""
 
-    def __init__(self, shell: ShellReader, project: str, directory: str) -> None:
-        self.shell = shell
-        self._project = project
-        self.directory = directory or project
-        self.found: list[Command] = []
-        self._runs = 0
-        self._parsed_characters = 0
-        self._fetched: set[str] = set()
-        """Files that the text downloads."""
-        self._written: dict[str, str] = {}
-        """The content that the text itself writes to files, by their paths."""
-        self._written_read = 0
-        self.is_privileged = False
-        self.is_remote = False
-
-    @property
-    def scene(self) -> Scene:
-        """Where the next command runs."""
-        return Scene(self.directory, "" if self.is_remote else self._project)
-
-    def note(self, reason: Unresolved, text: str = "") -> None:
-        """Note that something cannot be resolved."""
-        self.add(Command("", text=text), Effects(unresolved={reason}))
-
-    def save_output(self, path: str, flow: Flow, is_appended: bool) -> None:
-        """Note what is written to a file, which may be run later."""
-        place = resolve_path(path, self.directory)
-        if flow.source in ("downloaded", "decoded"):
-            self._fetched.add(place)
-        elif flow.literal is not None and not self.is_remote:
-            before = self._written.get(place, "") if is_appended else ""
-            self._written[place] = f"{before}{flow.literal}\n"[: MAX_COMMAND_CHARACTERS + 1]
-
-    def read_written(self, path: str) -> str | None:
-        """Return the content that the text wrote to a file; None without any, or after MAX_READ_CHARACTERS."""
-        text = None if self.is_remote else self._written.get(resolve_path(path, self.directory))
-        self._written_read += len(text or "")
-        if text and self._written_read > MAX_READ_CHARACTERS:
-            self.note(Unresolved.TOO_LARGE)
-            return None
-        return text
-
-    def copy_written(self, words: Sequence[str], operands: Sequence[str]) -> None:
-        """Note that `cp` or `mv` passes on the contents of files, to a file or into a folder."""
-        folder = value_of(words, "-t", "--target-directory")
-        *sources, target = [word for word in operands if word != folder] + ([folder] if folder else [])
-        for source in sources:
-            place = resolve_path(source, self.directory)
-            for path in (target, posixpath.join(target, posixpath.basename(source))):
-                copied = resolve_path(path, self.directory)
-                if place in self._fetched:
-                    self._fetched.add(copied)
-                if place in self._written:
-                    self._written[copied] = self._written[place]
-
-    def add(self, command: Command, effects: Effects) -> None:
-        """Add a command with its effects."""
-        if len(self.found) >= MAX_COMMANDS:
-            if Unresolved.TOO_LARGE not in self.found[-1].unresolved:
-                self.found[-1] = replace(self.found[-1], unresolved=self.found[-1].unresolved | {Unresolved.TOO_LARGE})
-            return
-        is_harmless = command.is_dry_run
-        self.found.append(
-            replace(
-                command,
-                text=command.text[:MAX_WORD_CHARACTERS],
-                directory=self.directory,
-                deletes=frozenset() if is_harmless else frozenset(effects.deletes),
-                writes=frozenset() if is_harmless else frozenset(effects.writes),
-                reads=frozenset(effects.reads),
-                is_recursive=effects.is_recursive,
-                sql=frozenset() if is_harmless else frozenset(effects.sql),
-                unresolved=frozenset(effects.unresolved),
-                sends_out=effects.sends_out and not is_harmless,
-                is_privileged=self.is_privileged,
-                is_remote=self.is_remote,
-            )
-        )
-
-    def run(self, words: Sequence[str], assignments: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow:
-        """Read a command in words, and return what it prints."""
+    def run(self, words: Sequence[str], assignments: Sequence[str], stdin: Flow | None, effects: model.Effects) -> Flow:
+        """Read a command: look through its wrappers to the program, and collect the effects of that."""
         self._runs += 1
         if self._runs > MAX_RUNS:
             if self._runs == MAX_RUNS + 1:
-                self.note(Unresolved.TOO_LARGE)
+                self.note(model.Unresolved.TOO_LARGE)
             return Flow()
         words = [word for word in words if word] if words and not words[0] else list(words)
         if not words:
-            if effects != Effects():
-                self.add(Command(""), effects)
+            if effects != model.Effects():
+                self.add(model.Command(""), effects)
             return Flow()
-        if words[0].startswith(UNKNOWN) and (usual := USUAL_PROGRAMS.get(words[0][1:])):
+        if words[0].startswith(model.UNKNOWN) and (usual := USUAL_PROGRAMS.get(words[0][1:])):
             words[0] = usual
         if words[0] == "-":
             # As in `uv run -`.
             words[0] = "python"
         if re.match(r"https?://", words[0]):
-            effects.unresolved.add(Unresolved.DOWNLOADED)
+            effects.unresolved.add(model.Unresolved.DOWNLOADED)
         if "/" in words[0] and (script := self._written.get(resolve_path(words[0], self.directory))) is not None:
             shebang = re.match(r"#!\S*/(?:env\s+)?(\w+)", script)
             words = [shebang[1] if shebang else "sh", *words]
         program = program_name(words[0])
-        if not program or UNKNOWN in program:
-            effects.unresolved.add(Unresolved.VARIABLE_PROGRAM)
-            self.add(Command("", text=" ".join(words), arguments=tuple(words[1:])), effects)
+        if not program or model.UNKNOWN in program:
+            effects.unresolved.add(model.Unresolved.VARIABLE_PROGRAM)
+            self.add(model.Command("", text=" ".join(words), arguments=tuple(words[1:])), effects)
             return Flow(source="piped")
         if (called := self.shell.call_function(words, stdin)) is not None:
             return called
@@ -198,7 +85,7 @@ class CommandReader:
             return inner
         return self._run_program(program, words, assignments, stdin, effects)
 
-    def _unwrap(self, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow | None:
+    def _unwrap(self, words: Sequence[str], stdin: Flow | None, effects: model.Effects) -> Flow | None:
         """Read the command inside a wrapper; None if the program is no wrapper."""
         unwrapped = unwrap_once(words)
         if unwrapped is None:
@@ -210,8 +97,8 @@ class CommandReader:
             self.is_remote, self.directory = True, ""
         try:
             if unwrapped.text is not None:
-                if effects != Effects():
-                    self.add(Command(program_name(words[0]), text=" ".join(words)), effects)
+                if effects != model.Effects():
+                    self.add(model.Command(program_name(words[0]), text=" ".join(words)), effects)
                 return self.shell.read(unwrapped.text, stdin)
             inner = list(unwrapped.words)
             if program_name(words[0]) == "xargs":
@@ -227,7 +114,7 @@ class CommandReader:
         own = list(words[1 : len(words) - inner])
         split = split_arguments(program, own)
         self.add(
-            Command(
+            model.Command(
                 program,
                 text=" ".join(words),
                 arguments=cut_words(own),
@@ -235,16 +122,16 @@ class CommandReader:
                 operands=cut_words(split.operands),
                 names=tuple((program, *found) for found in split.names),
             ),
-            Effects(sends_out=program == "ssh" and stdin is not None and stdin.literal is None),
+            model.Effects(sends_out=program == "ssh" and stdin is not None and stdin.literal is None),
         )
 
     def _fill_xargs(self, words: Sequence[str], inner: list[str], stdin: Flow | None) -> list[str]:
         """Return the command of `xargs` with the words that it reads."""
-        given = [UNKNOWN]
+        given = [model.UNKNOWN]
         if stdin is not None and stdin.paths:
             given = stdin.paths
         elif stdin is not None and stdin.literal is not None:
-            given = stdin.literal.split() or [UNKNOWN]
+            given = stdin.literal.split() or [model.UNKNOWN]
         placeholder = value_of(words, "-I", "--replace") or next(
             (word[2:] for word in words if re.match(r"-I.", word)), None
         )
@@ -256,16 +143,16 @@ class CommandReader:
             ]
         return [*inner, *given]
 
-    def _run_shell(self, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow:
+    def _run_shell(self, words: Sequence[str], stdin: Flow | None, effects: model.Effects) -> Flow:
         """Read what a shell runs: a text, a script, or its input."""
         text = value_of(words, "-c")
         if text is not None:
-            if UNKNOWN in text.strip()[:1] and (reason := self.substituted_reason()):
+            if model.UNKNOWN in text.strip()[:1] and (reason := self.substituted_reason()):
                 effects.unresolved.add(reason)
-                self.add(Command(program_name(words[0]), text=" ".join(words)), effects)
+                self.add(model.Command(program_name(words[0]), text=" ".join(words)), effects)
                 return Flow(source="piped")
-            if effects != Effects():
-                self.add(Command(program_name(words[0]), text=" ".join(words)), effects)
+            if effects != model.Effects():
+                self.add(model.Command(program_name(words[0]), text=" ".join(words)), effects)
             return self.shell.read(text, stdin)
         operands = [word for word in words[1:] if not word.startswith(("-", "+"))]
         if "-s" in words or not operands:
@@ -277,39 +164,30 @@ class CommandReader:
         if words[1] != "-n" and (text := self.read_written(operands[0])) is not None:
             self.shell.read(text)
         if resolve_path(operands[0], self.directory) in self._fetched:
-            effects.unresolved.add(Unresolved.DOWNLOADED)
+            effects.unresolved.add(model.Unresolved.DOWNLOADED)
         return self._run_program(program_name(words[0]), words, (), stdin, effects)
 
     def _feed_interpreter(
         self,
         words: Sequence[str],
         stdin: Flow | None,
-        effects: Effects,
+        effects: model.Effects,
         read: Callable[[str, Flow | None], Flow] | None,
     ) -> Flow:
         """Read the input of an interpreter, or note why that cannot be done."""
         if stdin is not None and stdin.literal is not None and read is not None:
-            if effects != Effects():
-                self.add(Command(program_name(words[0]), text=" ".join(words)), effects)
+            if effects != model.Effects():
+                self.add(model.Command(program_name(words[0]), text=" ".join(words)), effects)
             return read(stdin.literal, None)
         if stdin is None:
-            effects.unresolved.add(Unresolved.INTERACTIVE)
+            effects.unresolved.add(model.Unresolved.INTERACTIVE)
         elif stdin.source != "file" or self.is_remote:
-            effects.unresolved.add(SOURCE_REASONS.get(stdin.source, Unresolved.PIPED))
-        self.add(Command(program_name(words[0]), text=" ".join(words), arguments=tuple(words[1:])), effects)
+            effects.unresolved.add(SOURCE_REASONS.get(stdin.source, model.Unresolved.PIPED))
+        self.add(model.Command(program_name(words[0]), text=" ".join(words), arguments=tuple(words[1:])), effects)
         return Flow(source="piped")
 
-    def substituted_reason(self) -> Unresolved | None:
-        """Return why the output of the substitutions of this command is unknown; None if it is known."""
-        flows = [flow for flow in self.shell.words.flows if flow.literal is None]
-        sources = [flow.source for flow in flows]
-        for source in ("downloaded", "decoded"):
-            if source in sources:
-                return SOURCE_REASONS[source]
-        return Unresolved.EVALUATED
-
     def _run_program(
-        self, program: str, words: Sequence[str], assignments: Sequence[str], stdin: Flow | None, effects: Effects
+        self, program: str, words: Sequence[str], assignments: Sequence[str], stdin: Flow | None, effects: model.Effects
     ) -> Flow:
         """Collect the effects of a program that is no wrapper."""
         arguments = list(words[1:])
@@ -321,7 +199,7 @@ class CommandReader:
         if program == "git" and (folder := value_of(words, "-C")):
             self.directory = resolve_path(folder, directory)
         collected = collect_file_effects(program, arguments, split, self.scene)
-        merge_effects(effects, collected)
+        effects.merge(collected)
         self._read_embedded(program, words, split.operands, stdin, effects)
         substituted = self.shell.words.flows
         if program in DOWNLOADERS:
@@ -330,18 +208,18 @@ class CommandReader:
             split.operands[:1] if program in SCRIPT_OPTIONS else ()
         )
         if any(resolve_path(script, directory) in self._fetched for script in scripts):
-            effects.unresolved.add(Unresolved.DOWNLOADED)
+            effects.unresolved.add(model.Unresolved.DOWNLOADED)
         if (
             stdin
             and stdin.is_secret
             and re.search(r"(?i)grep$|^rg$", program)
             and SECRET_WORDS.search(" ".join(split.operands))
         ):
-            effects.reads.add(Place.SECRET)
+            effects.reads.add(model.Place.SECRET)
         if effects.sends_out and ((stdin and stdin.is_secret) or any(flow.is_secret for flow in substituted)):
-            effects.reads.add(Place.SECRET)
+            effects.reads.add(model.Place.SECRET)
         self.add(
-            Command(
+            model.Command(
                 program,
                 text=" ".join(words),
                 arguments=cut_words(arguments),
@@ -354,10 +232,10 @@ class CommandReader:
             effects,
         )
         self.directory = directory
-        return self._output(program, words, split.operands, stdin, effects)
+        return find_output(self, program, words, split.operands, stdin, effects)
 
     def _read_embedded(
-        self, program: str, words: Sequence[str], operands: Sequence[str], stdin: Flow | None, effects: Effects
+        self, program: str, words: Sequence[str], operands: Sequence[str], stdin: Flow | None, effects: model.Effects
     ) -> None:
         """Collect the effects of SQL and of one-line programs that a command is given."""
         given = stdin.literal if stdin is not None else None
@@ -380,7 +258,7 @@ class CommandReader:
         elif program in ("sftp", "ftp", "lftp"):
             text = " ".join([given or "", *words[1:]])
             if re.search(r"(?:^|[\s;])(?:m?delete|m?rm|rmdir|mrm|mirror\b[^;\n]{0,200}--delete)\b", text):
-                effects.deletes.add(Place.OUTSIDE)
+                effects.deletes.add(model.Place.OUTSIDE)
         elif program in ("at", "batch") and given:
             self.shell.read(given)
         elif program == "find" or program == "fd" or program == "gfind":
@@ -394,21 +272,21 @@ class CommandReader:
         words: Sequence[str],
         operands: Sequence[str],
         stdin: Flow | None,
-        effects: Effects,
+        effects: model.Effects,
         options: Sequence[str],
     ) -> None:
         code = value_of(words, *options)
         if code is None and operands:
             code = self.read_written(operands[0])
-        if code is None and operands and operands[0] == UNKNOWN and self.shell.words.flows:
-            effects.unresolved.add(self.substituted_reason() or Unresolved.EVALUATED)
+        if code is None and operands and operands[0] == model.UNKNOWN and self.shell.words.flows:
+            effects.unresolved.add(self.substituted_reason() or model.Unresolved.EVALUATED)
         if code is None and program == "perl" and (found := [w for w in words[1:] if re.match(r"-\w*e$", w)]):
             code = words[words.index(found[0]) + 1] if words.index(found[0]) + 1 < len(words) else None
         if code is None and (not operands or operands[0] == "-") and "-m" not in words:
             if stdin is None or stdin.source == "file":
                 return
             if stdin.literal is None:
-                effects.unresolved.add(SOURCE_REASONS.get(stdin.source, Unresolved.PIPED))
+                effects.unresolved.add(SOURCE_REASONS.get(stdin.source, model.Unresolved.PIPED))
                 return
             code = stdin.literal
         if code is None:
@@ -417,7 +295,7 @@ class CommandReader:
         if not self._may_parse(code, effects):
             return
         if SECRET_PRINTED.search(code) and ("-p" in words or re.search(r"print|console|puts|echo", code)):
-            effects.reads.add(Place.SECRET)
+            effects.reads.add(model.Place.SECRET)
         if UNKNOWN_WORD.fullmatch(code) and (reason := self.substituted_reason()):
             effects.unresolved.add(reason)
         read = script_calls.read_python if program in ("python", "pypy", "ipython") else script_calls.read_calls
@@ -426,20 +304,20 @@ class CommandReader:
             for text in re.findall(r"do shell script \"((?:[^\"\\]|\\.)*)", code):
                 self.shell.read(text)
 
-    def _read_sql(self, texts: Iterable[str], dialect: str, effects: Effects) -> None:
+    def _read_sql(self, texts: Iterable[str], dialect: str, effects: model.Effects) -> None:
         for text in texts:
             if self._may_parse(text, effects):
                 effects.sql |= sql_text.read_operations(text, dialect)
 
-    def _may_parse(self, code: str, effects: Effects) -> bool:
+    def _may_parse(self, code: str, effects: model.Effects) -> bool:
         """Return whether code is parsed; not after MAX_READ_CHARACTERS, which functions and scripts can repeat."""
         self._parsed_characters += len(code)
-        if self._parsed_characters <= MAX_READ_CHARACTERS:
+        if self._parsed_characters <= model.MAX_READ_CHARACTERS:
             return True
-        effects.unresolved.add(Unresolved.TOO_LARGE)
+        effects.unresolved.add(model.Unresolved.TOO_LARGE)
         return False
 
-    def _apply_script(self, script: script_calls.ScriptEffects, effects: Effects) -> None:
+    def _apply_script(self, script: script_calls.ScriptEffects, effects: model.Effects) -> None:
         """Add what a one-line program does."""
         scene = self.scene
         effects.deletes |= scene.kinds_of(script.deletes) | scene.kinds_of(script.trees)
@@ -450,21 +328,20 @@ class CommandReader:
         effects.unresolved |= script.unresolved
         self._read_sql(script.sql_texts, "", effects)
         for text in script.shell_texts:
-            if text.strip(UNKNOWN):
+            if text.strip(model.UNKNOWN):
                 self.shell.read(text)
             else:
-                effects.unresolved.add(Unresolved.EVALUATED)
+                effects.unresolved.add(model.Unresolved.EVALUATED)
         for words in script.argument_lists:
-            self.run(words, (), None, Effects())
+            self.run(words, (), None, model.Effects())
 
     def _run_found(self, words: Sequence[str]) -> None:
-        """Read the command that `find -exec` runs for each file."""
         for position, word in enumerate(words):
             if word not in ("-exec", "-execdir", "-ok", "-okdir", "-x", "--exec", "-X", "--exec-batch"):
                 continue
             rest = list(words[position + 1 :])
             end = next((place for place, each in enumerate(rest) if each in (";", "+", "\\;")), len(rest))
-            self.run(self._fill_found(words, rest[:end]), (), None, Effects())
+            self.run(self._fill_found(words, rest[:end]), (), None, model.Effects())
 
     def _fill_found(self, words: Sequence[str], inner: Sequence[str]) -> list[str]:
         """Return a command with the paths that `find` finds in the place of `{}`."""
@@ -479,7 +356,6 @@ class CommandReader:
         return filled if any("{}" in word for word in inner) else [*filled, *paths]
 
     def _read_git(self, words: Sequence[str]) -> None:
-        """Read the commands that Git runs."""
         for text in re.findall(r"\balias\.[\w-]+=!(.+)", "\n".join(words)):
             self.shell.read(text)
         for sub_command, option in (("foreach", ""), ("rebase", "-x"), ("rebase", "--exec"), ("bisect", "run")):
@@ -494,95 +370,7 @@ class CommandReader:
             if text:
                 self.shell.read(text)
 
-    def _output(
-        self, program: str, words: Sequence[str], operands: Sequence[str], stdin: Flow | None, effects: Effects
-    ) -> Flow:
-        """Return the output of a program, or its source."""
-        is_secret = Place.SECRET in effects.reads or (program in PASSING and stdin is not None and stdin.is_secret)
-        if program in ("echo", "printf"):
-            text = " ".join(word for word in words[1:] if not re.fullmatch(r"-[neE]+", word))
-            is_known = UNKNOWN not in text
-            text = decode_ansi(text) if program == "printf" or "-e" in words else text
-            return Flow(text if is_known else None, "" if is_known else "piped", is_secret)
-        if program == "cat" and len(operands) == 1 and (written := self.read_written(operands[0])) is not None:
-            return Flow(written, "file", is_secret)
-        if program == "cat" and not operands and stdin is not None:
-            return replace(stdin, is_secret=is_secret)
-        if program == "yes":
-            return Flow(" ".join(words[1:]) or "y")
-        if program == "mktemp":
-            return Flow("/tmp/x")
-        if program in ("pwd",):
-            return Flow(self.directory or ".")
-        if program in ("which", "command", "type", "whereis") and operands:
-            return Flow(f"/usr/bin/{operands[-1]}")
-        if program in ("pgrep", "pidof"):
-            return Flow(None, "piped", is_secret, list(operands))
-        if program in ("env", "printenv") and not operands:
-            return Flow(None, "piped", is_secret=True)
-        if program in ("find", "gfind"):
-            return Flow(None, "piped", is_secret, list_found(words))
-        if program == "git" and operands[:1] in (("ls-files",), ("rev-parse",)):
-            return Flow(
-                "." if "rev-parse" in operands and "--show-toplevel" in words else None,
-                "piped",
-                paths=[f"./{UNKNOWN}"],
-            )
-        if program in DOWNLOADERS:
-            to_file = (
-                any(re.match(r"-[a-zA-Z]*[oO]$|--output$|--output-document", word) for word in words)
-                and "-" not in words
-            )
-            return Flow(None, "" if to_file and "wget" not in program else "downloaded", is_secret)
-        if is_decoder(program, words):
-            return Flow(None, "decoded", is_secret)
-        if program in SETTING_PROGRAMS or SHELL_HOOKS.search(" ".join(words[1:4])):
-            return Flow(None, "settings", is_secret)
-        if stdin is not None and program in PASSING and stdin.source in ("downloaded", "decoded"):
-            return Flow(None, stdin.source, is_secret)
-        return Flow(None, "piped", is_secret)
-
-
-def list_found(words: Sequence[str]) -> list[str]:
-    """Return the paths that `find` finds: where it starts, with its name patterns."""
-    roots, patterns = find_roots(words[1:]), find_patterns(words[1:])
-    if "-empty" in words:
-        return ["./empty/build"]
-    if not patterns:
-        return roots
-    return [posixpath.join(root, pattern) for root in roots for pattern in patterns]
-
-
-def list_downloads(words: Sequence[str]) -> list[str]:
-    """Return the files that `curl` or `wget` writes; wget names them after the address without being asked."""
-    if named := value_of(words, "-o", "--output", "-O", "--output-document", "-outfile"):
-        return [named if "://" not in named else posixpath.basename(named)]
-    if program_name(words[0]) == "wget" or "--remote-name" in words:
-        return [posixpath.basename(word) for word in words[1:] if "://" in word]
-    return []
-
-
-def is_decoder(program: str, words: Sequence[str]) -> bool:
-    if program in ("base64", "base32", "gbase64"):
-        return any(word in ("-d", "-D", "--decode", "-di") for word in words)
-    if program in ("openssl", "gpg", "age"):
-        return any(word in ("-d", "--decrypt", "-decrypt") for word in words)
-    return program in ("xxd", "uudecode", "zcat", "gunzip", "bzcat", "xzcat", "uncompress", "rev", "tr", "rot13") and (
-        program not in ("xxd",) or "-r" in words or any(re.match(r"-\w*r", word) for word in words)
-    )
-
-
-def merge_effects(effects: Effects, more: Effects) -> None:
-    """Add effects to others."""
-    effects.deletes |= more.deletes
-    effects.writes |= more.writes
-    effects.reads |= more.reads
-    effects.sql |= more.sql
-    effects.unresolved |= more.unresolved
-    effects.is_recursive |= more.is_recursive
-    effects.sends_out |= more.sends_out
-
 
 def cut_words(words: Sequence[str]) -> tuple[str, ...]:
     """Return words for rules: not too many, none too long."""
-    return tuple(word[:MAX_WORD_CHARACTERS] for word in words[:MAX_LISTED_WORDS])
+    return tuple(word[: model.MAX_WORD_CHARACTERS] for word in words[:MAX_LISTED_WORDS])

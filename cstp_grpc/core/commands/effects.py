@@ -94,7 +94,6 @@ def collect_removal(_: Sequence[str], split: SplitArguments, scene: Scene, effec
 
 
 def collect_windows_removal(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect what `del`, `rd` and `Remove-Item` delete."""
     flags = {flag.lower() for flag in split.flags} | {
         word.lower() for word in arguments if re.fullmatch(r"/[a-zA-Z]", word)
     }
@@ -109,7 +108,6 @@ def collect_find(arguments: Sequence[str], _split: SplitArguments, scene: Scene,
 
 
 def find_roots(arguments: Sequence[str]) -> list[str]:
-    """Return the start paths of `find`."""
     roots: list[str] = []
     for word in arguments:
         if word.startswith(("-", "(", "!")):
@@ -236,7 +234,6 @@ def collect_socket(_: Sequence[str], split: SplitArguments, _scene: Scene, effec
 
 
 def collect_tls(arguments: Sequence[str], split: SplitArguments, scene: Scene, effects: Effects) -> None:
-    """Collect whether `openssl s_client` connects to another machine."""
     if "s_client" in split.operands:
         collect_socket(arguments, split, scene, effects)
 

@@ -164,3 +164,12 @@ class Effects:
     sends_out: bool = False
     is_code: bool = False
     """Whether they come from code, which may ignore flags such as `--help`."""
+
+    def merge(self, more: Effects) -> None:
+        self.deletes |= more.deletes
+        self.writes |= more.writes
+        self.reads |= more.reads
+        self.sql |= more.sql
+        self.unresolved |= more.unresolved
+        self.is_recursive |= more.is_recursive
+        self.sends_out |= more.sends_out

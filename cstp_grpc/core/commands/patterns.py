@@ -43,7 +43,6 @@ class CommandPhrases:
 
 
 def begins_with(names: tuple[str, ...], phrase: CommandPhrase) -> bool:
-    """Return whether a sub-command path begins with the words of a phrase."""
     if len(names) <= len(phrase.words):
         return False
     return all(pattern.match(word.lower()) for pattern, word in zip(phrase.words, names[1:], strict=False))

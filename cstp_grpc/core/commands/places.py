@@ -173,7 +173,6 @@ def locate_path(resolved: str, project: str) -> set[str]:
 
 
 def locate_on_windows(folder: str) -> Place:
-    """Return the location of a path with a drive letter."""
     inner = folder[2:].strip("/").lower()
     if not inner:
         return Place.ROOT
@@ -189,7 +188,6 @@ def locate_on_windows(folder: str) -> Place:
 
 
 def locate_absolute(folder: str) -> set[str]:
-    """Return the location of an absolute path outside of the project."""
     if HOME_FOLDERS.fullmatch(folder):
         return {Place.HOME}
     top = "/" + folder.split("/", 2)[1]

@@ -14,7 +14,7 @@ from cstp_grpc.core.commands.shell_words import KNOWN_VARIABLES, Flow
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-    from cstp_grpc.core.commands.command_reader import CommandReader
+    from cstp_grpc.core.commands.command_collector import CommandCollector
 
 MAX_TREE_DEPTH: Final = 60
 CMDLETS: Final = {
@@ -35,7 +35,6 @@ EVALUATORS: Final = frozenset({"iex", "invoke-expression"})
 
 @cache
 def powershell_parser() -> Parser:
-    """Return the parser of PowerShell text."""
     import tree_sitter_powershell
     from tree_sitter import Language, Parser
 
@@ -45,7 +44,7 @@ def powershell_parser() -> Parser:
 class PowerShellReader:
     """Hands the commands of a PowerShell text to a reader."""
 
-    def __init__(self, reader: CommandReader) -> None:
+    def __init__(self, reader: CommandCollector) -> None:
         self._reader = reader
         self._source = b""
 
@@ -80,7 +79,6 @@ class PowerShellReader:
             self._visit(child, depth + 1)
 
     def _run_pipeline(self, node: Node, depth: int) -> None:
-        """Read the stages of a pipeline."""
         stdin: Flow | None = None
         for child in node.named_children:
             if child.type == "command":
@@ -120,7 +118,6 @@ class PowerShellReader:
         return self._reader.run(words, (), stdin, Effects())
 
     def _visit_nested(self, node: Node, depth: int) -> None:
-        """Read the commands in the arguments of a command: sub-expressions and script blocks."""
         if depth > MAX_TREE_DEPTH:
             self._reader.note(Unresolved.TOO_DEEP)
         elif node.type in (
@@ -171,7 +168,6 @@ def split_words(text: str) -> list[str]:
 
 
 def spell_parameter(word: str) -> str:
-    """Return a parameter in lower case, and `-Force:$true` without its value."""
     if re.fullmatch(r"-[A-Za-z]\w*(?::.*)?", word):
         return word.partition(":")[0].lower()
     return word

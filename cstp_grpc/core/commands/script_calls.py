@@ -83,19 +83,16 @@ class PythonReader(ast.NodeVisitor):
         self._values: dict[str, str] = {}
 
     def visit_Import(self, node: ast.Import) -> None:
-        """Note the names of modules."""
         for alias in node.names:
             self._names[alias.asname or alias.name.partition(".")[0]] = (
                 alias.name if alias.asname else alias.name.partition(".")[0]
             )
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Note the names that come from modules."""
         for alias in node.names:
             self._names[alias.asname or alias.name] = f"{node.module or ''}.{alias.name}"
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Note the texts that variables hold."""
         value = self._text(node.value)
         for target in node.targets:
             if isinstance(target, ast.Name):
@@ -217,7 +214,6 @@ class PythonReader(ast.NodeVisitor):
 
 
 def is_all_rows(node: ast.expr) -> bool:
-    """Return whether an expression is `MODEL.objects.all()`, as Django has it."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="objects"), attr="all")):
             return True
@@ -276,13 +272,11 @@ def read_calls(code: str) -> ScriptEffects:
 
 
 def literals_behind(code: str, pattern: str) -> Iterator[str]:
-    """Yield the literal texts behind calls."""
     for match in re.finditer(pattern + LITERAL, code):
         yield next(group for group in match.groups() if group is not None)
 
 
 def spawned_lists(code: str) -> Iterator[list[str]]:
-    """Yield the commands that are given as a program and a list of words: `spawn("rm", ["-rf", "x"])`."""
     for match in re.finditer(r"""(?:spawn|execFile)(?:Sync)?\(\s*['"]([^'"]+)['"]\s*,\s*\[([^\]]*)\]""", code):
         yield [match[1], *re.findall(r"""['"]([^'"]*)['"]""", match[2])]
     for match in re.finditer(r"""\bsystem\s*\(?\s*((?:['"][^'"]*['"]\s*,\s*)+['"][^'"]*['"])""", code):

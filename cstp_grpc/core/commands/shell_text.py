@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.core.commands import model
 from cstp_grpc.core.commands.bounded_parsing import parse_bounded
+from cstp_grpc.core.commands.command_collector import ShellTexts
 from cstp_grpc.core.commands.command_reader import CommandReader
-from cstp_grpc.core.commands.model import (
-    MAX_COMMAND_CHARACTERS,
-    MAX_NESTING,
-    MAX_READ_CHARACTERS,
-    UNKNOWN,
-    Command,
-    Effects,
-    Unresolved,
-)
 from cstp_grpc.core.commands.shell_words import Flow, WordReader, split_loosely
 
 if TYPE_CHECKING:
@@ -33,7 +26,6 @@ EMPTYING: Final = re.compile(r"(?:(?::|true|cat\s+/dev/null)\s*)?>(?!>)")
 
 @cache
 def bash_parser() -> Parser:
-    """Return the parser of shell text."""
     import tree_sitter_bash
     from tree_sitter import Language, Parser
 
@@ -52,7 +44,7 @@ class Redirected:
     """The rest of the line behind `<<EOF`: another command, or the next stage of the pipeline."""
 
 
-class ShellReader:
+class ShellReader(ShellTexts):
     """Collects the commands of shell texts; `project` and `directory` are folders, or empty."""
 
     def __init__(self, project: str, directory: str) -> None:
@@ -68,16 +60,16 @@ class ShellReader:
     def read(self, text: str, stdin: Flow | None = None) -> Flow:
         """Read a text, and return what it prints. Nested deeper than MAX_NESTING, it is noted as too deep."""
         self._characters += len(text)
-        if len(text) > MAX_COMMAND_CHARACTERS or self._characters > MAX_READ_CHARACTERS:
-            self.commands.note(Unresolved.TOO_LARGE)
+        if len(text) > model.MAX_COMMAND_CHARACTERS or self._characters > model.MAX_READ_CHARACTERS:
+            self.commands.note(model.Unresolved.TOO_LARGE)
             return NO_FLOW
-        if self._nesting >= MAX_NESTING:
-            self.commands.note(Unresolved.TOO_DEEP)
+        if self._nesting >= model.MAX_NESTING:
+            self.commands.note(model.Unresolved.TOO_DEEP)
             return NO_FLOW
         source = text.encode(errors="replace")
         tree = parse_bounded(bash_parser(), source)
         if tree is None:
-            self.commands.note(Unresolved.TOO_LARGE)
+            self.commands.note(model.Unresolved.TOO_LARGE)
             return NO_FLOW
         self._nesting += 1
         before = self.words.use_source(source)
@@ -85,14 +77,13 @@ class ShellReader:
             flow = self._run(tree.root_node, stdin)
             if tree.root_node.has_error:
                 for words in split_loosely(text):
-                    self.commands.run(words, (), None, Effects())
+                    self.commands.run(words, (), None, model.Effects())
             return flow
         finally:
             self.words.use_source(before)
             self._nesting -= 1
 
     def call_function(self, words: Sequence[str], stdin: Flow | None) -> Flow | None:
-        """Run a function or an alias that the text defines; None if it defines none of this name."""
         name = words[0]
         if name in self._aliases and name not in self._calls:
             return self._enter(
@@ -101,7 +92,7 @@ class ShellReader:
         if name not in self._functions:
             return None
         if name in self._calls:
-            self.commands.note(Unresolved.FORK_BOMB)
+            self.commands.note(model.Unresolved.FORK_BOMB)
             return NO_FLOW
         source, body = self._functions[name]
         outer = {key: self.words.variables.get(key) for key in ("@", "*", *map(str, range(1, 10)))}
@@ -117,11 +108,11 @@ class ShellReader:
     def define_alias(self, name: str, text: str) -> None:
         self._aliases[name] = text
 
-    def _enter(self, name: str, run: object) -> Flow:
+    def _enter(self, name: str, run: Callable[[], Flow]) -> Flow:
         """Run the body of a function or alias, which may not call itself."""
         self._calls.append(name)
         try:
-            return run()  # type: ignore[operator,no-any-return]
+            return run()
         finally:
             self._calls.pop()
 
@@ -135,9 +126,8 @@ class ShellReader:
             self.commands.directory = directory
 
     def _run(self, node: Node, stdin: Flow | None) -> Flow:
-        """Run a node of the syntax tree, and return what it prints."""
         if self._tree_depth > MAX_TREE_DEPTH:
-            self.commands.note(Unresolved.TOO_DEEP)
+            self.commands.note(model.Unresolved.TOO_DEEP)
             return NO_FLOW
         self._tree_depth += 1
         try:
@@ -148,7 +138,7 @@ class ShellReader:
     def _run_kind(self, node: Node, stdin: Flow | None) -> Flow:
         kind = node.type
         if kind == "command":
-            return self._run_command(node, stdin, Effects())
+            return self._run_command(node, stdin, model.Effects())
         if kind == "pipeline":
             for child in node.named_children:
                 stdin = self._run(child, stdin)
@@ -159,7 +149,9 @@ class ShellReader:
             children = [node] if kind == "variable_assignment" else node.named_children
             assigned = tuple(text for child in children for text in self._assign(child))
             if kind == "declaration_command":
-                self.commands.add(Command("export", self.words.text_of(node), environment=assigned), Effects())
+                self.commands.add(
+                    model.Command("export", self.words.text_of(node), environment=assigned), model.Effects()
+                )
             return NO_FLOW
         if kind == "function_definition":
             body = node.child_by_field_name("body")
@@ -184,7 +176,6 @@ class ShellReader:
         return source
 
     def _run_children(self, node: Node, stdin: Flow | None) -> Flow:
-        """Run all children, and return what they print together."""
         flow = NO_FLOW
         for child in node.named_children:
             flow = merge_flows(flow, self._run(child, stdin))
@@ -214,34 +205,34 @@ class ShellReader:
         # The output of a substitution is split into words.
         values = [word for value in values for word in (value.split() or [value])]
         if variable is not None:
-            self.words.variables[self.words.text_of(variable)] = values or [UNKNOWN]
+            self.words.variables[self.words.text_of(variable)] = values or [model.UNKNOWN]
         return NO_FLOW if body is None else self._run(body, stdin)
 
     def _run_redirected(self, node: Node, stdin: Flow | None) -> Flow:
         """Run a statement whose input or output is redirected."""
-        effects = Effects()
+        effects = model.Effects()
         redirected = Redirected()
         for redirect in node.children_by_field_name("redirect"):
             stdin = self._redirect(redirect, effects, stdin, redirected)
         body = node.child_by_field_name("body")
         if body is None:
-            self.commands.add(Command("", text=self.words.text_of(node)), effects)
+            self.commands.add(model.Command("", text=self.words.text_of(node)), effects)
             flow = NO_FLOW
         elif body.type == "command":
             flow = self._run_command(body, stdin, effects, redirected.arguments)
         else:
             flow = self._run(body, stdin)
-            self.commands.add(Command("", text=self.words.text_of(node)), effects)
+            self.commands.add(model.Command("", text=self.words.text_of(node)), effects)
         for path, is_appended in redirected.outputs:
             self.commands.save_output(path, flow, is_appended)
             if EMPTYING.match(self.words.text_of(node)):
-                emptied = Effects(deletes=set(self.commands.scene.kinds(path)))
-                self.commands.add(Command("truncate", self.words.text_of(node), names=(("truncate",),)), emptied)
+                emptied = model.Effects(deletes=set(self.commands.scene.kinds(path)))
+                self.commands.add(model.Command("truncate", self.words.text_of(node), names=(("truncate",),)), emptied)
         for each in redirected.following:
             flow = self._run(each, flow)
         return flow
 
-    def _redirect(self, node: Node, effects: Effects, stdin: Flow | None, redirected: Redirected) -> Flow | None:
+    def _redirect(self, node: Node, effects: model.Effects, stdin: Flow | None, redirected: Redirected) -> Flow | None:
         """Collect the effects of a redirection, and return the input that it makes."""
         if node.type == "heredoc_redirect":
             start = next((child for child in node.children if child.type == "heredoc_start"), None)
@@ -285,7 +276,9 @@ class ShellReader:
                             redirected.outputs.append((path, operator == ">>"))
         return stdin
 
-    def _run_command(self, node: Node, stdin: Flow | None, effects: Effects, arguments: Sequence[str] = ()) -> Flow:
+    def _run_command(
+        self, node: Node, stdin: Flow | None, effects: model.Effects, arguments: Sequence[str] = ()
+    ) -> Flow:
         """Run a simple command; `arguments` stand behind its redirections."""
         words: list[str] = []
         assignments: list[str] = []
@@ -303,7 +296,6 @@ class ShellReader:
         return self.commands.run([*words, *redirected.arguments, *arguments], assignments, stdin, effects)
 
     def _split_unquoted(self, node: Node) -> list[str]:
-        """Return the words of an argument; the value of an unquoted variable is split."""
         values = self.words.read(node)
         inner = node.named_children[0] if node.type == "command_name" and node.named_children else node
         is_split = inner.type in ("simple_expansion", "expansion", "command_substitution")
@@ -317,7 +309,6 @@ def quote_word(word: str) -> str:
 
 
 def merge_flows(first: Flow, second: Flow) -> Flow:
-    """Return the joined output of two commands."""
     if first is NO_FLOW:
         return second
     if second is NO_FLOW:

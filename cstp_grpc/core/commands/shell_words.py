@@ -100,7 +100,6 @@ class WordReader:
         return self._interpolate(body, body.start_byte, body.end_byte, depth)[0]
 
     def _interpolate(self, node: Node, start: int, end: int, depth: int) -> list[str]:
-        """Return the values of a text with expansions in it."""
         pieces: list[list[str]] = []
         position = start
         for child in node.named_children:
@@ -116,7 +115,6 @@ class WordReader:
         return re.sub(r"\\([\"\\$`\n])", r"\1", self._source[start:end].decode(errors="replace"))
 
     def _concatenate(self, node: Node, depth: int) -> list[str]:
-        """Return the values of adjacent parts, with braces expanded."""
         children = node.children
         if any(child.type == "word" and self.text_of(child) in ("{", "}") for child in children):
             parts = [
@@ -160,7 +158,6 @@ class WordReader:
 
 
 def join_pieces(pieces: Sequence[list[str]]) -> list[str]:
-    """Return the texts that the alternatives of each piece make together."""
     found: list[str] = []
     for parts in product(*pieces):
         found.append("".join(parts)[:MAX_VALUE_CHARACTERS])

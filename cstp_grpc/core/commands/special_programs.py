@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from cstp_grpc.core.commands.command_collector import SOURCE_REASONS, CommandCollector
 from cstp_grpc.core.commands.model import UNKNOWN, Command, Effects, Unresolved
 from cstp_grpc.core.commands.options import program_name
 from cstp_grpc.core.commands.places import resolve_path
 from cstp_grpc.core.commands.shell_words import Flow
 from cstp_grpc.core.commands.wrappers import unwrap_once, value_of
 
-if TYPE_CHECKING:
-    from cstp_grpc.core.commands.command_reader import CommandReader
 
-SOURCE_REASONS: Final = {"downloaded": Unresolved.DOWNLOADED, "decoded": Unresolved.DECODED, "piped": Unresolved.PIPED}
-
-
-def run_cd(reader: CommandReader, words: Sequence[str], _: Flow | None, __: Effects) -> Flow:
-    """Change the folder."""
+def run_cd(reader: CommandCollector, words: Sequence[str], _: Flow | None, __: Effects) -> Flow:
     target = next((word for word in words[1:] if word == "-" or not word.startswith("-")), "~")
     reader.directory = "" if target == "-" else resolve_path(target, reader.directory)
     return Flow(literal="")
 
 
-def run_alias(reader: CommandReader, words: Sequence[str], _: Flow | None, __: Effects) -> Flow:
-    """Note aliases."""
+def run_alias(reader: CommandCollector, words: Sequence[str], _: Flow | None, __: Effects) -> Flow:
     for word in words[1:]:
         name, equals, text = word.partition("=")
         if equals:
@@ -33,8 +27,7 @@ def run_alias(reader: CommandReader, words: Sequence[str], _: Flow | None, __: E
     return Flow(literal="")
 
 
-def run_eval(reader: CommandReader, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow:
-    """Read the text that `eval` evaluates, or note why that cannot be done."""
+def run_eval(reader: CommandCollector, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow:
     text = " ".join(words[1:])
     unknown = [flow for flow in reader.shell.words.flows if flow.literal is None]
     if UNKNOWN in text.lstrip()[:1]:
@@ -46,7 +39,7 @@ def run_eval(reader: CommandReader, words: Sequence[str], stdin: Flow | None, ef
     return reader.shell.read(text, stdin)
 
 
-def run_source(reader: CommandReader, words: Sequence[str], _: Flow | None, effects: Effects) -> Flow | None:
+def run_source(reader: CommandCollector, words: Sequence[str], _: Flow | None, effects: Effects) -> Flow | None:
     """Read a sourced text if it is known, or note where it comes from, unless it is a file."""
     if words[1:] and (text := reader.read_written(words[1])) is not None:
         return reader.shell.read(text)
@@ -60,14 +53,14 @@ def run_source(reader: CommandReader, words: Sequence[str], _: Flow | None, effe
     return Flow()
 
 
-def run_trap(reader: CommandReader, words: Sequence[str], _: Flow | None, __: Effects) -> Flow:
+def run_trap(reader: CommandCollector, words: Sequence[str], _: Flow | None, __: Effects) -> Flow:
     operands = [word for word in words[1:] if not word.startswith("-")]
     if len(operands) > 1:
         reader.shell.read(operands[0])
     return Flow(literal="")
 
 
-def run_cmd(reader: CommandReader, words: Sequence[str], stdin: Flow | None, _: Effects) -> Flow | None:
+def run_cmd(reader: CommandCollector, words: Sequence[str], stdin: Flow | None, _: Effects) -> Flow | None:
     lower = [word.lower() for word in words]
     for flag in ("/c", "/k"):
         if flag in lower:
@@ -75,8 +68,7 @@ def run_cmd(reader: CommandReader, words: Sequence[str], stdin: Flow | None, _: 
     return None
 
 
-def run_powershell(reader: CommandReader, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow | None:
-    """Read the text that `powershell -Command` runs."""
+def run_powershell(reader: CommandCollector, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow | None:
     from cstp_grpc.core.commands.powershell_text import PowerShellReader
 
     lower = [word.lower() for word in words]
@@ -93,7 +85,9 @@ def run_powershell(reader: CommandReader, words: Sequence[str], stdin: Flow | No
     return None
 
 
-def run_privileged_shell(reader: CommandReader, words: Sequence[str], _: Flow | None, effects: Effects) -> Flow | None:
+def run_privileged_shell(
+    reader: CommandCollector, words: Sequence[str], _: Flow | None, effects: Effects
+) -> Flow | None:
     """Note a shell of another user, which is interactive without a command."""
     is_shell = words[0] == "su" and value_of(words, "-c", "--command") is None
     is_login = (
@@ -108,7 +102,9 @@ def run_privileged_shell(reader: CommandReader, words: Sequence[str], _: Flow | 
     return None
 
 
-def run_remote_shell(reader: CommandReader, words: Sequence[str], stdin: Flow | None, effects: Effects) -> Flow | None:
+def run_remote_shell(
+    reader: CommandCollector, words: Sequence[str], stdin: Flow | None, effects: Effects
+) -> Flow | None:
     """Note `ssh HOST` without a command: an interactive shell, or text that the host runs."""
     if unwrap_once(words) is not None:
         return None
@@ -129,7 +125,7 @@ def run_remote_shell(reader: CommandReader, words: Sequence[str], stdin: Flow | 
     return None
 
 
-RunSpecial = Callable[["CommandReader", Sequence[str], Flow | None, Effects], Flow | None]
+RunSpecial = Callable[[CommandCollector, Sequence[str], Flow | None, Effects], Flow | None]
 SPECIAL: Final[dict[str, RunSpecial]] = {
     "cd": run_cd, "pushd": run_cd, "chdir": run_cd, "alias": run_alias, "eval": run_eval, "source": run_source,
     ".": run_source,

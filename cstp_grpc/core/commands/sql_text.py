@@ -103,7 +103,6 @@ def read_operations(text: str, dialect: str) -> set[str]:
 
 
 def is_plan(statement: exp.Expr) -> bool:
-    """Return whether a statement only explains another one, without running it."""
     from sqlglot import exp
 
     is_explained = isinstance(statement, exp.Command) and statement.name.upper() == "EXPLAIN"
@@ -113,7 +112,6 @@ def is_plan(statement: exp.Expr) -> bool:
 
 
 def has_unparsed(statements: Sequence[exp.Expr]) -> bool:
-    """Return whether any statement was not parsed into its parts."""
     from sqlglot import exp
 
     return any(isinstance(each, exp.Command) for each in statements)
@@ -152,7 +150,6 @@ def statement_operations(statement: exp.Expr) -> Iterator[str]:
 
 
 def is_always_true(where: exp.Expr | None) -> bool:
-    """Return whether a condition is missing or holds for every row, such as `WHERE 1 = 1`."""
     from sqlglot import exp
 
     if where is None:

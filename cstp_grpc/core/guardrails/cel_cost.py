@@ -5,145 +5,23 @@ evaluation allocates is freed before its end. A step is about what the engine ne
 at most some bytes of memory. Every estimate grows at least in proportion to a size (it is superadditive except for its
 constant part), so that a comprehension costs at most as much as if one element were the whole list and the others
 empty.
-
-The tree is read from the engine's serialized form, a cel.expr.CheckedExpr in an Any. Its fields are numbered as in
-cel/expr/syntax.proto, whose generated classes are in none of the packages that we use.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from google.protobuf import empty_pb2, unknown_fields
-
+from cstp_grpc.core.guardrails.cel_tree import (
+    CelCall,
+    CelComprehension,
+    CelConstant,
+    CelFieldAccess,
+    CelLiteral,
+    CelNode,
+    CelVariable,
+)
 from cstp_grpc.core.guardrails.cel_variables import MENTIONS_VARIABLE
-
-
-@dataclass(frozen=True, slots=True)
-class CelConstant:
-    """A literal; `characters` is the length of a string in bytes, 0 for anything else."""
-
-    characters: int
-
-
-@dataclass(frozen=True, slots=True)
-class CelVariable:
-    """A variable, or one that a comprehension declares."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class CelFieldAccess:
-    """A field access, or a test for a field."""
-
-    operand: CelNode
-    is_test: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CelCall:
-    """A function or operator call; the receiver is the first argument."""
-
-    function: str
-    arguments: Sequence[CelNode]
-
-
-@dataclass(frozen=True, slots=True)
-class CelLiteral:
-    """A list or map literal with its items, keys and values alike."""
-
-    items: Sequence[CelNode]
-
-
-@dataclass(frozen=True, slots=True)
-class CelComprehension:
-    """The expansion of a macro, such as `exists` and `map`."""
-
-    variables: Sequence[str]
-    over: CelNode
-    accumulator: str
-    initial: CelNode
-    condition: CelNode
-    step: CelNode
-    result: CelNode
-
-
-CelNode: TypeAlias = CelConstant | CelVariable | CelFieldAccess | CelCall | CelLiteral | CelComprehension
-FieldsByNumber: TypeAlias = Mapping[int, Sequence[Any]]
-
-
-def read_syntax_tree(serialized: bytes) -> CelNode:
-    """Parse a serialized expression. Raises ValueError for an unknown kind of node."""
-    # google.protobuf.Any.value is field 2, and cel.expr.CheckedExpr.expr is field 4.
-    (checked,) = read_message_fields(serialized)[2]
-    (root,) = read_message_fields(checked)[4]
-    return read_node(root)
-
-
-def read_message_fields(message: bytes) -> FieldsByNumber:
-    found: defaultdict[int, list[Any]] = defaultdict(list)
-    # A trick to read a message without its generated class: parsed as Empty, all of its fields are unknown ones. The
-    # set can be iterated, which its stub does not say.
-    fields: Iterable[Any] = unknown_fields.UnknownFieldSet(empty_pb2.Empty.FromString(message))  # type: ignore[assignment]
-    for field in fields:
-        found[field.field_number].append(field.data)
-    return found
-
-
-def read_node(message: bytes) -> CelNode:
-    """Parse an Expr. Raises ValueError for an unknown kind."""
-    fields = read_message_fields(message)
-    for number, read in NODE_READERS.items():
-        if number in fields:
-            return read(read_message_fields(fields[number][0]))
-    raise ValueError(f"no known kind of node among the fields {sorted(fields)}")
-
-
-def read_constant(fields: FieldsByNumber) -> CelConstant:
-    # string_value and bytes_value.
-    return CelConstant(sum(len(text) for number in (6, 7) for text in fields[number]))
-
-
-def read_field_access(fields: FieldsByNumber) -> CelFieldAccess:
-    """Parse a Select."""
-    # operand and test_only.
-    return CelFieldAccess(read_node(fields[1][0]), bool(fields[3]))
-
-
-def read_call(fields: FieldsByNumber) -> CelCall:
-    # function, then target, which only a method call has, and args.
-    return CelCall(fields[2][0].decode(), [read_node(each) for each in (*fields[1], *fields[3])])
-
-
-def read_map(fields: FieldsByNumber) -> CelLiteral:
-    """Parse a CreateStruct."""
-    # entries; of each map_key, which a field of a message lacks, and value.
-    entries = [read_message_fields(entry) for entry in fields[2]]
-    return CelLiteral([read_node(each) for entry in entries for each in (*entry[3], *entry[4])])
-
-
-def read_comprehension(fields: FieldsByNumber) -> CelComprehension:
-    # iter_range, accu_init, loop_condition, loop_step, result; then iter_var, iter_var2 and accu_var.
-    over, initial, condition, step, result = (read_node(fields[number][0]) for number in (2, 4, 5, 6, 7))
-    variables = [name.decode() for name in (*fields[1], *fields[8])]
-    return CelComprehension(variables, over, fields[3][0].decode(), initial, condition, step, result)
-
-
-NODE_READERS: Mapping[int, Callable[[FieldsByNumber], CelNode]] = {
-    3: read_constant,
-    4: lambda fields: CelVariable(fields[1][0].decode()),
-    5: read_field_access,
-    6: read_call,
-    7: lambda fields: CelLiteral([read_node(each) for each in fields[1]]),
-    8: read_map,
-    9: read_comprehension,
-}
-"""The parser of each kind of Expr, by field number."""
-
 
 MAX_STEPS = 20_000_000
 """Maximum number of steps of one rule's evaluation. Chosen: about 0.2 s, for which the event loop is blocked."""
@@ -199,7 +77,6 @@ class ValueSize(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Return the number of values plus characters."""
         return self.values + self.characters
 
 
@@ -218,7 +95,6 @@ VariableSizes = Mapping[str, ValueSize]
 
 
 def measure_size(value: object) -> ValueSize:
-    """Measure the size of a variable's value."""
     values, characters, pending = 0, 0, [value]
     while pending:
         one = pending.pop()
@@ -319,7 +195,6 @@ def estimate_call(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
 
 
 def estimate_search(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
-    """Estimate searching a string for another."""
     text, sought = sizes[0].characters, sizes[1].characters
     if call.arguments[0] == CelVariable(MENTIONS_VARIABLE) and isinstance(call.arguments[1], CelConstant):
         # A search among words that are separated by single spaces compares at each space only.
@@ -370,7 +245,6 @@ def estimate_related(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
 
 
 def add_sizes(sizes: Sequence[ValueSize]) -> ValueSize:
-    """Return the total size of several values."""
     return ValueSize(sum(size.values for size in sizes), sum(size.characters for size in sizes))
 
 

@@ -5,45 +5,30 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
 
 from cstp_grpc.contract.enums import Stakes
+from cstp_grpc.core.guardrails import cel_messages, cel_variables
 from cstp_grpc.core.guardrails.cel_cost import (
     MAX_STEPS,
     RELATED_FUNCTION,
     SHARED_STEPS,
-    CelNode,
     UnknownCost,
     ValueSize,
     estimate_cost,
-    read_syntax_tree,
 )
-from cstp_grpc.core.guardrails.cel_variables import (
-    COMMANDS_VARIABLE,
-    INTENDS_VARIABLE,
-    INTENTS_VARIABLE,
-    MENTIONS_VARIABLE,
-    NOW_VARIABLE,
-    PARAMETER_PREFIX,
-    RuleExpression,
-    parse_window_seconds,
-    presence_variable,
-    scan_expression,
-    starts_operand,
-    tokenize_expression,
-)
+from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
+from cstp_grpc.core.guardrails.cel_tree import CelNode, read_syntax_tree
 from cstp_grpc.core.guardrails.command_variable import COMMAND_TYPE, DESCRIPTORS
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.core.guardrails.inputs import InputType
-from cstp_grpc.core.guardrails.rule_errors import RuleExpressionError
 
 MAX_EXPRESSION_CHARACTERS = 10_000
 """Maximum length of an expression. Chosen: ten fill the engine's limit of 100 000 characters for one compilation."""
@@ -72,7 +57,15 @@ CODE_NAMES = frozenset(
     }
 )
 """Variables that hold lists of strings."""
-PLAIN_VARIABLES = frozenset({INTENTS_VARIABLE, NOW_VARIABLE, MENTIONS_VARIABLE, INTENDS_VARIABLE, COMMANDS_VARIABLE})
+PLAIN_VARIABLES = frozenset(
+    {
+        cel_variables.INTENTS_VARIABLE,
+        cel_variables.NOW_VARIABLE,
+        cel_variables.MENTIONS_VARIABLE,
+        cel_variables.INTENDS_VARIABLE,
+        cel_variables.COMMANDS_VARIABLE,
+    }
+)
 STAKES_NAMES = frozenset(f"stakes.{stakes}" for stakes in Stakes)
 
 INPUT_TYPES = {
@@ -108,11 +101,7 @@ LARGEST_SIZE = 1 << 20
 """A size beyond all inputs of an action: above MAX_CONTEXT_VALUES plus MAX_CONTEXT_CHARACTERS. A power of two, since
 `light_size` halves it."""
 
-# The engine reports errors as text only.
-ENGINE_ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 MISSING_VARIABLE = re.compile(r'No value with name "([a-zA-Z0-9_.]+)" found in Activation')
-MAX_ENGINE_MESSAGE_CHARACTERS = 300
-"""Maximum length of an engine message in a response. Chosen: it may quote a value as long as the whole context."""
 
 NESTING_SIGN = re.compile(r"[^\w\s]")
 MAX_SHALLOW_SIGNS = 12
@@ -150,7 +139,7 @@ class CelProgram:
     ) -> None:
         self._compile_program = compile_program
         # But for those whose size is bounded where they are read, whatever the caller sends.
-        self._growing = frozenset(reads) - {COMMANDS_VARIABLE, INTENDS_VARIABLE}
+        self._growing = frozenset(reads) - {cel_variables.COMMANDS_VARIABLE, cel_variables.INTENDS_VARIABLE}
         if tree is not None:
             self.tree = tree
             return
@@ -165,7 +154,6 @@ class CelProgram:
 
     @cached_property
     def program(self) -> cel.Expression:
-        """Return the compiled expression. Raises RuleExpressionError."""
         return self._compile_program()
 
     @cached_property
@@ -180,7 +168,6 @@ class CelProgram:
         return size
 
     def estimate_steps(self, sizes: Mapping[str, ValueSize]) -> int:
-        """Return the maximum number of steps for variables of these sizes."""
         return estimate_cost(self.tree, sizes).steps
 
     def _steps_at(self, size: int) -> int:
@@ -201,7 +188,6 @@ class CelProgram:
         return self.evaluate(bound)
 
     def is_true(self, bound: CelActivation) -> bool:
-        """Evaluate the expression of a rule. Raises CelEvaluationError."""
         result = self._evaluate(bound)
         if result.type() == cel.Type.BOOL:
             return bool(result.plain_value())
@@ -212,7 +198,7 @@ class CelProgram:
         try:
             result = self.program.eval(bound)
         except RuntimeError as error:
-            raise CelEvaluationError(clean_engine_message(str(error))) from None
+            raise CelEvaluationError(cel_messages.clean_engine_message(str(error))) from None
         check_no_error(result)
         return result
 
@@ -223,7 +209,7 @@ def check_no_error(result: cel.Value) -> None:
     if result.type() != cel.Type.ERROR:
         return
     try:
-        message = clean_engine_message(str(result.plain_value()))
+        message = cel_messages.clean_engine_message(str(result.plain_value()))
     except TypeError:
         # Optional values have the same type, and no form in Python.
         raise CelEvaluationError("it is an optional value; orValue makes one of it that can be written") from None
@@ -263,35 +249,46 @@ class CelPredicateBatch:
         return result if isinstance(result, list) else None
 
 
+MAX_REMEMBERED: Final = 1000
+"""How many conditions an environment remembers. Chosen: twice as many as large rulebooks have."""
+MAX_ENVIRONMENTS: Final = 50
+"""How many environments are remembered. Chosen: twice as many as the packaged rulebooks need."""
+
+
 class CelEnvironment:
     """The variables that expressions may read: the action, the stakes, its code and the declared inputs.
 
     The type of an input is None if its declaration is invalid; it is not type-checked then. Parameters are known by
-    their name, type and value, the latter as a literal.
+    their name, type and value, the latter as a literal. Of each kind the `remembered` conditions, programs and batches
+    that were used last are kept.
     """
 
     def __init__(
         self,
         inputs: Iterable[tuple[str, InputType | None]],
         parameters: Iterable[tuple[str, InputType, str]] = (),
+        remembered: int = MAX_REMEMBERED,
     ) -> None:
         types, parameters = dict(inputs), tuple(parameters)
-        self._constants = {PARAMETER_PREFIX + name: literal for name, _, literal in parameters}
-        self._conditions: dict[str, RuleExpression] = {}
-        self._programs: dict[RuleExpression, CelProgram] = {}
-        self._batches: dict[tuple[RuleExpression, ...], CelPredicateBatch] = {}
+        self._constants = {cel_variables.PARAMETER_PREFIX + name: literal for name, _, literal in parameters}
+        # For each environment: on the class, a cache would keep the environments that nobody uses any more.
+        self.parse_condition = lru_cache(remembered)(self._parse_condition)
+        """Parse and check the expression of a rule, which is a bool. Raises RuleExpressionError."""
+        self.defer_one = lru_cache(remembered)(self._make_program)
+        """Return the program of an expression that compiles, as part of a batch, without compiling it yet."""
+        self._known_batch = lru_cache(remembered)(self._compile_batch)
         self._inputs = frozenset(f"context.{name}" for name in types)
         variables = ACTION_TYPES | AGENT_TYPES | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
-        variables |= {NOW_VARIABLE: cel.Type.TIMESTAMP, MENTIONS_VARIABLE: cel.Type.STRING}
+        variables |= {cel_variables.NOW_VARIABLE: cel.Type.TIMESTAMP, cel_variables.MENTIONS_VARIABLE: cel.Type.STRING}
         for name, kind in types.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
-        variables[INTENDS_VARIABLE] = cel.Type.List(cel.Type.STRING)
-        variables[INTENTS_VARIABLE] = RELATED_AGES
-        variables[COMMANDS_VARIABLE] = cel.Type.List(cel.Type(COMMAND_TYPE))
+        variables[cel_variables.INTENDS_VARIABLE] = cel.Type.List(cel.Type.STRING)
+        variables[cel_variables.INTENTS_VARIABLE] = RELATED_AGES
+        variables[cel_variables.COMMANDS_VARIABLE] = cel.Type.List(cel.Type(COMMAND_TYPE))
         variables |= dict.fromkeys(HISTORY_SCOPES, HISTORY_ANSWERS)
-        variables |= {PARAMETER_PREFIX + name: INPUT_TYPES[kind] for name, kind, _ in parameters}
+        variables |= {cel_variables.PARAMETER_PREFIX + name: INPUT_TYPES[kind] for name, kind, _ in parameters}
         for name in self._inputs | OPTIONAL_FIELDS:
-            variables[presence_variable(name)] = cel.Type.BOOL
+            variables[cel_variables.presence_variable(name)] = cel.Type.BOOL
         self._env = cel.NewEnv(
             descriptor_pool=DESCRIPTORS,
             config=base_environment_config(),
@@ -300,11 +297,11 @@ class CelEnvironment:
             functions=[related_declaration()],
         )
 
-    def _parse(self, source: str) -> tuple[RuleExpression, cel.Type]:
+    def _parse(self, source: str) -> tuple[cel_variables.RuleExpression, cel.Type]:
         """Parse an expression and check its names, types and cost; return it with its type."""
         if len(source) > MAX_EXPRESSION_CHARACTERS:
             raise RuleExpressionError(f"is longer than {MAX_EXPRESSION_CHARACTERS} characters")
-        expression = scan_expression(source, self._constants)
+        expression = cel_variables.scan_expression(source, self._constants)
         for name in sorted(expression.values | expression.presences):
             self._check_name(name)
         # The rest, such as the description, is never absent, and so has no variable for its presence.
@@ -316,17 +313,13 @@ class CelEnvironment:
             # For the positions in the engine's messages.
             self._compile(expression.aligned)
             raise
-        for literal in find_time_literals(expression.text):
+        for literal in cel_messages.find_time_literals(expression.text):
             self._check_time_literal(literal)
         # To check its cost; what evaluates it is compiled with the whole rule set, and has the same tree.
         tree = CelProgram(lambda: program, expression.values).tree
         return replace(expression, tree=tree), program.return_type()
 
-    def parse_condition(self, source: str) -> RuleExpression:
-        """Parse and check the expression of a rule, which is a bool. Raises RuleExpressionError."""
-        known = self._conditions.get(source)
-        if known is not None:
-            return known
+    def _parse_condition(self, source: str) -> cel_variables.RuleExpression:
         expression, result = self._parse(source)
         if result != cel.Type.BOOL:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
@@ -334,35 +327,28 @@ class CelEnvironment:
         # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth. What has few
         # signs cannot be nested deeply, and need not be compiled again.
         if len(NESTING_SIGN.findall(expression.text)) > MAX_SHALLOW_SIGNS:
-            self._compile_batch([expression])
-        remember_known(self._conditions, source, expression)
+            self._compile_batch((expression,))
         return expression
 
-    def parse_text(self, source: str) -> RuleExpression:
+    def parse_text(self, source: str) -> cel_variables.RuleExpression:
         """Parse and check an expression whose value is written into a message. Raises RuleExpressionError."""
         expression, result = self._parse(source)
         if result not in TEXT_TYPES:
             raise RuleExpressionError(f"is {result.name().lower()}, which cannot be written into a text")
         return expression
 
-    def compile_one(self, expression: RuleExpression) -> CelProgram:
+    def compile_one(self, expression: cel_variables.RuleExpression) -> CelProgram:
         program = self.defer_one(expression)
         _ = program.program
         return program
 
-    def defer_one(self, expression: RuleExpression) -> CelProgram:
-        """Return the program of an expression that compiles, as part of a batch, without compiling it yet."""
-        known = self._programs.get(expression)
-        if known is not None:
-            return known
-        program = CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
-        return remember_known(self._programs, expression, program)
+    def _make_program(self, expression: cel_variables.RuleExpression) -> CelProgram:
+        return CelProgram(lambda: self._compile(expression.text), expression.values, expression.tree)
 
-    def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
-        known = self._batches.get(tuple(expressions))
-        return known or remember_known(self._batches, tuple(expressions), self._compile_batch(expressions))
+    def compile_batch(self, expressions: Sequence[cel_variables.RuleExpression]) -> CelPredicateBatch:
+        return self._known_batch(tuple(expressions))
 
-    def _compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
+    def _compile_batch(self, expressions: tuple[cel_variables.RuleExpression, ...]) -> CelPredicateBatch:
         # The line break ends a comment at the end of the expression, which would hide the parenthesis.
         items = (
             f"?({expression.text}\n) ? optional.of({position}) : optional.none()"
@@ -371,14 +357,13 @@ class CelEnvironment:
         return CelPredicateBatch(self._compile(f"[{', '.join(items)}]"))
 
     def bind(self, values: Mapping[str, object]) -> CelActivation:
-        """Convert variable values to the engine's form; variables without a value are omitted."""
         return self._env.Activation(values)
 
     def _compile(self, text: str) -> cel.Expression:
         try:
             return self._env.compile(text)
         except RuntimeError as error:
-            raise RuleExpressionError(explain_compile_error(str(error))) from None
+            raise RuleExpressionError(cel_messages.explain_compile_error(str(error))) from None
 
     def _check_time_literal(self, literal: str) -> None:
         """Check that a call such as `duration("24h")` has a value. Raises RuleExpressionError."""
@@ -386,7 +371,7 @@ class CelEnvironment:
         try:
             check_no_error(self._compile(literal).eval(self.bind({})))
         except (RuntimeError, CelEvaluationError):
-            hint = TIME_HINTS[literal.partition("(")[0].strip()]
+            hint = cel_messages.TIME_HINTS[literal.partition("(")[0].strip()]
             raise RuleExpressionError(f"reads {literal}, which has no value; {hint}") from None
 
     def _check_name(self, name: str) -> None:
@@ -407,23 +392,7 @@ class CelEnvironment:
         hint = f"; did you mean {root}.{close[0]}?" if close else ""
         if root == "context":
             raise RuleExpressionError(f"{name} is not declared in inputs{hint}")
-        raise RuleExpressionError(f"there is no {name}{hint or list_names(names)}")
-
-
-KnownT = TypeVar("KnownT")
-KeyT = TypeVar("KeyT", bound=Hashable)
-
-MAX_REMEMBERED: Final = 1000
-"""How many expressions an environment remembers. Chosen: twice as many as large rulebooks have."""
-MAX_ENVIRONMENTS: Final = 50
-"""How many environments are remembered. Chosen: twice as many as the packaged rulebooks need."""
-
-
-def remember_known(known: dict[KeyT, KnownT], key: KeyT, value: KnownT) -> KnownT:
-    """Add a value to those that an environment remembers, if there is room, and return it."""
-    if len(known) < MAX_REMEMBERED:
-        known[key] = value
-    return value
+        raise RuleExpressionError(f"there is no {name}{hint or cel_messages.list_names(names)}")
 
 
 def environment_for(
@@ -435,53 +404,16 @@ def environment_for(
     """
     return known_environment(
         tuple(sorted(inputs.items())),
-        tuple((name, each.type, value_literal(each.value)) for name, each in sorted(parameters.items())),
+        tuple((name, each.type, cel_messages.value_literal(each.value)) for name, each in sorted(parameters.items())),
     )
 
 
 known_environment = lru_cache(MAX_ENVIRONMENTS)(CelEnvironment)
 
 
-TIME_HINTS: Mapping[str, str] = {
-    "duration": 'the units are h, m, s and ms, so that a week is duration("168h")',
-    "timestamp": 'write an instant such as timestamp("2026-03-01T12:00:00Z")',
-}
-"""How the functions are called whose argument is a text of some form."""
-
-
-def find_time_literals(text: str) -> Iterator[str]:
-    """Yield the calls of `duration` and `timestamp` with a literal text, as they are written."""
-    # Most rules have none, and need not be taken apart to know it.
-    tokens = tokenize_expression(text) if any(name in text for name in TIME_HINTS) else []
-    for place, token in enumerate(tokens[:-3]):
-        kinds = [each.kind if each.kind == "string" else each.text for each in tokens[place + 1 : place + 4]]
-        if token.text in TIME_HINTS and kinds == ["(", "string", ")"] and starts_operand(tokens, place):
-            yield text[token.start : tokens[place + 3].start + 1]
-
-
-def list_names(names: Collection[str]) -> str:
-    """Return names as the end of a message, or nothing if there are none."""
-    return f"; there are {', '.join(sorted(names))}" if names else ""
-
-
-def value_literal(value: object) -> str:
-    """Return a converted value as an expression."""
-    if isinstance(value, float):
-        # In parentheses, so that a negative one can follow a minus.
-        return f"({value!r})"
-    if isinstance(value, datetime):
-        return f"timestamp({json.dumps(value.isoformat())})"
-    if isinstance(value, timedelta):
-        return f'duration("{value.total_seconds():.6f}s")'
-    if isinstance(value, list):
-        return f"[{', '.join(map(value_literal, value))}]"
-    # Texts and bools are written as in JSON.
-    return json.dumps(value, ensure_ascii=False)
-
-
 def count_recent(ages: Sequence[float], window: str) -> int:
     """Return how many ages, in seconds, are within a time such as `1h`."""
-    seconds = parse_window_seconds(window)
+    seconds = cel_variables.parse_window_seconds(window)
     return sum(age <= seconds for age in ages)
 
 
@@ -530,28 +462,3 @@ def comparison_declaration(name: str, operands: Iterable[tuple[str, str]]) -> di
         for left, right in operands
     ]
     return {"name": name, "overloads": overloads}
-
-
-def explain_compile_error(text: str) -> str:
-    """Return the first compile error with its position, and a hint where there is one."""
-    match = ENGINE_ERROR.search(text)
-    if not match:
-        return clean_engine_message(text)
-    line, column, reason = int(match[1]), int(match[2]), match[3].removesuffix(" (in container '')")
-    # The parser lists every token that it would have accepted there.
-    reason = reason.partition(" expecting ")[0].removesuffix(" [INVALID_ARGUMENT]")
-    place = f"column {column}: " if line == 1 else f"line {line}, column {column}: "
-    hint = ""
-    if "'_%_'" in reason and "double" in reason:
-        hint = "; % takes whole numbers only: write int(x) % 2"
-    elif re.search(r"\((double, (list\()?int|int, (list\()?double)", reason):
-        hint = "; numbers other than sizes are doubles: write 5.0 instead of 5"
-    elif re.search(r"\((int, string|string, int)\)", reason):
-        hint = "; stakes compare with stakes.low, stakes.medium, stakes.high and stakes.critical"
-    return f"{place if line > 0 else ''}{reason}{hint}"
-
-
-def clean_engine_message(text: str) -> str:
-    """Return an engine message without its status codes, truncated."""
-    text = re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", text.strip())
-    return text if len(text) <= MAX_ENGINE_MESSAGE_CHARACTERS else text[:MAX_ENGINE_MESSAGE_CHARACTERS] + "…"

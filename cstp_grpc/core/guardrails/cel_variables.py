@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from cstp_grpc.common.unicode_text import normalize_text
+from cstp_grpc.core.guardrails.cel_tokens import CelToken, RuleExpressionError, starts_operand, tokenize_expression
 from cstp_grpc.core.guardrails.command_methods import COMMAND_METHODS, check_method_arguments, write_method
 from cstp_grpc.core.guardrails.history import HistoryMeasure, HistoryQuery, HistoryScope, parse_history_seconds
 from cstp_grpc.core.guardrails.plain_sentences import MAX_PHRASE_WORDS, Intention, phrase_words
-from cstp_grpc.core.guardrails.rule_errors import RuleExpressionError
 
 if TYPE_CHECKING:
-    from cstp_grpc.core.guardrails.cel_cost import CelNode
+    from cstp_grpc.core.guardrails.cel_tree import CelNode
 
 VARIABLE_ROOTS = frozenset({"action", "agent", "context", "parameters", "stakes", "code"})
 PARAMETER_PREFIX = "parameters."
@@ -43,21 +43,6 @@ RESERVED_NAMES = frozenset(
     | {"namespace", "null", "package", "return", "true", "var", "void", "while"}
 )
 """Reserved words of CEL (language definition, section Syntax); an input cannot have such a name."""
-
-# After the lexical grammar of CEL (language definition, section Syntax). It need not reject anything: the engine does.
-# It must only not take a name within a string or a comment for a variable.
-TOKEN_PATTERN = re.compile(
-    r"""
-      (?P<space>   \s+ | //[^\n]* )
-    | (?P<string>  [bB]?[rR] (?: \"{3}.*?\"{3} | '{3}.*?'{3} | "[^"\r\n]*" | '[^'\r\n]*' )
-                 | [bB]? (?: \"{3}(?:\\.|[^\\])*?\"{3} | '{3}(?:\\.|[^\\])*?'{3}
-                           | "(?:\\.|[^"\\\r\n])*" | '(?:\\.|[^'\\\r\n])*' ) )
-    | (?P<name>    [A-Za-z_][A-Za-z0-9_]* )
-    | (?P<number>  [0-9]+ (?:\.[0-9]+)? )
-    | (?P<other>   . )
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 
 
 WINDOW_PATTERN = re.compile(r"([1-9][0-9]{0,4})([smh])")
@@ -113,16 +98,7 @@ class RuleExpression:
         )
 
 
-class CelToken(NamedTuple):
-    """A token of an expression and its start."""
-
-    kind: str
-    text: str
-    start: int
-
-
 def presence_variable(name: str) -> str:
-    """Return the name of the variable that holds whether another has a value."""
     return f"has.{name}"
 
 
@@ -140,7 +116,7 @@ class ReplacedPart(NamedTuple):
 
 @dataclass(slots=True)
 class ExpressionScan:
-    """What was found in an expression so far, whose `text` is changed where it must become as long as before."""
+    """The variables found so far; `text` is rewritten without changing its length."""
 
     tokens: Sequence[CelToken]
     constants: Mapping[str, str]
@@ -346,7 +322,6 @@ def normalize_words(text: str) -> str:
 
 
 def replace_parts(text: Sequence[str], replaced: Sequence[ReplacedPart], *, aligned: bool) -> str:
-    """Return an expression as the engine gets it, or aligned with its source."""
     characters = list(text)
     for part in replaced:
         if not aligned:
@@ -413,16 +388,6 @@ def read_history_call(
     return HistoryQuery(ordered, HistoryMeasure(texts[1]), seconds), end
 
 
-def find_closing_parenthesis(tokens: Sequence[CelToken], position: int) -> int:
-    """Return the position of the parenthesis that closes the one before `position`. Raises RuleExpressionError."""
-    depth = 1
-    for place in range(position, len(tokens)):
-        depth += (tokens[place].text == "(") - (tokens[place].text == ")")
-        if depth == 0:
-            return place
-    raise RuleExpressionError(HISTORY_HINT)
-
-
 def read_constant_time(texts: Sequence[str], constants: Mapping[str, str]) -> str | None:
     """Return the time in tokens that are a text, `duration("24h")` or a parameter; None if they are something else."""
     if len(texts) == 3 and (literal := constants.get("".join(texts))) is not None:
@@ -433,32 +398,6 @@ def read_constant_time(texts: Sequence[str], constants: Mapping[str, str]) -> st
     if len(texts) != 1 or texts[0][:1] not in ('"', "'") or texts[0][:3] in QUOTES or "\\" in texts[0]:
         return None
     return texts[0][1:-1]
-
-
-def tokenize_expression(source: str) -> list[CelToken]:
-    """Return the tokens of an expression without spaces and comments."""
-    found = ((match.lastgroup or "", match[0], match.start()) for match in TOKEN_PATTERN.finditer(source))
-    return [CelToken(kind, text, start) for kind, text, start in found if kind != "space"]
-
-
-def starts_operand(tokens: Sequence[CelToken], position: int) -> bool:
-    """Return True if a name is an operand, rather than a field of the preceding value."""
-    before = [token.text for token in tokens[max(0, position - 2) : position]]
-    # `value.?field`, which the engine's extension for optional values adds to the syntax.
-    if before[-2:] == [".", "?"]:
-        return False
-    if before[-1:] != ["."]:
-        return True
-    # A dot with no operand before it: `.context.x` means the same as `context.x`.
-    return position < 2 or not ends_operand(tokens[position - 2])
-
-
-def ends_operand(token: CelToken) -> bool:
-    """Return True if a token can end an operand, so that a field access may follow."""
-    if token.kind == "name":
-        # The one operator that is a word: `x in .context.names`.
-        return token.text != "in"
-    return token.kind in ("string", "number") or token.text in (")", "]", "}", "`")
 
 
 def is_presence_test(tokens: Sequence[CelToken], position: int) -> bool:
@@ -482,3 +421,13 @@ def read_variable_name(tokens: Sequence[CelToken], position: int) -> str:
         name = f"{name}.{rest[1].text}"
         position += 2
     return name
+
+
+def find_closing_parenthesis(tokens: Sequence[CelToken], position: int) -> int:
+    """Return the position of the parenthesis that closes the one before `position`. Raises RuleExpressionError."""
+    depth = 1
+    for place in range(position, len(tokens)):
+        depth += (tokens[place].text == "(") - (tokens[place].text == ")")
+        if depth == 0:
+            return place
+    raise RuleExpressionError(HISTORY_HINT)

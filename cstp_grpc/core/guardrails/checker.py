@@ -1,4 +1,4 @@
-"""Judge actions by the rule set and record each check."""
+"""Evaluate actions with the rule set and record each check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from cstp_grpc.contract.errors import CstpError, GuardrailEvalFailed, InvalidArgument, RateLimited, error_reason
 from cstp_grpc.core.audit.model import AuditEntry, AuditEvent, AuditSink, JudgedAction
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.core.guardrails.history import (
+from cstp_grpc.core.guardrails.history_lookup import (
     HistoryReader,
     NoHistoryReader,
     add_histories,
@@ -30,7 +30,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class CheckIdentity:
-    """Which check it is, when it was made and by whom; `is_relayed` tells that the caller asks for somebody else."""
+    """The id, time and caller of a check; `is_relayed` says that the caller asks for another agent."""
 
     check_id: str
     evaluated_at: datetime
@@ -122,7 +122,7 @@ class IntentFactsReader(Protocol):
 
 
 class NoRelatedIntents:
-    """Knows no intents; for checkers whose actions resemble none."""
+    """Finds no intents."""
 
     async def read_facts(self, text: str, caller: str, reader: str) -> IntentFacts:  # noqa: ARG002
         return NO_INTENTS
@@ -157,7 +157,6 @@ class RuleSnapshot:
 
     @property
     def reads_history(self) -> bool:
-        """Whether any guardrail asks about the past."""
         return self.evaluator is not None and self.evaluator.longest_history > 0
 
     def judge(self, action: Action) -> Verdict:
@@ -216,7 +215,7 @@ class GuardrailChecker:
         approvals: ApprovalGate | None = None,
         observer: VerdictObserver | None = None,
     ) -> None:
-        # Replaced by one assignment, which is atomic; whoever takes several steps with it takes it once.
+        # Replaced by one assignment, which is atomic; code that takes several steps reads it once.
         self._rules = RuleSnapshot(evaluator, clock, history or NoHistoryReader(), observer)
         self._sink = sink
         self._clock = clock
@@ -233,7 +232,6 @@ class GuardrailChecker:
 
     @property
     def reads_history(self) -> bool:
-        """Whether any guardrail asks about the past."""
         return self._rules.reads_history
 
     def judge(self, action: Action) -> Verdict:

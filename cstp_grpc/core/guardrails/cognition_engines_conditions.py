@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cstp_grpc.contract.enums import Stakes
-from cstp_grpc.core.guardrails.cel_engine import value_literal
+from cstp_grpc.core.guardrails.cel_messages import value_literal
 from cstp_grpc.core.guardrails.cel_variables import RESERVED_NAMES
 from cstp_grpc.core.guardrails.inputs import InputType
-from cstp_grpc.core.guardrails.rulebook_format import INPUT_NAME_PATTERN
+from cstp_grpc.core.guardrails.rulebook_schema import INPUT_NAME_PATTERN
 from cstp_grpc.core.guardrails.yaml_document import FLOAT_PATTERN
 
 ACTION_FIELDS: Final = frozenset({"category", "confidence", "description", "project", "stakes"})
@@ -78,7 +78,6 @@ def parse_requirement(value: object) -> Comparison:
 
 
 def parse_plain(value: object) -> bool | float:
-    """Return a bool or a number. Raises RefusedCondition."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -88,7 +87,6 @@ def parse_plain(value: object) -> bool | float:
 
 
 def parse_number(number: float) -> float:
-    """Return a finite number. Raises RefusedCondition."""
     if not math.isfinite(number):
         raise RefusedCondition("is too large a number")
     return number
@@ -134,7 +132,6 @@ def is_confidence(value: object) -> bool:
 
 
 def variable_name(field: str) -> str:
-    """Return the variable that an expression reads for a field."""
     return f"action.{field}" if field in ACTION_FIELDS else f"context.{field}"
 
 
@@ -148,7 +145,6 @@ def comparison_expression(field: str, comparison: Comparison) -> str:
 
 
 def operand_literal(value: float | str) -> str:
-    """Return a number or text as an expression."""
     if isinstance(value, str):
         return value_literal(value)
     # As a person would write it: expressions compare doubles with whole numbers, too.

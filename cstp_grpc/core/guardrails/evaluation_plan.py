@@ -1,360 +1,29 @@
-"""Which guardrails an action can concern, and what has to be read and evaluated for these.
-
-They are selected by equality, before any expression is evaluated. Guardrails with the same conditions form a group.
-Each group is a bit; every value that a condition names has the bits of the groups that accept it, so that selecting
-takes one look-up per condition, however many groups there are. Then the variables are read that the selected ones name:
-inputs, the action, its code, the related intents and the past.
-"""
+"""The batches and readers for the guardrails that an action can concern."""
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from cstp_grpc.common.unicode_text import fold_name
-from cstp_grpc.core.guardrails.cel_cost import (
-    MAX_STEPS,
-    MAX_TOTAL_STEPS,
-    SHARED_STEPS,
-    measure_size,
-    measure_sizes,
-)
-from cstp_grpc.core.guardrails.cel_engine import (
-    LARGEST_SIZE,
-    STAKES_ORDER,
-    CelEvaluationError,
-    CelPredicateBatch,
-    CelProgram,
-)
-from cstp_grpc.core.guardrails.cel_variables import (
-    COMMANDS_VARIABLE,
-    INTENDS_VARIABLE,
-    INTENTS_VARIABLE,
-    MENTIONS_VARIABLE,
-    NOW_VARIABLE,
-    normalize_words,
-    presence_variable,
-)
+from cstp_grpc.core.guardrails.cel_cost import MAX_STEPS, MAX_TOTAL_STEPS, SHARED_STEPS, measure_size, measure_sizes
+from cstp_grpc.core.guardrails.cel_engine import LARGEST_SIZE, CelEvaluationError
+from cstp_grpc.core.guardrails.cel_variables import COMMANDS_VARIABLE, INTENDS_VARIABLE, presence_variable
 from cstp_grpc.core.guardrails.command_variable import commands_reader
-from cstp_grpc.core.guardrails.history import HISTORY_SCOPES, HistoryQuery, HistoryScope
-from cstp_grpc.core.guardrails.inputs import (
-    CONVERTERS,
-    ConvertValue,
-    InputValueError,
-    accept_values,
-    to_number,
-    to_string,
+from cstp_grpc.core.guardrails.fact_readers import (
+    FACT_READERS,
+    LARGE_READERS,
+    ReadVariable,
+    group_history_readers,
+    intentions_reader,
 )
-from cstp_grpc.core.guardrails.model import (
-    Action,
-    CodeFacts,
-    Guardrail,
-    InputDeclaration,
-    MissingInput,
-    Violation,
-)
-from cstp_grpc.core.guardrails.plain_sentences import Intention, IntentionFinder
-
-if TYPE_CHECKING:
-    # It compiles what is planned here.
-    from cstp_grpc.core.guardrails.rule_compilation import CompiledTemplate, GroupConditions, GuardrailGroup
-
-
-class RuleSelector:
-    """Selects the groups that an action can concern, as bits in the order of the given sequence."""
-
-    def __init__(self, groups: Sequence[GuardrailGroup]) -> None:
-        conditions = [group.conditions for group in groups]
-        tests = [(ConditionMask([test.accepted(each) for each in conditions]), test) for test in CONDITIONS]
-        self._tests = [(mask, test.read, test.accepts_absent) for mask, test in tests if mask.restricts]
-        self._agent_masks = [mask for mask, test in tests if mask.restricts and test.is_agent]
-        self._expiries = sorted({each.expires for each in conditions if each.expires is not None})
-        # The groups in force before the first expiry, between the first and the second, and so on.
-        self._in_force = [(1 << len(groups)) - 1] + [
-            bits_of(each.expires is None or each.expires > instant for each in conditions) for instant in self._expiries
-        ]
-        self._sizes = [len(group.guardrails) for group in groups]
-
-    @property
-    def expires(self) -> bool:
-        """Whether any guardrail expires."""
-        return bool(self._expiries)
-
-    def period(self, now: datetime | None) -> int:
-        """Return how many of the instants at which guardrails expire have passed; without an instant none has."""
-        return bisect_right(self._expiries, now) if now is not None and self._expiries else 0
-
-    def count_in_force(self) -> list[int]:
-        """Return the number of guardrails that are not expired, for each period."""
-        return [sum(self._sizes[group] for group in positions_of(bits)) for bits in self._in_force]
-
-    def select(self, action: Action, period: int) -> int:
-        """Return the bits of the groups that an action can concern."""
-        selected = self._in_force[period]
-        for mask, read, accepts_absent in self._tests:
-            value = read(action)
-            if value is not None or not accepts_absent:
-                selected &= mask.accepting(value)
-        return selected
-
-    def select_for_agent(self, agent: str, period: int) -> int:
-        """Return the bits of the groups that are in force for an agent, whatever it says of its action."""
-        selected = self._in_force[period]
-        folded = fold_name(agent)
-        for mask in self._agent_masks:
-            selected &= mask.accepting(folded)
-        return selected
-
-
-class ConditionMask:
-    """For each value that a condition names, the bits of the groups that accept it."""
-
-    def __init__(self, accepted: Sequence[Collection[str]]) -> None:
-        # Groups without this condition accept every value.
-        self._unrestricted = bits_of(not values for values in accepted)
-        self._by_value = {
-            value: self._unrestricted | bits_of(value in values for values in accepted)
-            for value in {each for values in accepted for each in values}
-        }
-
-    @property
-    def restricts(self) -> bool:
-        """Whether any group has the condition."""
-        return bool(self._by_value)
-
-    def accepting(self, value: str | None) -> int:
-        """Return the bits of the groups that accept a value; None is accepted only without the condition."""
-        return self._unrestricted if value is None else self._by_value.get(value, self._unrestricted)
-
-
-def fold_names(names: Iterable[str]) -> frozenset[str]:
-    """Return names as rules compare them."""
-    return frozenset(map(fold_name, names))
-
-
-def fold_optional(name: str | None) -> str | None:
-    """Return a name as rules compare it, or None if it is missing or blank."""
-    return fold_name(name or "") or None
-
-
-ReadText = Callable[[Action], str | None]
-GetAccepted: TypeAlias = "Callable[[GroupConditions], Collection[str]]"
-
-
-class Condition(NamedTuple):
-    """The values that a group accepts, and the action's value.
-
-    `accepts_absent` is whether an action without one is accepted, `is_agent` whether it is the authenticated agent,
-    which the caller cannot choose.
-    """
-
-    accepted: GetAccepted
-    read: ReadText
-    accepts_absent: bool = False
-    is_agent: bool = False
-
-
-CONDITIONS: Sequence[Condition] = (
-    Condition(lambda group: group.match.stakes, lambda action: action.stakes),
-    Condition(lambda group: fold_names(group.match.categories), lambda action: fold_optional(action.category)),
-    Condition(lambda group: fold_names(group.match.agents), lambda action: fold_name(action.agent), is_agent=True),
-    Condition(lambda group: fold_names(group.match.projects), lambda action: fold_optional(action.project)),
-    Condition(lambda group: fold_names(group.scope.agents), lambda action: fold_name(action.agent), is_agent=True),
-    # Fail closed: an action that names no project would leave the scope of every project.
-    Condition(
-        lambda group: fold_names(group.scope.projects),
-        lambda action: fold_optional(action.project),
-        accepts_absent=True,
-    ),
-)
-
-
-def bits_of(flags: Iterable[bool]) -> int:
-    """Return a number whose bits are the flags, the first of them lowest."""
-    return sum(1 << position for position, flag in enumerate(flags) if flag)
-
-
-def positions_of(bits: int) -> Iterator[int]:
-    """Yield the positions of the bits that are set, in rising order."""
-    while bits:
-        lowest = bits & -bits
-        yield lowest.bit_length() - 1
-        bits ^= lowest
-
-
-ReadVariable = Callable[[Action], object]
-"""Returns a variable's value, or None if it is absent. Raises InputValueError."""
-
-
-def read_now(action: Action) -> object:
-    """Return the instant of the check. Raises InputValueError if there is none, as in tests that fix none."""
-    if action.now is None:
-        raise InputValueError("is not given; tests fix it with `now`")
-    return action.now
-
-
-def read_words(action: Action) -> object:
-    """Return the words of the description, the announced context and the command. Raises InputValueError."""
-    # Hooks describe a command by itself, cut to the length of a description.
-    command = "" if action.command in (None, action.description) else action.command
-    return normalize_words(to_string(f"{action.description} {action.announced_context} {command}"))
-
-
-def words_beside_command(action: Action) -> str:
-    """Return the description of an action without the text of its command, which rules read as commands."""
-    words, command = action.description, action.command
-    if command is None:
-        return words
-    if command.startswith(words):
-        return ""
-    # Hooks and tool guards describe a call by its arguments, in JSON. Only with its quotation marks: a short command
-    # would take letters out of the words.
-    return words.replace(json.dumps(command, ensure_ascii=False), " ").replace(json.dumps(command), " ")
-
-
-def intentions_reader(sought: Iterable[Intention]) -> ReadVariable:
-    """Return a function that finds which of these intentions the sentences of an action have."""
-    finder = IntentionFinder(sought)
-
-    def read(action: Action) -> object:
-        return finder.find(to_string(f"{words_beside_command(action)}\n\n{action.announced_context}"))
-
-    return read
-
-
-def read_category(action: Action) -> object:
-    """Return the action's category, or None. Raises InputValueError."""
-    return None if action.category is None else to_string(action.category)
-
-
-def read_confidence(action: Action) -> object:
-    """Return the action's confidence, or None. Raises InputValueError."""
-    return None if action.confidence is None else to_number(action.confidence)
-
-
-ACTION_READERS: Mapping[str, ReadVariable] = {
-    "action.description": lambda action: to_string(action.description),
-    "action.category": read_category,
-    "action.stakes": lambda action: STAKES_ORDER[action.stakes],
-    "action.confidence": read_confidence,
-    "action.project": lambda action: None if action.project is None else to_string(action.project),
-    "agent.id": lambda action: to_string(action.agent),
-    "agent.permissions": lambda action: sorted(action.permissions),
-    "action.command": lambda action: None if action.command is None else to_string(action.command),
-    NOW_VARIABLE: read_now,
-}
-
-
-def code_reader(texts: Callable[[CodeFacts], tuple[str, ...]]) -> ReadVariable:
-    """Return a function that reads facts about the action's code; incomplete facts are an error."""
-
-    def read(action: Action) -> object:
-        # Even if some notes were read: the one that matters may be among the others.
-        if action.code.unreadable is not None:
-            raise InputValueError(f"cannot be read: {action.code.unreadable}")
-        return [to_string(text) for text in texts(action.code)]
-
-    return read
-
-
-CODE_READERS: Mapping[str, ReadVariable] = {
-    # The paths come from the call, and so are known even if nothing about them can be read.
-    "code.paths": lambda action: [to_string(path) for path in action.code.paths],
-    "code.boundaries.never": code_reader(lambda code: code.never),
-    "code.boundaries.ask_first": code_reader(lambda code: code.ask_first),
-    "code.boundaries.always": code_reader(lambda code: code.always),
-    "code.checks": code_reader(lambda code: code.checks),
-    "code.pitfalls": code_reader(lambda code: code.pitfalls),
-}
-
-
-def read_related_ages(action: Action) -> object:
-    """Return the ages of the related intents in seconds. Raises InputValueError if they are unknown."""
-    if action.intents.unreadable is not None:
-        raise InputValueError(f"cannot be read: {action.intents.unreadable}")
-    return list(action.intents.ages)
-
-
-def history_reader(scopes: Sequence[HistoryScope], queries: Sequence[HistoryQuery]) -> ReadVariable:
-    """Return a function that reads the answers to queries of the same scopes, by their keys."""
-
-    def read(action: Action) -> object:
-        # Before it is asked whether anything was read: who states no category must be told that.
-        if (missing := action.history_subject.find_missing(scopes)) is not None:
-            raise InputValueError(f"needs action.{missing}, which is missing")
-        if action.history.unreadable is not None:
-            raise InputValueError(f"cannot be read: {action.history.unreadable}")
-        return {query.key: action.history.count(query) for query in queries}
-
-    return read
-
-
-HISTORY_READERS: Mapping[str, ReadVariable] = {
-    name: history_reader(scopes, ()) for name, scopes in HISTORY_SCOPES.items()
-}
-"""Readers of no answers, which say why there are none."""
-LARGE_READERS: Mapping[str, ReadVariable] = {
-    **CODE_READERS,
-    INTENTS_VARIABLE: read_related_ages,
-    MENTIONS_VARIABLE: read_words,
-}
-"""The readers of what may be as large as a context, and counts as such."""
-FACT_READERS: Mapping[str, ReadVariable] = {
-    **ACTION_READERS,
-    **LARGE_READERS,
-    **HISTORY_READERS,
-    COMMANDS_VARIABLE: commands_reader(()),
-    INTENDS_VARIABLE: intentions_reader(()),
-}
-"""The readers of everything but the inputs."""
-
-CONTEXT_PREFIX = "context."
-"""Prefix of input names in expressions."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledGuardrail:
-    """A guardrail with its position in the rule set and its compiled expressions.
-
-    `violation` is the result if it matches, with its texts as they are written; `inputs` are the declared inputs that
-    it reads, and `required` the variables of those that must be given.
-    """
-
-    position: int
-    guardrail: Guardrail
-    program: CelProgram
-    violation: Violation
-    inputs: Sequence[MissingInput]
-    required: Sequence[str]
-    message: CompiledTemplate | None
-    suggestion: CompiledTemplate | None
-
-    def lacks_input(self, variable: str | None, action: Action) -> bool:
-        return any(
-            variable == CONTEXT_PREFIX + each.name and action.context.get(each.name) is None for each in self.inputs
-        )
-
-    def with_missing_inputs(self, violation: Violation, action: Action) -> Violation:
-        if not self.inputs:
-            return violation
-        missing = tuple(each for each in self.inputs if action.context.get(each.name) is None)
-        return replace(violation, missing_inputs=missing) if missing else violation
-
+from cstp_grpc.core.guardrails.guardrail_compiler import CONTEXT_PREFIX, CompiledGuardrail, GuardrailBatch
+from cstp_grpc.core.guardrails.history import HistoryQuery
+from cstp_grpc.core.guardrails.inputs import CONVERTERS, ConvertValue, InputValueError, accept_values
+from cstp_grpc.core.guardrails.model import Action, InputDeclaration, Violation
 
 MatchedRule: TypeAlias = tuple[CompiledGuardrail, Violation]
-
-
-@dataclass(frozen=True, slots=True)
-class GuardrailBatch:
-    """Guardrails that are evaluated together."""
-
-    rules: Sequence[CompiledGuardrail]
-    selection: CelPredicateBatch
 
 
 InputReader: TypeAlias = tuple[str, str, object, ConvertValue]
@@ -397,8 +66,8 @@ class EvaluationPlan:
                 continue
             if value is not None:
                 values[name] = value
-        # Inlined: rulebooks declare many inputs, of which a call has few, and a function call for each would take most
-        # of the time of a check.
+        # Inlined: rulebooks declare many inputs and a call states few of them, so that a function call for each would
+        # take most of the time of a check.
         context = action.context
         assumed = []
         for name, key, default, convert in self.input_readers:
@@ -494,16 +163,7 @@ def make_plan(batches: Sequence[GuardrailBatch], inputs: Mapping[str, InputDecla
     )
 
 
-def group_history_readers(queries: Sequence[HistoryQuery]) -> dict[str, ReadVariable]:
-    """Return the readers of the variables that hold the answers to queries."""
-    grouped: dict[str, list[HistoryQuery]] = {}
-    for query in queries:
-        grouped.setdefault(query.variable, []).append(query)
-    return {name: history_reader(HISTORY_SCOPES[name], asked) for name, asked in grouped.items()}
-
-
 def input_reader(declared: InputDeclaration) -> InputReader:
-    """Return how an input is read."""
     convert = input_converter(declared)
     default = None if declared.default is None else convert(declared.default)
     return CONTEXT_PREFIX + declared.name, declared.name, default, convert

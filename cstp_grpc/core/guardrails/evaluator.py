@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from cstp_grpc.common.unicode_text import cut_line, fold_name
@@ -15,21 +15,26 @@ from cstp_grpc.contract.enums import Enforcement, Reaction, Severity
 from cstp_grpc.core.commands.model import NO_INVOCATION
 from cstp_grpc.core.guardrails.cel_cost import measure_size, measure_sizes
 from cstp_grpc.core.guardrails.cel_engine import CelActivation, CelEvaluationError, environment_for
+from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import COMMANDS_VARIABLE, INTENTS_VARIABLE, NOW_VARIABLE, RuleExpression
 from cstp_grpc.core.guardrails.evaluation_plan import (
-    CODE_READERS,
-    CONTEXT_PREFIX,
-    FACT_READERS,
     NOTHING_APART,
     ApartRules,
-    CompiledGuardrail,
     EvaluationPlan,
     MatchedRule,
-    RuleSelector,
     input_converter,
     make_plan,
-    positions_of,
 )
+from cstp_grpc.core.guardrails.fact_readers import CODE_READERS, FACT_READERS
+from cstp_grpc.core.guardrails.guardrail_compiler import (
+    CONTEXT_PREFIX,
+    CompiledGuardrail,
+    GuardrailCompiler,
+    describe_missing_input,
+    group_guardrails,
+    input_names_of,
+)
+from cstp_grpc.core.guardrails.guardrail_selection import RuleSelector, positions_of
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES, HistoryQuery, describe_history
 from cstp_grpc.core.guardrails.inputs import IgnoredInput, InputNames, InputValueError, check_context_bounds
 from cstp_grpc.core.guardrails.model import (
@@ -45,25 +50,18 @@ from cstp_grpc.core.guardrails.model import (
     Verdict,
     Violation,
 )
-from cstp_grpc.core.guardrails.rule_compilation import (
-    GuardrailCompiler,
-    describe_missing_input,
-    group_guardrails,
-    input_names_of,
-)
-from cstp_grpc.core.guardrails.rule_errors import RuleExpressionError
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownInputPolicy:
-    """What the server does about keys that no guardrail knows, and about actions of which it was told nothing."""
+    """The reactions to context keys that no rulebook declares, and to actions that state no declared input."""
 
     undeclared: Reaction = Reaction.ALLOW
     unknown_action: Reaction = Reaction.ALLOW
 
 
 ALLOW_UNKNOWN = UnknownInputPolicy()
-"""Reports nothing, as in tests of rulebooks, which are about their rules."""
+"""Reports nothing; tests of rulebooks use it."""
 
 
 REACTION_SEVERITIES: Mapping[Reaction, Severity | None] = {
@@ -78,7 +76,7 @@ MAX_NAMED_INPUTS = 5
 
 
 class UnknownInputReporter:
-    """Reports what an action leaves unknown, by a policy; `inputs` are those that any guardrail in question reads."""
+    """Reports undeclared keys and missing inputs of an action; `inputs` are those that the guardrails read."""
 
     def __init__(self, policy: UnknownInputPolicy, inputs: Sequence[InputDeclaration]) -> None:
         self._names = frozenset(each.name for each in inputs)
@@ -124,7 +122,6 @@ NOTHING_UNKNOWN: Unknowns = ((), ())
 
 
 def undeclared_input_violation(ignored: Sequence[IgnoredInput], severity: Severity) -> Violation:
-    """Return the violation for keys that no guardrail knows."""
     named = [
         f"{each.name} (did you mean {each.closest}?)" if each.closest else each.name
         for each in ignored[:MAX_NAMED_INPUTS]
@@ -141,7 +138,6 @@ def undeclared_input_violation(ignored: Sequence[IgnoredInput], severity: Severi
 
 
 def unknown_action_violation(inputs: Sequence[InputDeclaration], severity: Severity) -> Violation:
-    """Return the violation for an action of which no guardrail was told anything; `inputs` are those that they read."""
     return Violation(
         UNKNOWN_ACTION_ID,
         "Unknown Action",
@@ -154,7 +150,6 @@ def unknown_action_violation(inputs: Sequence[InputDeclaration], severity: Sever
 
 
 def position_of_match(matched: MatchedRule) -> int:
-    """Return the position of a guardrail in the rule set."""
     return matched[0].position
 
 
@@ -185,10 +180,7 @@ class GuardrailEvaluator:
     """
 
     def __init__(
-        self,
-        rule_set: RuleSet,
-        policy: UnknownInputPolicy = ALLOW_UNKNOWN,
-        server_keys: frozenset[str] = frozenset(),
+        self, rule_set: RuleSet, policy: UnknownInputPolicy = ALLOW_UNKNOWN, server_keys: frozenset[str] = frozenset()
     ) -> None:
         self._inputs = rule_set.inputs
         self._version = rule_set.version
@@ -216,13 +208,16 @@ class GuardrailEvaluator:
             (query.seconds for guardrail in guardrails for each in guardrail.expressions for query in each.history),
             default=0,
         )
-        """The longest time in seconds of which a guardrail reads outcomes; 0 if none does."""
+        """The longest period in seconds whose outcomes a guardrail reads; 0 if none does."""
         # The size of all defaults, and 2 for the values that description and category are.
         self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
-        # All are only ever added to, by assignments that are atomic; made twice, they are the same.
-        self._plans: dict[int, EvaluationPlan] = {}
-        self._reporters: dict[int, UnknownInputReporter] = {}
-        self._clear: dict[tuple[int, int, tuple[str, ...], bool], Verdict] = {}
+        self._plan_of = lru_cache(MAX_KEPT)(self._make_plan)
+        """Return the plan for the groups whose bits are set."""
+        self._reporter_of = lru_cache(MAX_KEPT)(self._make_reporter)
+        """Return a reporter of the inputs that the groups read whose bits are set."""
+        # Verdicts are immutable, and nothing matches in almost all checks.
+        self._clear_verdict_of = lru_cache(MAX_KEPT)(self._make_clear_verdict)
+        """Return the verdict on an action that no guardrail matches."""
 
     def warm_up(self) -> None:
         """Work out what is kept for each guardrail, which the first action would otherwise wait for."""
@@ -231,7 +226,7 @@ class GuardrailEvaluator:
 
     def find_history_queries(self, action: Action) -> Sequence[HistoryQuery]:
         selected = self._selector.select(action, self._selector.period(action.now))
-        return (self._plans.get(selected) or self._make_plan(selected)).history
+        return self._plan_of(selected).history
 
     def evaluate(self, action: Action) -> Verdict:
         """Return the verdict on an action.
@@ -241,19 +236,17 @@ class GuardrailEvaluator:
         action, size, ignored = self._resolve(action)
         period = self._selector.period(action.now)
         selected = self._selector.select(action, period)
-        plan = self._plans.get(selected) or self._make_plan(selected)
+        plan = self._plan_of(selected)
         values, assumed = plan.read_variables(action)
         matched = self._find_matches(plan, values, action, size)
         # An input informs only those guardrails that the agent is judged by. What the caller can choose, such as the
-        # category, does not matter: nobody shall become known by naming one of which no guardrail speaks.
+        # category, does not matter: an action must not count as known because it names an undeclared category.
         concerning = self._selector.select_for_agent(action.agent, period)
-        reporter = self._reporters.get(concerning) or self._make_reporter(concerning)
+        reporter = self._reporter_of(concerning)
         is_informed = self._informs_by_command(action) or reporter.is_informed(action.context)
         if action.is_stated_by_server:
             ignored, is_informed = (), True
-        # Verdicts are immutable, and nothing matches in almost all checks.
-        key = (concerning, period, assumed, is_informed)
-        clear = self._clear.get(key) or self._make_clear(key, reporter)
+        clear = self._clear_verdict_of(concerning, period, assumed, is_informed)
         if not matched and not ignored:
             return clear
         return self._add_matches(clear, matched, ignored, is_informed, reporter)
@@ -265,7 +258,7 @@ class GuardrailEvaluator:
         """
         resolved, size, _ = self._resolve(action)
         selected = self._selector.select(resolved, self._selector.period(resolved.now))
-        plan = self._plans.get(selected) or self._make_plan(selected)
+        plan = self._plan_of(selected)
         values, _ = plan.read_variables(resolved)
         rules = {rule.guardrail.id: rule for batch in plan.batches for rule in batch.rules}
         apart = plan.find_apart_rules(values, resolved, size)
@@ -277,7 +270,6 @@ class GuardrailEvaluator:
         return self._evaluate_alone(rule, prepared.bound, prepared.values, prepared.resolved, apart)
 
     def evaluate_part(self, prepared: PreparedAction, part: RuleExpression) -> object:
-        """Return the value of a part of a guardrail's expression. Raises CelEvaluationError."""
         try:
             program = self._environment.compile_one(part)
         except RuleExpressionError as error:
@@ -346,30 +338,17 @@ class GuardrailEvaluator:
         return matched
 
     def _make_plan(self, selected: int) -> EvaluationPlan:
-        """Return the plan for the groups whose bits are set."""
-        plan = make_plan([batch for group in positions_of(selected) for batch in self._groups[group]], self._inputs)
-        if len(self._plans) < MAX_KEPT:
-            self._plans[selected] = plan
-        return plan
+        return make_plan([batch for group in positions_of(selected) for batch in self._groups[group]], self._inputs)
 
     def _make_reporter(self, groups: int) -> UnknownInputReporter:
-        """Return a reporter of the inputs that the groups read whose bits are set."""
         names = frozenset[str]().union(*(self._inputs_of_groups[group] for group in positions_of(groups)))
-        reporter = UnknownInputReporter(self._policy, [self._inputs[name] for name in sorted(names)])
-        if len(self._reporters) < MAX_KEPT:
-            self._reporters[groups] = reporter
-        return reporter
+        return UnknownInputReporter(self._policy, [self._inputs[name] for name in sorted(names)])
 
-    def _make_clear(self, key: tuple[int, int, tuple[str, ...], bool], reporter: UnknownInputReporter) -> Verdict:
-        """Return the verdict on an action that no guardrail matches."""
-        _, period, assumed, is_informed = key
-        violations, warnings = reporter.find_violations((), is_informed)
-        clear = Verdict(
+    def _make_clear_verdict(self, groups: int, period: int, assumed: tuple[str, ...], is_informed: bool) -> Verdict:
+        violations, warnings = self._reporter_of(groups).find_violations((), is_informed)
+        return Verdict(
             violations, warnings, self._counts[period], self._version, allowed=not violations, assumed=assumed
         )
-        if len(self._clear) < MAX_KEPT:
-            self._clear[key] = clear
-        return clear
 
     def _add_matches(
         self,
@@ -425,7 +404,6 @@ class GuardrailEvaluator:
     def _violation_of_match(
         self, rule: CompiledGuardrail, bound: CelActivation, values: Mapping[str, object], action: Action
     ) -> Violation:
-        """Return the violation of a guardrail that matches."""
         violation = rule.with_missing_inputs(rule.violation, action)
         if rule.message is None and rule.suggestion is None:
             return violation
@@ -438,7 +416,6 @@ class GuardrailEvaluator:
         )
 
     def explain_error(self, error: CelEvaluationError, action: Action) -> str:
-        """Return why an expression cannot be evaluated."""
         if error.variable is None:
             return error.message
         # The variable of answers about the past is ours; rules name what they have in common with the action.
@@ -463,7 +440,6 @@ class GuardrailEvaluator:
         )
 
     def _fault(self, name: str, action: Action) -> str:
-        """Return why a variable has no value."""
         try:
             if name.startswith(CONTEXT_PREFIX):
                 declared = self._inputs[name.removeprefix(CONTEXT_PREFIX)]

@@ -13,12 +13,15 @@ from typing import Final, TypeAlias
 from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.contract.enums import Enforcement, InputOrigin, RuleOutcome
 from cstp_grpc.core.guardrails.cel_engine import CelEvaluationError
-from cstp_grpc.core.guardrails.cel_variables import CelToken, RuleExpression, tokenize_expression
-from cstp_grpc.core.guardrails.evaluation_plan import CompiledGuardrail, fold_names, fold_optional, input_converter
+from cstp_grpc.core.guardrails.cel_tokens import CelToken, tokenize_expression
+from cstp_grpc.core.guardrails.cel_variables import RuleExpression
+from cstp_grpc.core.guardrails.evaluation_plan import input_converter
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, PreparedAction
+from cstp_grpc.core.guardrails.guardrail_compiler import CompiledGuardrail, input_names_of
+from cstp_grpc.core.guardrails.guardrail_selection import fold_names, fold_optional
 from cstp_grpc.core.guardrails.inputs import InputValueError
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, Guardrail, InputDeclaration, Verdict, Violation
-from cstp_grpc.core.guardrails.rule_compilation import format_value, input_names_of
+from cstp_grpc.core.guardrails.text_templates import format_value
 
 AND: Final = "&&"
 OR: Final = "||"
@@ -75,7 +78,6 @@ def split_tokens(expression: RuleExpression, tokens: Sequence[CelToken]) -> Cond
 
 
 def end_of(token: CelToken) -> int:
-    """Return the position behind a token."""
     return token.start + len(token.text)
 
 
@@ -230,7 +232,6 @@ class GuardrailExplainer:
         return GuardrailExplanation(guardrail, outcome, reason, violation, parts, inputs, microseconds)
 
     def _explain_parts(self, guardrail: Guardrail) -> Iterator[ExplainedPart]:
-        """Yield the parts of a guardrail's condition."""
         whole = split_condition(guardrail.when)
         found = {part: self._evaluate(part) for part in whole.leaves}
         values = {part: value if isinstance(value, bool) else None for part, value in found.items()}
@@ -250,7 +251,6 @@ class GuardrailExplainer:
             return error
 
     def _explain_input(self, declared: InputDeclaration) -> ExplainedInput:
-        """Return the value of an input and its source."""
         name = declared.name
         given = self._prepared.resolved.context.get(name)
         if given is None:
@@ -274,7 +274,6 @@ def describe_value(value: object) -> str:
 
 
 def measure_evaluation(rule: CompiledGuardrail, prepared: PreparedAction) -> float:
-    """Return how many microseconds the condition of a guardrail takes that can be evaluated."""
     taken = []
     for _ in range(TIMED_EVALUATIONS):
         begun = time.perf_counter_ns()

@@ -1,29 +1,24 @@
-"""What rules ask about outcomes of the past, as `history.failures(category, "24h")`, and looking up the answers."""
+"""Questions of rules about past outcomes, such as `history.failures(category, "24h")`, and their answers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from itertools import combinations
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.guardrails.inputs import InputValueError, to_duration
 
-if TYPE_CHECKING:
-    # Both read the past by this module.
-    from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-    from cstp_grpc.core.guardrails.model import Action
-
 MAX_HISTORY_DAYS = 90
-"""The longest time of which outcomes count. Chosen: a quarter; servers keep so much of it in memory."""
+"""The longest period of outcomes. Chosen: a quarter; servers keep that much in memory."""
 
 
 class HistoryMeasure(StrEnum):
-    """What is counted of the outcomes of a time."""
+    """The number that is computed from the outcomes of a period."""
 
     COUNT = "count"
     FAILURES = "failures"
@@ -175,7 +170,6 @@ class StatedHistory:
         return None
 
     def count(self, query: HistoryQuery) -> int:
-        """Return the answer to a query."""
         found = [each for each in self.outcomes if each.age <= query.seconds and self._is_in(each, query.scopes)]
         failures = [each.age for each in found if each.outcome is Outcome.FAILURE]
         successes = [each.age for each in found if each.outcome is Outcome.SUCCESS]
@@ -200,80 +194,3 @@ class StatedHistory:
             # Never folded: an authenticated name has one spelling.
             return bool(stated == wanted)
         return stated is not None and wanted is not None and fold_name(stated) == fold_name(wanted)
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryRequest:
-    """What is asked about the past of an action.
-
-    Only outcomes that `reader` may read are counted; a query whose scopes the subject lacks has no answer.
-    """
-
-    subject: HistorySubject
-    reader: str
-    queries: tuple[HistoryQuery, ...]
-
-
-class HistoryReader(Protocol):
-    """Counts outcomes. Facts that cannot be read say why."""
-
-    async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
-        """Return the facts for each request, from one state of the journal."""
-
-    def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
-        """Return the same for a caller that may block."""
-
-
-class NoHistoryReader:
-    """Reads nothing, so that rules about the past cannot be evaluated."""
-
-    async def read(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
-        """Return that nobody has looked."""
-        return self.read_blocking(requests)
-
-    def read_blocking(self, requests: Sequence[HistoryRequest]) -> Sequence[HistoryFacts]:
-        """Return that nobody has looked."""
-        return [UNREAD_HISTORY] * len(requests)
-
-
-def prepare_history(evaluator: GuardrailEvaluator, history: HistoryReader) -> None:
-    """Let what guardrails will ask for be read now, so that no check waits for it; may block.
-
-    If it cannot be read, the checks try again.
-    """
-    if evaluator.longest_history:
-        # Without scopes, for whatever is asked later: what is read is not restricted by them, only what is counted.
-        everything = HistoryQuery((), HistoryMeasure.COUNT, evaluator.longest_history)
-        history.read_blocking([HistoryRequest(HistorySubject(""), "", (everything,))])
-
-
-async def add_histories(
-    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
-) -> Sequence[Action]:
-    """Return the actions with what guardrails read of the past; nothing is read unless one of them does."""
-    requests = make_history_requests(evaluator, actions, reader)
-    return join_histories(actions, await history.read(requests)) if requests else actions
-
-
-def add_histories_blocking(
-    evaluator: GuardrailEvaluator, history: HistoryReader, actions: Sequence[Action], reader: str
-) -> Sequence[Action]:
-    requests = make_history_requests(evaluator, actions, reader)
-    return join_histories(actions, history.read_blocking(requests)) if requests else actions
-
-
-def make_history_requests(
-    evaluator: GuardrailEvaluator, actions: Sequence[Action], reader: str
-) -> Sequence[HistoryRequest]:
-    """Return a request for each action; none at all if no guardrail that they concern asks about the past."""
-    if not evaluator.longest_history:
-        return []
-    requests = [
-        HistoryRequest(action.history_subject, reader, tuple(evaluator.find_history_queries(action)))
-        for action in actions
-    ]
-    return requests if any(request.queries for request in requests) else []
-
-
-def join_histories(actions: Sequence[Action], found: Sequence[HistoryFacts]) -> Sequence[Action]:
-    return [replace(action, history=facts) for action, facts in zip(actions, found, strict=True)]

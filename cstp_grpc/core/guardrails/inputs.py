@@ -46,7 +46,7 @@ class InputValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContradictoryInput:
-    """In the place of an input that is given as `name` and under another spelling of it, with different values."""
+    """Stands for an input that is given under two spellings of its name, with different values."""
 
     spelling: str
     name: str
@@ -54,7 +54,7 @@ class ContradictoryInput:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredInput:
-    """A key of the context that no guardrail knows; `closest` is the declared name that resembles it, if any does."""
+    """An undeclared key of the context; `closest` is the declared name that resembles it, or None."""
 
     name: str
     closest: str | None = None
@@ -337,9 +337,9 @@ class InputNames:
         return name if similarity >= MIN_SIMILARITY else None
 
     def _likely_names(self, trigrams: Collection[str]) -> Collection[str]:
-        """Return the declared names to compare with, of which there may be any number.
+        """Return at most MAX_COMPARED_NAMES declared names to compare with.
 
-        Those come first that share a trigram which few names have: it tells more than a prefix that all have.
+        Names that share a rare trigram come first: it says more than a prefix that all names have.
         """
         # Sorted, so that what is found does not depend on the order of a set.
         found = [self._names_by_trigram[each] for each in sorted(trigrams) if each in self._names_by_trigram]
@@ -352,6 +352,5 @@ class InputNames:
 
 
 def trigrams_of(name: str) -> frozenset[str]:
-    """Return the groups of three characters in a name without its case and underscores."""
     text = f"  {name.replace('_', '').casefold()} "
     return frozenset(text[start : start + 3] for start in range(len(text) - 2))

@@ -12,24 +12,18 @@ from typing import Final
 
 from cstp_grpc.contract.enums import Enforcement, Reaction, Stakes
 from cstp_grpc.contract.errors import FieldViolation, InvalidArgument
+from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.core.guardrails.explanation import ExplainedVerdict, GuardrailExplainer
 from cstp_grpc.core.guardrails.history import UNREAD_HISTORY, UnreadHistory
-from cstp_grpc.core.guardrails.model import (
-    UNREAD_INTENTS,
-    Action,
-    Guardrail,
-    InputDeclaration,
-    IntentFacts,
-    RuleSet,
-    Verdict,
-)
 from cstp_grpc.core.guardrails.rulebook import load_rule_set
 from cstp_grpc.core.guardrails.rulebook_files import packaged_rulebook_path
 
 WARN_OF_UNKNOWN: Final = UnknownInputPolicy(unknown_action=Reaction.WARN)
-"""What a server does without settings."""
-INTENTS_OF_NO_SERVER: Final = IntentFacts(unreadable="no server is asked, and only a server knows the others' intents")
+"""The default of a server."""
+INTENTS_OF_NO_SERVER: Final = model.IntentFacts(
+    unreadable="no server is asked, and only a server knows the others' intents"
+)
 HISTORY_OF_NO_SERVER: Final = UnreadHistory("no server is asked, and only a server knows what happened")
 
 
@@ -64,7 +58,7 @@ class Rulebook:
     missing.
     """
 
-    def __init__(self, rule_set: RuleSet, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> None:
+    def __init__(self, rule_set: model.RuleSet, policy: UnknownInputPolicy = WARN_OF_UNKNOWN) -> None:
         """Compile rules; most callers use `load`."""
         self._rule_set = rule_set
         self._evaluator = GuardrailEvaluator(rule_set, policy)
@@ -88,16 +82,16 @@ class Rulebook:
         return self._rule_set.version
 
     @property
-    def guardrails(self) -> tuple[Guardrail, ...]:
+    def guardrails(self) -> tuple[model.Guardrail, ...]:
         """All guardrails, in the order in which violations are reported."""
         return self._rule_set.guardrails
 
     @property
-    def inputs(self) -> Mapping[str, InputDeclaration]:
+    def inputs(self) -> Mapping[str, model.InputDeclaration]:
         """The inputs that guardrails read from the context, by name."""
         return self._rule_set.inputs
 
-    def check(self, action: Action) -> Verdict:
+    def check(self, action: model.Action) -> model.Verdict:
         """Return the verdict on an action, as of now unless it has an instant of its own.
 
         `agent` and `permissions` of the action are taken to be true. Raises InvalidArgument if a server would refuse
@@ -105,28 +99,28 @@ class Rulebook:
         """
         return self._evaluator.evaluate(self._complete(action))
 
-    def explain(self, action: Action) -> ExplainedVerdict:
+    def explain(self, action: model.Action) -> ExplainedVerdict:
         """Return the verdict on an action with what became of each guardrail, as `check` does."""
         action = self._complete(action)
         explainer = GuardrailExplainer(self._evaluator, self.inputs, action)
         return ExplainedVerdict(self._evaluator.evaluate(action), tuple(map(explainer.explain, self.guardrails)))
 
-    def _complete(self, action: Action) -> Action:
+    def _complete(self, action: model.Action) -> model.Action:
         """Return an action with all that guardrails read. Raises InvalidArgument if it cannot be judged."""
         problems = [*find_action_problems(action), *self._find_missing_identity(action)]
         if problems:
             raise InvalidArgument(
                 "; ".join(f"{each.field}: {each.description}" for each in problems), violations=problems
             )
-        intents = INTENTS_OF_NO_SERVER if action.intents is UNREAD_INTENTS else action.intents
+        intents = INTENTS_OF_NO_SERVER if action.intents is model.UNREAD_INTENTS else action.intents
         history = HISTORY_OF_NO_SERVER if action.history is UNREAD_HISTORY else action.history
         now = datetime.now(UTC) if action.now is None else action.now
         return replace(action, stakes=Stakes(action.stakes), intents=intents, history=history, now=now)
 
-    def _find_missing_identity(self, action: Action) -> Iterator[FieldViolation]:
+    def _find_missing_identity(self, action: model.Action) -> Iterator[FieldViolation]:
         """Yield what is not said of the agent, although guardrails depend on it.
 
-        A server knows it from the token. Here a rule for some agents would pass whoever says nothing.
+        A server reads it from the token. Here a rule for some agents would not apply to an action without an agent.
         """
         if self._needs_agent and not action.agent:
             yield FieldViolation("action.agent", f"is missing; it decides {', '.join(self._needs_agent)}")
@@ -134,26 +128,26 @@ class Rulebook:
             yield FieldViolation("action.permissions", f"are missing; they decide {', '.join(self._needs_permissions)}")
 
 
-def enabled_guardrails(rule_set: RuleSet) -> Iterator[Guardrail]:
+def enabled_guardrails(rule_set: model.RuleSet) -> Iterator[model.Guardrail]:
     return (rule for rule in rule_set.guardrails if rule.enforcement is not Enforcement.DISABLED)
 
 
-def depends_on_agent(rule: Guardrail) -> bool:
+def depends_on_agent(rule: model.Guardrail) -> bool:
     """Return whether a guardrail is for some agents only, or reads who acts."""
     return bool(rule.match.agents or rule.scope.agents) or reads_variable(rule, "agent.id")
 
 
-def reads_variable(rule: Guardrail, name: str) -> bool:
+def reads_variable(rule: model.Guardrail, name: str) -> bool:
     return any(name in expression.values for expression in rule.expressions)
 
 
-def find_action_problems(action: Action) -> Iterator[FieldViolation]:
+def find_action_problems(action: model.Action) -> Iterator[FieldViolation]:
     """Yield why a server would refuse an action, but for the size of its context, which is checked where it is read."""
     wrong_types = list(find_wrong_types(action))
     yield from wrong_types or find_wrong_values(action)
 
 
-def find_wrong_types(action: Action) -> Iterator[FieldViolation]:
+def find_wrong_types(action: model.Action) -> Iterator[FieldViolation]:
     """Yield the fields that are not of their type; a server gets them from a message, which has types."""
     for name, kind, word in FIELD_TYPES:
         value = getattr(action, name)
@@ -162,7 +156,7 @@ def find_wrong_types(action: Action) -> Iterator[FieldViolation]:
             yield FieldViolation(f"action.{name}", f"must be {word}")
 
 
-def find_wrong_values(action: Action) -> Iterator[FieldViolation]:
+def find_wrong_values(action: model.Action) -> Iterator[FieldViolation]:
     """Yield why a server would refuse an action whose fields are of their types."""
     if not action.description.strip():
         yield FieldViolation("action.description", "must not be empty or blank")

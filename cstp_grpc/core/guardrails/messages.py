@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cstp_grpc.contract import proto_values
-from cstp_grpc.contract.enums import Permission, Shell
+from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.message_mapping import MessageMapper
 from cstp_grpc.contract.proto_values import EnumMapping
-from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation
+from cstp_grpc.core.commands.messages import parse_invocation_fields
 from cstp_grpc.core.guardrails.explanation import GuardrailExplanation
 from cstp_grpc.core.guardrails.model import Action, CheckResult, Verdict, Violation
 from cstp_grpc.core.guardrails.rules_in_force import ListedGuardrail, ListedInput
-from cstp_grpc.gen.cstp.v1 import commands_pb2, cstp_pb2, guardrails_pb2, options_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, options_pb2, types_pb2
 
 if TYPE_CHECKING:
     from cstp_grpc.contract.caller import Caller
     from cstp_grpc.core.guardrails.rules_in_force import ExplainedAction
 
 PERMISSION = EnumMapping(options_pb2.Permission, Permission)
-SHELL = EnumMapping(commands_pb2.Shell, Shell)
 
 # The agent of a violation is named only where those of several are merged.
 VIOLATION = MessageMapper(Violation, types_pb2.Violation, unset=("agent",))
@@ -82,33 +81,6 @@ def parse_action(message: cstp_pb2.Action, caller: Caller) -> Action:
     return ACTION.decode(
         message, agent=caller.agent, permissions=caller.permissions, invocation=parse_invocation_fields(message)
     )
-
-
-def parse_invocation_fields(message: cstp_pb2.Action | cstp_pb2.AnnounceIntentRequest) -> Invocation:
-    """Parse the command of an action and the files that its tool accesses."""
-    # Most actions have none.
-    if not (message.command or message.reads or message.writes):
-        return NO_INVOCATION
-    return Invocation(
-        command=message.command,
-        shell=SHELL.word(message.shell) or Shell.BASH,
-        directory=message.directory,
-        reads=tuple(message.reads),
-        writes=tuple(message.writes),
-    )
-
-
-def invocation_fields(invocation: Invocation) -> dict[str, Any]:
-    """Return the fields of an action that state its command and files; none without them."""
-    if invocation is NO_INVOCATION:
-        return {}
-    return {
-        "command": invocation.command or None,
-        "shell": SHELL.number(invocation.shell) if invocation.command else None,
-        "directory": invocation.directory or None,
-        "reads": invocation.reads,
-        "writes": invocation.writes,
-    }
 
 
 def parse_explained_action(request: guardrails_pb2.ExplainGuardrailsRequest, caller: Caller) -> Action:

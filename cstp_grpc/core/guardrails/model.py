@@ -13,10 +13,7 @@ from cstp_grpc.contract.enums import ApprovalStatus, Enforcement, Severity, Stak
 from cstp_grpc.core.commands.model import NO_INVOCATION, Invocation
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
 from cstp_grpc.core.guardrails.history import UNREAD_HISTORY, HistoryFacts, HistorySubject
-from cstp_grpc.core.guardrails.inputs import (
-    IgnoredInput,
-    InputType,
-)
+from cstp_grpc.core.guardrails.inputs import IgnoredInput, InputType
 
 EVALUATION_ERROR = "EVALUATION_ERROR"
 """The code of a violation whose guardrail could not be evaluated."""
@@ -25,7 +22,7 @@ UNDECLARED_INPUT_ID = "undeclared-input"
 UNDECLARED_INPUT = "UNDECLARED_INPUT"
 """Its code."""
 UNKNOWN_ACTION_ID = "unknown-action"
-"""The guardrail id of the violation for an action of which no guardrail was told anything."""
+"""The guardrail id of the violation for an action that states no declared input."""
 UNKNOWN_ACTION = "UNKNOWN_ACTION"
 """Its code."""
 
@@ -138,8 +135,8 @@ class Violation:
 class VerdictApproval:
     """The approval request on which a verdict rests; `digest` is that of the agent and its action.
 
-    `expires_at` is aware, and `comment` what was said by whoever decided. `instructions` are the operator's, about how
-    to have a pending request decided.
+    `expires_at` is aware, and `comment` is that of the approver. `instructions` are the operator's: how a pending
+    request gets decided.
     """
 
     id: str
@@ -237,9 +234,9 @@ class RuleMatch:
 
 @dataclass(frozen=True, slots=True)
 class RuleScope:
-    """Whom a guardrail is for: the authenticated agents, and the projects; an empty set means all.
+    """The authenticated agents and the projects that a guardrail applies to; an empty set means all.
 
-    An action that names no project is in the scope of every project, so that saying nothing is no way out.
+    An action that names no project is in the scope of every project: leaving the project out must not evade a rule.
     """
 
     agents: frozenset[str] = frozenset()

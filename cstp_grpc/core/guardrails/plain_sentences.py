@@ -124,7 +124,6 @@ def phrase_words(phrase: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def phrase_stems(phrase: str) -> tuple[str, ...]:
-    """Return the stems of a phrase of a rule."""
     return tuple(map(stem_word, phrase_words(phrase)))
 
 
@@ -294,7 +293,6 @@ class IntentionFinder:
 
 
 def may_act(clause: Clause, break_before: str, before: str) -> bool:
-    """Return whether a verb at this place is intended by its clause."""
     if clause.is_negated:
         return False
     if clause.head == "mention":

@@ -6,16 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails.cel_variables import RuleExpression
-from cstp_grpc.core.guardrails.model import (
-    Guardrail,
-    InputDeclaration,
-    ParsedRulebook,
-    RuleMatch,
-    RuleScope,
-    RuleSet,
-    TextTemplate,
-)
 from cstp_grpc.core.guardrails.rulebook import is_same_json
 
 ItemT = TypeVar("ItemT")
@@ -49,7 +41,6 @@ class ItemDiff:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs."""
         return not (self.added or self.removed or self.changed)
 
 
@@ -64,12 +55,11 @@ class RuleSetDiff:
 
     @property
     def is_empty(self) -> bool:
-        """Whether both judge alike; the bytes of their files, and so their versions, may differ."""
+        """Whether both give the same verdicts; the bytes of their files, and so their versions, may differ."""
         return self.guardrails.is_empty and self.inputs.is_empty
 
 
-def compare_rule_sets(old: RuleSet, new: RuleSet) -> RuleSetDiff:
-    """Return the differences between two rule sets."""
+def compare_rule_sets(old: model.RuleSet, new: model.RuleSet) -> RuleSetDiff:
     return RuleSetDiff(
         old.version,
         new.version,
@@ -92,11 +82,11 @@ def compare_items(
     )
 
 
-def rules_by_id(rule_set: RuleSet) -> Mapping[str, tuple[ParsedRulebook, Guardrail]]:
+def rules_by_id(rule_set: model.RuleSet) -> Mapping[str, tuple[model.ParsedRulebook, model.Guardrail]]:
     return {rule.id: (rulebook, rule) for rulebook in rule_set.rulebooks for rule in rulebook.guardrails}
 
 
-def describe_guardrail(item: tuple[ParsedRulebook, Guardrail]) -> JsonObject:
+def describe_guardrail(item: tuple[model.ParsedRulebook, model.Guardrail]) -> JsonObject:
     """Return the declaration of a guardrail, without the keys that are absent."""
     rulebook, rule = item
     values = {
@@ -118,24 +108,18 @@ def describe_guardrail(item: tuple[ParsedRulebook, Guardrail]) -> JsonObject:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def describe_match(match: RuleMatch) -> JsonObject | None:
-    values = {
-        "stakes": match.stakes,
-        "category": match.categories,
-        "agent": match.agents,
-        "project": match.projects,
-    }
+def describe_match(match: model.RuleMatch) -> JsonObject | None:
+    values = {"stakes": match.stakes, "category": match.categories, "agent": match.agents, "project": match.projects}
     return {key: sorted(each) for key, each in values.items() if each} or None
 
 
-def describe_scope(scope: RuleScope) -> JsonObject | None:
+def describe_scope(scope: model.RuleScope) -> JsonObject | None:
     """Return whom a guardrail is for, None for all."""
     values = {"agents": scope.agents, "projects": scope.projects}
     return {key: sorted(each) for key, each in values.items() if each} or None
 
 
-def describe_input(declared: InputDeclaration) -> JsonObject:
-    """Return the declaration of an input, without the keys that are absent."""
+def describe_input(declared: model.InputDeclaration) -> JsonObject:
     values = {
         "type": declared.type.value,
         "default": declared.default,
@@ -147,7 +131,7 @@ def describe_input(declared: InputDeclaration) -> JsonObject:
 
 
 def find_rule_changes(
-    old: tuple[ParsedRulebook, Guardrail], new: tuple[ParsedRulebook, Guardrail]
+    old: tuple[model.ParsedRulebook, model.Guardrail], new: tuple[model.ParsedRulebook, model.Guardrail]
 ) -> tuple[ValueChange, ...]:
     changes = find_value_changes(describe_guardrail(old), describe_guardrail(new))
     named = {change.key for change in changes}
@@ -156,7 +140,7 @@ def find_rule_changes(
     return (*changes, *(change for change in evaluated if change.key not in named))
 
 
-def describe_evaluated(rule: Guardrail) -> JsonObject:
+def describe_evaluated(rule: model.Guardrail) -> JsonObject:
     """Return the expressions of a guardrail as they are evaluated, with the values of parameters."""
     return {
         "when": expression_text(rule.when),
@@ -165,7 +149,7 @@ def describe_evaluated(rule: Guardrail) -> JsonObject:
     }
 
 
-def template_text(template: TextTemplate | None) -> str | None:
+def template_text(template: model.TextTemplate | None) -> str | None:
     if template is None:
         return None
     first, *rest = template.parts
@@ -181,12 +165,11 @@ def expression_text(expression: RuleExpression) -> str:
     return text
 
 
-def find_input_changes(old: InputDeclaration, new: InputDeclaration) -> tuple[ValueChange, ...]:
+def find_input_changes(old: model.InputDeclaration, new: model.InputDeclaration) -> tuple[ValueChange, ...]:
     return find_value_changes(describe_input(old), describe_input(new))
 
 
 def find_value_changes(old: JsonObject, new: JsonObject) -> tuple[ValueChange, ...]:
-    """Return the keys with other values, in the order of both."""
     return tuple(
         ValueChange(key, old.get(key), new.get(key))
         for key in {**old, **new}

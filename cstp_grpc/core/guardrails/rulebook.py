@@ -7,28 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cstp_grpc.core.guardrails import extended_rulebooks
 from cstp_grpc.core.guardrails.inputs import find_spelling_clashes
 from cstp_grpc.core.guardrails.model import Guardrail, InputDeclaration, ParsedRulebook, RuleSet
-from cstp_grpc.core.guardrails.rulebook_extension import (
-    Extension,
-    collect_rulebook_files,
-    ignore_problem,
-    may_extend,
-    normalize_path,
-    read_extensions,
-    rulebook_root,
-)
-from cstp_grpc.core.guardrails.rulebook_files import (
-    RulebookFile,
-    default_rulebook_path,
-    packaged_rulebook_path,
-)
-from cstp_grpc.core.guardrails.rulebook_parsing import (
-    InheritedParts,
-    RulebookParseResult,
-    RulebookProblem,
-    parse_rulebook,
-)
+from cstp_grpc.core.guardrails.parsing import InheritedParts, RulebookParseResult, RulebookProblem, parse_rulebook
+from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, default_rulebook_path, packaged_rulebook_path
 from cstp_grpc.core.guardrails.yaml_document import read_document
 
 __all__ = [
@@ -88,7 +71,7 @@ def read_rulebooks(
         problems.append(RulebookProblem(str(file), 1, "rulebook", f"cannot be read: {error.strerror}"))
 
     try:
-        return collect_rulebook_files(path, report, accepts_pipe=accepts_pipe), problems
+        return extended_rulebooks.collect_rulebook_files(path, report, accepts_pipe=accepts_pipe), problems
     except OSError as error:
         report(path, error)
         return (), problems
@@ -115,10 +98,10 @@ class RulebookLoader:
         disabled: Collection[str] = (),
     ) -> None:
         self._disabled = {packaged_rulebook_path(name) for name in disabled}
-        self._root = rulebook_root(path)
-        self._files = {normalize_path(file.path): file for file in files}
+        self._root = extended_rulebooks.rulebook_root(path)
+        self._files = {extended_rulebooks.normalize_path(file.path): file for file in files}
         # A folder's own files, or the only one; others are there because they are extended.
-        self._named = [file for file in self._files if normalize_path(path) in (file, file.parent)]
+        self._named = [file for file in self._files if extended_rulebooks.normalize_path(path) in (file, file.parent)]
         self._loaded: dict[Path, LoadedRulebook] = {}
         self._problems = list(problems)
 
@@ -145,7 +128,7 @@ class RulebookLoader:
         self,
         file: Path,
         arguments: Mapping[str, object],
-        extensions: Mapping[Path, Sequence[Extension]],
+        extensions: Mapping[Path, Sequence[extended_rulebooks.Extension]],
         chain: tuple[Path, ...],
     ) -> LoadedRulebook:
         """Load a rulebook after what it extends; `chain` are the files that led to it."""
@@ -166,9 +149,9 @@ class RulebookLoader:
 
     def _load_base(
         self,
-        extension: Extension,
+        extension: extended_rulebooks.Extension,
         file: Path,
-        extensions: Mapping[Path, Sequence[Extension]],
+        extensions: Mapping[Path, Sequence[extended_rulebooks.Extension]],
         chain: tuple[Path, ...],
     ) -> LoadedRulebook | None:
         """Load what a file extends, or report why that cannot be."""
@@ -185,10 +168,14 @@ class RulebookLoader:
         self._problems.append(RulebookProblem(str(file), extension.line, "extends", reason))
         return None
 
-    def _read_extensions(self, file: Path) -> Sequence[Extension]:
+    def _read_extensions(self, file: Path) -> Sequence[extended_rulebooks.Extension]:
         """Return the extensions of a file, and report the problems with them."""
         content = self._files[file].content
-        document = read_document(content, ignore_problem) if may_extend(content) else None
+        document = (
+            read_document(content, extended_rulebooks.ignore_problem)
+            if extended_rulebooks.may_extend(content)
+            else None
+        )
         if document is None:
             # If it cannot be parsed, that is reported where it is parsed.
             return ()
@@ -196,7 +183,7 @@ class RulebookLoader:
         def report(line: int, where: str, reason: str) -> None:
             self._problems.append(RulebookProblem(str(file), line, where, reason))
 
-        found = read_extensions(document, file, self._root, report)
+        found = extended_rulebooks.read_extensions(document, file, self._root, report)
         return [each for each in found if each.path not in self._disabled]
 
 
@@ -217,7 +204,6 @@ def find_id_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResult]
 
 
 def find_input_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResult]) -> Iterator[RulebookProblem]:
-    """Yield a problem for each input that another file declares differently."""
     seen: dict[str, tuple[Path, InputDeclaration]] = {}
     for file, one in zip(files, parsed, strict=True):
         for name, declared in one.inputs.items():

@@ -1,4 +1,4 @@
-"""Read sections of rulebooks that need no expression: the conditions of guardrails, and the actions of tests."""
+"""Read the sections of rulebooks without expressions: the conditions of guardrails, and the actions of tests."""
 
 from __future__ import annotations
 
@@ -9,46 +9,25 @@ from cstp_grpc.common.yaml_with_lines import YamlNode
 from cstp_grpc.contract.enums import Outcome, Permission, Severity, Shell, Stakes
 from cstp_grpc.contract.errors import InvalidArgument
 from cstp_grpc.core.commands.model import MAX_COMMAND_CHARACTERS, Invocation
+from cstp_grpc.core.guardrails import model
+from cstp_grpc.core.guardrails import rulebook_schema as schema
 from cstp_grpc.core.guardrails.cel_variables import parse_window_seconds
 from cstp_grpc.core.guardrails.history import HistorySubject, PastOutcome, StatedHistory, parse_history_seconds
 from cstp_grpc.core.guardrails.inputs import InputValueError, check_context_bounds
-from cstp_grpc.core.guardrails.model import (
-    EVERY_ACTION,
-    EVERYBODY,
-    NO_CODE,
-    NO_INTENTS,
-    Action,
-    CodeFacts,
-    IntentFacts,
-    RuleMatch,
-    RuleScope,
-)
-from cstp_grpc.core.guardrails.rulebook_format import (
-    CODE,
-    CODE_BOUNDARIES,
-    MATCH,
-    MAX_ANNOUNCED_CONTEXT,
-    PAST_OUTCOME,
-    SCOPE,
-    TEST_ACTION,
-)
 from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields, mapping_entries
 
 INSTANT_HINT = 'must be an instant such as "2026-03-01T12:00:00Z"'
 
 
-def read_match(fields: YamlFields, report: ReportProblem) -> RuleMatch:
+def read_match(fields: YamlFields) -> model.RuleMatch:
     """Return the values that an action must have."""
-    node = fields.get("match")
-    if node is None:
-        return EVERY_ACTION
-    match = YamlFields(node, fields.where, report, MATCH.required, MATCH.optional)
-    if node.value == {}:
-        fields.report_problem("`match` is empty", "match")
+    match = fields.section("match", *schema.MATCH.keys)
+    if match is None:
+        return model.EVERY_ACTION
     words = match.texts_or_text("stakes")
     for word in sorted(words.difference(Stakes)):
         match.report_problem(f"`stakes` must be of {', '.join(Stakes)}, not {word}", "stakes")
-    return RuleMatch(
+    return model.RuleMatch(
         stakes=frozenset(Stakes(word) for word in words.intersection(Stakes)),
         categories=match.texts_or_text("category"),
         agents=match.texts_or_text("agent"),
@@ -56,19 +35,14 @@ def read_match(fields: YamlFields, report: ReportProblem) -> RuleMatch:
     )
 
 
-def read_scope(fields: YamlFields, report: ReportProblem) -> RuleScope:
-    """Return whom a guardrail is for."""
-    node = fields.get("scope")
-    if node is None:
-        return EVERYBODY
-    scope = YamlFields(node, fields.where, report, SCOPE.required, SCOPE.optional)
-    if node.value == {}:
-        fields.report_problem("`scope` is empty", "scope")
-    return RuleScope(agents=scope.texts_or_text("agents"), projects=scope.texts_or_text("projects"))
+def read_scope(fields: YamlFields) -> model.RuleScope:
+    scope = fields.section("scope", *schema.SCOPE.keys)
+    if scope is None:
+        return model.EVERYBODY
+    return model.RuleScope(agents=scope.texts_or_text("agents"), projects=scope.texts_or_text("projects"))
 
 
 def read_approvers(fields: YamlFields) -> tuple[str, ...]:
-    """Return the agents that may approve what a guardrail asks about, by name; empty for all with the permission."""
     if fields.get("approvers") is None:
         return ()
     severity = fields.get("severity")
@@ -121,11 +95,11 @@ class TestActionReader:
     def __init__(self, report: ReportProblem) -> None:
         self._report = report
 
-    def read(self, node: YamlNode, where: str) -> Action:
+    def read(self, node: YamlNode, where: str) -> model.Action:
         """Return the action; a missing one is reported already."""
         if node.value is None:
-            return Action("", intents=NO_INTENTS, history=StatedHistory(HistorySubject("")))
-        fields = YamlFields(node, where, self._report, TEST_ACTION.required, TEST_ACTION.optional)
+            return model.Action("", intents=model.NO_INTENTS, history=StatedHistory(HistorySubject("")))
+        fields = YamlFields(node, where, self._report, *schema.TEST_ACTION.keys)
         confidence = fields.number("confidence")
         if confidence is not None and not 0 <= confidence <= 1:
             fields.report_problem("`confidence` must be from 0 to 1", "confidence")
@@ -137,7 +111,7 @@ class TestActionReader:
         description = fields.optional_text("description") or invocation.command or files
         if not description:
             fields.report_problem("`description` is missing")
-        return Action(
+        return model.Action(
             description=description,
             invocation=invocation,
             category=subject.category,
@@ -150,7 +124,7 @@ class TestActionReader:
             agent=subject.agent,
             permissions=read_permissions(fields),
             now=read_instant(fields, "now"),
-            announced_context=fields.optional_text("announced_context", MAX_ANNOUNCED_CONTEXT) or "",
+            announced_context=fields.optional_text("announced_context", schema.MAX_ANNOUNCED_CONTEXT) or "",
             history=StatedHistory(subject, self._outcomes(fields, subject)),
         )
 
@@ -163,19 +137,15 @@ class TestActionReader:
             writes=read_texts(fields, "writes"),
         )
 
-    def _code(self, fields: YamlFields) -> CodeFacts:
+    def _code(self, fields: YamlFields) -> model.CodeFacts:
         node = fields.get("code")
         if node is None:
-            return NO_CODE
-        code = YamlFields(node, fields.where, self._report, CODE.required, CODE.optional)
+            return model.NO_CODE
+        code = YamlFields(node, fields.where, self._report, *schema.CODE.keys)
         boundaries = YamlFields(
-            code.get("boundaries") or YamlNode(node.line, {}),
-            fields.where,
-            self._report,
-            CODE_BOUNDARIES.required,
-            CODE_BOUNDARIES.optional,
+            code.get("boundaries") or YamlNode(node.line, {}), fields.where, self._report, *schema.CODE_BOUNDARIES.keys
         )
-        return CodeFacts(
+        return model.CodeFacts(
             paths=read_texts(code, "paths"),
             never=read_texts(boundaries, "never"),
             ask_first=read_texts(boundaries, "ask_first"),
@@ -185,21 +155,21 @@ class TestActionReader:
             unreadable=code.optional_text("unreadable"),
         )
 
-    def _intents(self, fields: YamlFields) -> IntentFacts:
+    def _intents(self, fields: YamlFields) -> model.IntentFacts:
         ages = []
         for line, text in fields.texts("related_intents"):
             try:
                 ages.append(float(parse_window_seconds(text)))
             except ValueError as error:
                 self._report(line, fields.where, f"`related_intents` holds {text}, but a time {error}")
-        return IntentFacts(tuple(ages))
+        return model.IntentFacts(tuple(ages))
 
     def _outcomes(self, fields: YamlFields, subject: HistorySubject) -> tuple[PastOutcome, ...]:
         return tuple(self._outcome(node, fields.where, subject) for node in fields.items("history"))
 
     def _outcome(self, node: YamlNode, where: str, subject: HistorySubject) -> PastOutcome:
         """Return an outcome; what it does not say is as in the action."""
-        fields = YamlFields(node, where, self._report, PAST_OUTCOME.required, PAST_OUTCOME.optional)
+        fields = YamlFields(node, where, self._report, *schema.PAST_OUTCOME.keys)
         age = 0
         if ago := fields.text("ago"):
             try:
@@ -229,7 +199,6 @@ class TestActionReader:
 
 
 def read_permissions(fields: YamlFields) -> frozenset[str]:
-    """Return the permissions of the agent of a test."""
     found = frozenset(text for _, text in fields.texts("permissions"))
     for word in sorted(found.difference(Permission)):
         fields.report_problem(f"`permissions` must be of {', '.join(Permission)}, not {word}", "permissions")

@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cstp_grpc.contract.enums import Enforcement
+from cstp_grpc.core.guardrails import model
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.core.guardrails.model import (
-    EVALUATION_ERROR,
-    Guardrail,
-    ParsedRulebook,
-    RulebookTest,
-    RuleSet,
-    Verdict,
-    Violation,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +38,8 @@ class RulebookTestResult:
 class RuleCoverage:
     """Whether any test fires a guardrail, and whether any is judged by it without firing it."""
 
-    rulebook: ParsedRulebook
-    guardrail: Guardrail
+    rulebook: model.ParsedRulebook
+    guardrail: model.Guardrail
     is_fired: bool
     is_passed: bool
 
@@ -57,11 +49,11 @@ class RuleCoverage:
         return tuple(text for is_covered, text in missing if not is_covered)
 
 
-def run_rulebook_tests(rule_set: RuleSet) -> list[RulebookTestResult]:
+def run_rulebook_tests(rule_set: model.RuleSet) -> list[RulebookTestResult]:
     """Run all tests, each against the guardrails of its own rulebook and of those that it extends."""
     results = []
     for rulebook in rule_set.rulebooks:
-        judging = RuleSet((*rulebook.extended, rulebook))
+        judging = model.RuleSet((*rulebook.extended, rulebook))
         evaluator = GuardrailEvaluator(judging)
         for test in rulebook.tests:
             verdict = evaluator.evaluate(test.action)
@@ -81,7 +73,7 @@ def run_rulebook_tests(rule_set: RuleSet) -> list[RulebookTestResult]:
     return results
 
 
-def measure_coverage(rule_set: RuleSet, results: Sequence[RulebookTestResult]) -> list[RuleCoverage]:
+def measure_coverage(rule_set: model.RuleSet, results: Sequence[RulebookTestResult]) -> list[RuleCoverage]:
     fired = frozenset[str]().union(*(result.fired for result in results))
     silent = frozenset[str]().union(*(result.silent for result in results))
     return [
@@ -92,21 +84,21 @@ def measure_coverage(rule_set: RuleSet, results: Sequence[RulebookTestResult]) -
     ]
 
 
-def is_in_force(rule: Guardrail, test: RulebookTest) -> bool:
+def is_in_force(rule: model.Guardrail, test: model.RulebookTest) -> bool:
     """Return whether a guardrail is evaluated at the instant of a test; without one nothing has expired."""
     now = test.action.now
     expired = now is not None and rule.expires is not None and rule.expires <= now
     return rule.enforcement is not Enforcement.DISABLED and not expired
 
 
-def split_findings(verdict: Verdict) -> tuple[dict[str, Violation], dict[str, Violation]]:
+def split_findings(verdict: model.Verdict) -> tuple[dict[str, model.Violation], dict[str, model.Violation]]:
     """Return the guardrails that fired, whatever they do, and those that could not be evaluated, by id."""
     found = {each.guardrail_id: each for each in (*verdict.violations, *verdict.warnings, *verdict.dryrun)}
-    errors = {name: each for name, each in found.items() if each.code == EVALUATION_ERROR}
+    errors = {name: each for name, each in found.items() if each.code == model.EVALUATION_ERROR}
     return {name: each for name, each in found.items() if name not in errors}, errors
 
 
-def find_test_failures(test: RulebookTest, verdict: Verdict) -> Iterator[str]:
+def find_test_failures(test: model.RulebookTest, verdict: model.Verdict) -> Iterator[str]:
     """Yield the differences between a verdict and a test's expectations."""
     fired, errors = split_findings(verdict)
     # Without those that could not be evaluated, which are reported as such.

@@ -1,4 +1,4 @@
-"""The rules by which a server judges now: their listing, their explanation, and the last attempt to load others."""
+"""The current rules of a server: their listing, their explanation, and the last attempt to load others."""
 
 from __future__ import annotations
 
@@ -12,23 +12,15 @@ from typing import TYPE_CHECKING, TypeVar
 from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.contract.enums import Enforcement
 from cstp_grpc.contract.errors import InvalidArgument
-from cstp_grpc.core.guardrails.evaluation_plan import fold_names
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.explanation import GuardrailExplainer, GuardrailExplanation
+from cstp_grpc.core.guardrails.extended_rulebooks import rulebook_root
+from cstp_grpc.core.guardrails.guardrail_compiler import input_names_of
+from cstp_grpc.core.guardrails.guardrail_selection import fold_names
 from cstp_grpc.core.guardrails.model import Action, CheckResult, Guardrail, InputDeclaration, ParsedRulebook, RuleSet
-from cstp_grpc.core.guardrails.rule_compilation import input_names_of
-from cstp_grpc.core.guardrails.rulebook_extension import rulebook_root
+from cstp_grpc.core.guardrails.parsing import RulebookProblem
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, packaged_rulebook_path
-from cstp_grpc.core.guardrails.rulebook_parsing import RulebookProblem
-from cstp_grpc.platform.storage.pagination import (
-    MAX_BYTES,
-    Page,
-    PageRequest,
-    count_within_budget,
-    decode_page_token,
-    encode_page_token,
-    estimate_message_bytes,
-)
+from cstp_grpc.platform.storage import pagination
 
 if TYPE_CHECKING:
     # Only for their types: commands load this module, and must not load SQLAlchemy.
@@ -74,11 +66,11 @@ class RuleListing:
                 readers[name].append(listed.guardrail.id)
         self.inputs = [ListedInput(rule_set.inputs[name], ids) for name, ids in readers.items()]
 
-    def list_guardrails(self, request: PageRequest) -> Page[ListedGuardrail]:
+    def list_guardrails(self, request: pagination.PageRequest) -> pagination.Page[ListedGuardrail]:
         """Return a page in the order of the rule set. Raises InvalidArgument for a token of another listing."""
         return self._page("guardrails", self._guardrails, request, estimate_guardrail_bytes)
 
-    def list_inputs(self, request: PageRequest) -> Page[ListedInput]:
+    def list_inputs(self, request: pagination.PageRequest) -> pagination.Page[ListedInput]:
         """Return a page of the inputs by name. Raises InvalidArgument for a token of another listing."""
         return self._page("inputs", self.inputs, request, estimate_input_bytes)
 
@@ -91,10 +83,10 @@ class RuleListing:
 
     def explain_guardrails(
         self,
-        request: PageRequest,
+        request: pagination.PageRequest,
         ids: Collection[str],
         explain: Callable[[Guardrail], GuardrailExplanation],
-    ) -> Page[tuple[ListedGuardrail, GuardrailExplanation]]:
+    ) -> pagination.Page[tuple[ListedGuardrail, GuardrailExplanation]]:
         """Return a page of explanations of the guardrails with these ids, or of all without any.
 
         Raises InvalidArgument for an id that no guardrail has, and for a token of another listing.
@@ -106,7 +98,7 @@ class RuleListing:
         # Explained one by one, as far as the page goes.
         start, conditions = self._start_of(("explanations", *sorted(ids)), request)
         explained: list[tuple[ListedGuardrail, GuardrailExplanation]] = []
-        left = MAX_BYTES
+        left = pagination.MAX_BYTES
         for listed in chosen[start:][: request.limit]:
             explanation = explain(listed.guardrail)
             left -= estimate_explanation_bytes(explanation)
@@ -114,22 +106,26 @@ class RuleListing:
                 break
             explained.append((listed, explanation))
         end = start + len(explained)
-        return Page(tuple(explained), encode_page_token(conditions, (end,)) if end < len(chosen) else "")
+        return pagination.Page(
+            tuple(explained), pagination.encode_page_token(conditions, (end,)) if end < len(chosen) else ""
+        )
 
     def _page(
-        self, kind: str, items: Sequence[ItemT], request: PageRequest, size_of: Callable[[ItemT], int]
-    ) -> Page[ItemT]:
+        self, kind: str, items: Sequence[ItemT], request: pagination.PageRequest, size_of: Callable[[ItemT], int]
+    ) -> pagination.Page[ItemT]:
         start, conditions = self._start_of((kind,), request)
         found = items[start:][: request.limit]
-        found = found[: count_within_budget(found, size_of)]
+        found = found[: pagination.count_within_budget(found, size_of)]
         end = start + len(found)
-        return Page(tuple(found), encode_page_token(conditions, (end,)) if end < len(items) else "")
+        return pagination.Page(
+            tuple(found), pagination.encode_page_token(conditions, (end,)) if end < len(items) else ""
+        )
 
-    def _start_of(self, kind: tuple[str, ...], request: PageRequest) -> tuple[int, tuple[str, ...]]:
+    def _start_of(self, kind: tuple[str, ...], request: pagination.PageRequest) -> tuple[int, tuple[str, ...]]:
         """Return the place at which a page starts, and the conditions of its listing, with which tokens are made."""
         # Of other rules a token would be a place in another list.
         conditions = (*kind, self.version)
-        start = int(decode_page_token(request.token, conditions, (int,))[0]) if request.token else 0
+        start = int(pagination.decode_page_token(request.token, conditions, (int,))[0]) if request.token else 0
         # A made-up token may hold any number; a negative one would count from the end.
         return max(start, 0), conditions
 
@@ -150,22 +146,21 @@ def can_concern(rule: Guardrail, agent: str, project: str | None, now: datetime)
 
 
 def estimate_guardrail_bytes(listed: ListedGuardrail) -> int:
-    """Return about how many bytes a guardrail takes in a message."""
     rule = listed.guardrail
     texts = (rule.id, rule.name, rule.description, rule.suggestion, rule.owner, rule.when.source, listed.rulebook.name)
-    return estimate_message_bytes((*texts, *rule.tags, *rule.match.categories, *rule.approvers, *listed.inputs))
+    return pagination.estimate_message_bytes(
+        (*texts, *rule.tags, *rule.match.categories, *rule.approvers, *listed.inputs)
+    )
 
 
 def estimate_input_bytes(listed: ListedInput) -> int:
-    """Return about how many bytes an input takes in a message."""
     declared = listed.declared
     # A default is as large as its JSON at most six times over; see MAX_BYTES.
     texts = (declared.name, declared.description, str(declared.default), *declared.values, *listed.guardrail_ids)
-    return estimate_message_bytes(texts)
+    return pagination.estimate_message_bytes(texts)
 
 
 def estimate_explanation_bytes(explanation: GuardrailExplanation) -> int:
-    """Return about how many bytes an explanation takes in a message."""
     rule, violation = explanation.guardrail, explanation.violation
     texts = [rule.id, rule.name, rule.when.source, explanation.reason]
     if violation is not None:
@@ -174,8 +169,8 @@ def estimate_explanation_bytes(explanation: GuardrailExplanation) -> int:
         texts += [part.expression, part.value, part.error]
     for each in explanation.inputs:
         texts += [each.name, each.value, each.given_as, each.problem]
-    # Each part and input is a message of its own, with some numbers beside its texts.
-    return estimate_message_bytes(texts) + 16 * (len(explanation.parts) + len(explanation.inputs))
+    # Each part and input is a message of its own, which has numbers as well as texts.
+    return pagination.estimate_message_bytes(texts) + 16 * (len(explanation.parts) + len(explanation.inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +209,9 @@ class RulesInForce:
         # Replaced by one assignment, which is atomic: nobody sees half of it, and nobody waits for a lock.
         self.state = RulesState(loaded)
         self.replacements = 0
-        """How often other rules took the place of those before."""
+        """The number of replacements."""
         self.failures = 0
-        """How often changed rules could not be loaded. Like the number above, only the thread that loads writes it."""
+        """The number of failed loads. Only the loading thread writes both numbers."""
         self._followers: list[Callable[[LoadedRules], object]] = []
 
     @property
@@ -262,25 +257,23 @@ class ExplainedAction:
     """The verdict on an action, which is not recorded, and a page of what became of each guardrail."""
 
     result: CheckResult
-    guardrails: Page[tuple[ListedGuardrail, GuardrailExplanation]]
+    guardrails: pagination.Page[tuple[ListedGuardrail, GuardrailExplanation]]
 
 
 class RuleExplainer:
     """Explains what the rules in force make of actions; `run_blocking` runs what takes long."""
 
     def __init__(
-        self,
-        rules: RulesInForce,
-        checker: GuardrailChecker,
-        clock: Callable[[], datetime],
-        run_blocking: RunBlocking,
+        self, rules: RulesInForce, checker: GuardrailChecker, clock: Callable[[], datetime], run_blocking: RunBlocking
     ) -> None:
         self._rules = rules
         self._checker = checker
         self._clock = clock
         self._run_blocking = run_blocking
 
-    async def explain(self, action: Action, ids: Collection[str], request: PageRequest, reader: str) -> ExplainedAction:
+    async def explain(
+        self, action: Action, ids: Collection[str], request: pagination.PageRequest, reader: str
+    ) -> ExplainedAction:
         """Return the verdict on an action, and a page of the guardrails with these ids, or of all without any.
 
         Related intents and outcomes are those that `reader` may read. Raises InvalidArgument for a context out of
@@ -296,9 +289,8 @@ class RuleExplainer:
 
 
 def explain_action(
-    loaded: LoadedRules, action: Action, ids: Collection[str], request: PageRequest, now: datetime
+    loaded: LoadedRules, action: Action, ids: Collection[str], request: pagination.PageRequest, now: datetime
 ) -> ExplainedAction:
-    """Explain an action that has all facts. Raises InvalidArgument."""
     explainer = GuardrailExplainer(loaded.evaluator, loaded.rule_set.inputs, action)
     page = loaded.listing.explain_guardrails(request, ids, explainer.explain)
     return ExplainedAction(CheckResult(loaded.evaluator.evaluate(action), now), page)

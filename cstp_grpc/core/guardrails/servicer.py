@@ -23,7 +23,7 @@ from cstp_grpc.core.guardrails.messages import (
     parse_explained_action,
 )
 from cstp_grpc.core.guardrails.model import CheckResult, ParsedRulebook
-from cstp_grpc.core.guardrails.rulebook_parsing import RulebookProblem
+from cstp_grpc.core.guardrails.parsing import RulebookProblem
 from cstp_grpc.core.guardrails.rules_in_force import FailedLoad, RuleExplainer, RulesInForce
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
 from cstp_grpc.platform.storage.background_work import RunBlocking

@@ -35,7 +35,7 @@ ReportLine = Callable[[int, str], None]
 
 
 class _RulebookReader(YamlReader):
-    """Reads YAML of which nothing may be understood in two ways; reports what can be passed over."""
+    """Reads YAML without ambiguous values; reports problems that need not stop the reading."""
 
     max_depth = MAX_YAML_DEPTH
     key_problem = "a key must be a text"
@@ -93,7 +93,6 @@ def read_document(content: bytes, report: ReportLine) -> YamlNode | None:
 
 
 def decode_text(content: bytes) -> str:
-    """Return a file's text. Raises YamlError."""
     if len(content) > MAX_RULEBOOK_BYTES:
         raise YamlError(f"is larger than {MAX_RULEBOOK_BYTES} bytes", 1)
     try:
@@ -132,7 +131,7 @@ class YamlFields:
         entries = mapping_entries(node, where, report)
         self._entries = {key: item for key, item in entries.items() if item.value is not None}
         known = tuple(dict.fromkeys((*required, *optional)))
-        # Also without a value: whoever writes a key expects that it says something.
+        # Also without a value: an author of an unknown key expects it to have a meaning.
         for key in entries.keys() - set(known):
             close = difflib.get_close_matches(key, known, 1)
             hint = f"did you mean `{close[0]}`?" if close else f"known are {', '.join(known)}"
@@ -143,20 +142,26 @@ class YamlFields:
                 if key not in self._entries:
                     self.report_problem(f"`{key}` is missing")
 
+    def section(self, key: str, required: Collection[str], optional: Collection[str]) -> YamlFields | None:
+        """Return the fields of a map, or None if absent."""
+        node = self._entries.get(key)
+        if node is None:
+            return None
+        if node.value == {}:
+            self.report_problem(f"`{key}` is empty", key)
+        return YamlFields(node, self.where, self._report, required, optional)
+
     def report_problem(self, reason: str, key: str | None = None) -> None:
         line = self._entries[key].line if key in self._entries and key is not None else self.line
         self._report(line, self.where, reason)
 
     def get(self, key: str) -> YamlNode | None:
-        """Return a value, or None if absent."""
         return self._entries.get(key)
 
     def text(self, key: str, max_length: int = MAX_TEXT_CHARACTERS) -> str:
-        """Return a non-blank string."""
         return self.optional_text(key, max_length) or ""
 
     def optional_text(self, key: str, max_length: int = MAX_TEXT_CHARACTERS) -> str | None:
-        """Return a non-blank string, or None if absent."""
         node = self._entries.get(key)
         if node is None:
             return None
@@ -179,7 +184,6 @@ class YamlFields:
         return text
 
     def enum_word(self, key: str, words: type[Word], default: Word | None = None) -> Word:
-        """Return one of the words of an enum."""
         stand_in = default or next(iter(words))
         if key not in self._entries:
             return stand_in
@@ -200,7 +204,6 @@ class YamlFields:
         return None
 
     def number(self, key: str) -> float | None:
-        """Return a finite number, or None if absent."""
         node = self._entries.get(key)
         if node is None:
             return None
@@ -211,7 +214,6 @@ class YamlFields:
             return None
 
     def items(self, key: str) -> list[YamlNode]:
-        """Return the values of a list, empty if absent."""
         node = self._entries.get(key)
         if node is None:
             return []

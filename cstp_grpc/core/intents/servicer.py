@@ -14,6 +14,7 @@ from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Visibility
+from cstp_grpc.core.commands.messages import parse_invocation_fields
 from cstp_grpc.core.decisions import messages
 from cstp_grpc.core.decisions.messages import SIMILAR_DECISION, SUMMARY, MatchMessages
 from cstp_grpc.core.decisions.model import Decision, Match
@@ -27,7 +28,6 @@ from cstp_grpc.core.guardrails.messages import (
     GUARDRAIL_STATUS,
     claimed_agent_name,
     parse_action,
-    parse_invocation_fields,
 )
 from cstp_grpc.core.intents.announcer import Announcer
 from cstp_grpc.core.intents.closing import IntentCloser

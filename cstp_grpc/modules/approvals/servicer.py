@@ -12,7 +12,7 @@ from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import ApprovalStatus
 from cstp_grpc.contract.message_mapping import MessageMapper
-from cstp_grpc.core.guardrails.messages import invocation_fields
+from cstp_grpc.core.commands.messages import invocation_fields
 from cstp_grpc.gen.cstp.v1 import approvals_pb2, approvals_pb2_grpc, types_pb2
 from cstp_grpc.modules.approvals.model import Approval, ApprovalFilter, ApprovalSubject
 from cstp_grpc.modules.approvals.review import ApprovalFeed, ApprovalReviewer

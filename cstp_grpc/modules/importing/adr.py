@@ -11,58 +11,9 @@ from pathlib import Path
 from cstp_grpc.common.yaml_with_lines import PlainValue
 from cstp_grpc.contract.enums import Outcome
 from cstp_grpc.core.decisions.model import DecisionContent, ImportRecord, SourceLinks
-from cstp_grpc.modules.importing.adr_conventions import (
-    ADR_WORDS,
-    LONGEST_LINE,
-    VERB,
-    AdrTitle,
-    LinkResolver,
-    RecordRelation,
-    RelationKind,
-    SectionKind,
-    StatusMeaning,
-    date_in_name,
-    is_generic_title,
-    is_placeholder,
-    is_record_name,
-    is_template_name,
-    number_in_name,
-    parse_relations,
-    parse_status,
-    parse_title,
-    should_exist,
-    title_from_name,
-)
+from cstp_grpc.modules.importing import adr_conventions as conventions
+from cstp_grpc.modules.importing import markdown_sections, model, record_files
 from cstp_grpc.modules.importing.field_mapping import FieldReader, check_field
-from cstp_grpc.modules.importing.markdown_sections import (
-    MarkdownBlock,
-    MarkdownLine,
-    MarkdownReader,
-    MarkdownSection,
-    parse_front_matter,
-    turn_columns,
-)
-from cstp_grpc.modules.importing.model import (
-    MAX_LENGTHS,
-    MAX_LINKS,
-    DateOrigin,
-    NotADecisionRecord,
-    ParsedRecord,
-    RecordError,
-    collapse_spaces,
-    is_blank,
-    quote_start,
-    truncate_text,
-)
-from cstp_grpc.modules.importing.record_files import (
-    DateError,
-    FileDates,
-    RecordDate,
-    SourceNames,
-    find_date,
-    read_text,
-    real_path,
-)
 from cstp_grpc.modules.importing.record_forms import RecordForm, RecordSigns, recognize_form
 from cstp_grpc.modules.importing.record_sections import kind_of_section, read_notes, read_reasons, section_groups
 
@@ -70,8 +21,8 @@ MAX_BYTES = 1024 * 1024
 """Maximum bytes of a Markdown record: 1 MiB. Chosen: five times the longest context that the contract allows."""
 STATED_FIELDS = ("stakes", "confidence", "outcome", "visibility")
 """Fields of a decision that only a front matter may state."""
-FRONT_FIELDS = ADR_WORDS["front_matter"]
-LINE_KEYS = ADR_WORDS["line_keys"]
+FRONT_FIELDS = conventions.ADR_WORDS["front_matter"]
+LINE_KEYS = conventions.ADR_WORDS["line_keys"]
 KNOWN_KEYS = frozenset(key for keys in LINE_KEYS.values() for key in keys)
 # Emphasis may stand around the key, as in `**Status**: accepted`, and Obsidian writes `status:: accepted`.
 KEYED_LINE = re.compile(r"\W*(?P<key>[A-Za-z][A-Za-z /-]{1,40}?)\W*?::?\s*(?P<value>.*)", re.DOTALL)
@@ -80,18 +31,20 @@ KEYED_LINE = re.compile(r"\W*(?P<key>[A-Za-z][A-Za-z /-]{1,40}?)\W*?::?\s*(?P<va
 class AdrReader:
     """Reads Markdown records; remembers which files are records. With `as_records` all that say anything are."""
 
-    def __init__(self, sources: SourceNames, dates: FileDates, *, as_records: bool = False) -> None:
+    def __init__(
+        self, sources: record_files.SourceNames, dates: record_files.FileDates, *, as_records: bool = False
+    ) -> None:
         self._sources = sources
         self._as_records = as_records
         self._dates = dates
-        self._markdown = MarkdownReader()
-        self._resolver = LinkResolver(sources, self._is_record)
+        self._markdown = markdown_sections.MarkdownReader()
+        self._resolver = conventions.LinkResolver(sources, self._is_record)
         self._known: dict[Path, bool] = {}
 
-    def read(self, path: Path) -> ParsedRecord:
+    def read(self, path: Path) -> model.ParsedRecord:
         """Return the record in a file. Raises NotADecisionRecord and RecordError."""
         # False until it is parsed: a file that cannot be read is then no target of links from others either.
-        real = real_path(path)
+        real = record_files.real_path(path)
         source = self._sources.source_of(real)
         self._known[real] = False
         adr = self._parse(real)
@@ -102,10 +55,10 @@ class AdrReader:
         date = adr.date or self._dates.date_of(real)
         remarks += [date.remark] if date.remark else []
         record = ImportRecord(source, replace(content, date=date.date), links)
-        return ParsedRecord(record, path, None, date.origin, tuple(dict.fromkeys(remarks)))
+        return model.ParsedRecord(record, path, None, date.origin, tuple(dict.fromkeys(remarks)))
 
     def _parse(self, path: Path) -> AdrDocument:
-        return AdrDocument(read_text(path, MAX_BYTES), path, self._markdown, as_record=self._as_records)
+        return AdrDocument(record_files.read_text(path, MAX_BYTES), path, self._markdown, as_record=self._as_records)
 
     def _is_record(self, path: Path) -> bool:
         """Return whether a file, by its path without symbolic links, is a decision record."""
@@ -113,16 +66,18 @@ class AdrReader:
             try:
                 self._parse(path)
                 self._known[path] = True
-            except RecordError:
+            except model.RecordError:
                 self._known[path] = False
         return self._known[path]
 
-    def _resolve_links(self, path: Path, relations: Sequence[RecordRelation], remarks: list[str]) -> SourceLinks:
+    def _resolve_links(
+        self, path: Path, relations: Sequence[conventions.RecordRelation], remarks: list[str]
+    ) -> SourceLinks:
         """Return the links to the records that exist; a record that is named twice gets the stronger link."""
-        kinds: dict[str, RelationKind] = {}
-        # By what they name: every link is a relation of its own beside the one that its line states.
-        missing: dict[str, RecordRelation] = {}
-        strength = list(RelationKind).index
+        kinds: dict[str, conventions.RelationKind] = {}
+        # By name, because every link is a relation in addition to the one that its line states.
+        missing: dict[str, conventions.RecordRelation] = {}
+        strength = list(conventions.RelationKind).index
         # The strongest first: `setdefault` keeps the first relation to each record.
         for relation in sorted(dict.fromkeys(relations), key=lambda each: strength(each.link_kind)):
             target = self._resolver.find_file(path, relation)
@@ -130,43 +85,49 @@ class AdrReader:
             if source:
                 kinds.setdefault(source, relation.link_kind)
             # A mere link to a file that exists, such as a guide, need not lead to a record.
-            elif should_exist(relation) and (target is None or relation.kind is not RelationKind.RELATES_TO):
+            elif conventions.should_exist(relation) and (
+                target is None or relation.kind is not conventions.RelationKind.RELATES_TO
+            ):
                 missing.setdefault(relation.href or relation.text, relation)
         for name, relation in missing.items():
             remarks.append(f"{relation.kind.replace('_', ' ')} {relation.text or name!r}: there is no such record")
-        by_kind = {kind: [source for source, each in kinds.items() if each is kind] for kind in RelationKind}
+        by_kind = {
+            kind: [source for source, each in kinds.items() if each is kind] for kind in conventions.RelationKind
+        }
         for kind, targets in by_kind.items():
-            if len(targets) > MAX_LINKS:
-                remarks.append(f"links: the first {MAX_LINKS} of {len(targets)} of {kind} are taken")
-        return SourceLinks(**{kind.value: tuple(targets[:MAX_LINKS]) for kind, targets in by_kind.items()})
+            if len(targets) > model.MAX_LINKS:
+                remarks.append(f"links: the first {model.MAX_LINKS} of {len(targets)} of {kind} are taken")
+        return SourceLinks(**{kind.value: tuple(targets[: model.MAX_LINKS]) for kind, targets in by_kind.items()})
 
 
-def _status_meaning(adr: AdrDocument, links: SourceLinks, remarks: list[str]) -> StatusMeaning:
+def _status_meaning(adr: AdrDocument, links: SourceLinks, remarks: list[str]) -> conventions.StatusMeaning:
     """Return the meaning of the status for the decision, and add to the remarks what is not literally written."""
     status = adr.status
-    meaning = (status.meaning if status else None) or StatusMeaning.DECIDED
+    meaning = (status.meaning if status else None) or conventions.StatusMeaning.DECIDED
     if status is None:
-        meaning = StatusMeaning.PROPOSED if adr.form is RecordForm.DESIGN else meaning
+        meaning = conventions.StatusMeaning.PROPOSED if adr.form is RecordForm.DESIGN else meaning
         remarks.append(f"no status: taken as {meaning.status}")
     elif status.meaning is None and status.chosen:
         remarks.append(f"the status {status.text!r} is unknown: taken as decided")
     elif status.meaning is None:
         remarks.append(f"the status {status.text!r} still lists the choices of a template: taken as decided")
-    if links.superseded_by and meaning is not StatusMeaning.SUPERSEDED:
+    if links.superseded_by and meaning is not conventions.StatusMeaning.SUPERSEDED:
         remarks.append("taken as superseded, since a link says by what")
-        return StatusMeaning.SUPERSEDED
+        return conventions.StatusMeaning.SUPERSEDED
     if meaning.outcome and status:
         remarks.append(f"outcome {meaning.outcome}: taken from the status {status.text!r}")
     return meaning
 
 
-def _read_content(adr: AdrDocument, meaning: StatusMeaning, remarks: list[str]) -> DecisionContent:
+def _read_content(adr: AdrDocument, meaning: conventions.StatusMeaning, remarks: list[str]) -> DecisionContent:
     tags: list[PlainValue] = [*([str(adr.number)] if adr.number else []), *adr.tags]
     stated: dict[str, PlainValue] = {name: adr.front.text(name) for name in STATED_FIELDS}
     stated |= {"tags": tags, "category": adr.category, "project": adr.project}
     values: dict[str, PlainValue] = {"title": adr.title, "context": adr.context, "notes": adr.notes}
-    for tag in [tag for tag in tags if len(str(tag)) > MAX_LENGTHS["tags"]]:
-        remarks.append(f"tags: {quote_start(str(tag))} is longer than {MAX_LENGTHS['tags']} characters: left out")
+    for tag in [tag for tag in tags if len(str(tag)) > model.MAX_LENGTHS["tags"]]:
+        remarks.append(
+            f"tags: {model.quote_start(str(tag))} is longer than {model.MAX_LENGTHS['tags']} characters: left out"
+        )
         tags.remove(tag)
     for name, value in stated.items():
         if problem := check_field(name, value):
@@ -177,7 +138,7 @@ def _read_content(adr: AdrDocument, meaning: StatusMeaning, remarks: list[str]) 
     content = reader.read_content()
     remarks += reader.remarks
     outcome = content.outcome or meaning.outcome
-    if adr.form is RecordForm.INCIDENT and outcome is None and meaning is StatusMeaning.DECIDED:
+    if adr.form is RecordForm.INCIDENT and outcome is None and meaning is conventions.StatusMeaning.DECIDED:
         outcome = Outcome.FAILURE
         remarks.append(f"outcome {outcome}: it is a post-mortem")
     return replace(
@@ -192,30 +153,32 @@ def _read_content(adr: AdrDocument, meaning: StatusMeaning, remarks: list[str]) 
 class AdrDocument:
     """The parts of a Markdown record; `remarks` lists what was guessed or left out."""
 
-    def __init__(self, text: str, path: Path, markdown: MarkdownReader, *, as_record: bool = False) -> None:
+    def __init__(
+        self, text: str, path: Path, markdown: markdown_sections.MarkdownReader, *, as_record: bool = False
+    ) -> None:
         """Take the text of a file apart; `path` is absolute. With `as_record` the file may have any form.
 
         Raises NotADecisionRecord and RecordError.
         """
-        if is_template_name(path):
-            raise NotADecisionRecord("it is a template, by its name")
-        if is_blank(text):
-            raise NotADecisionRecord("it is empty")
+        if conventions.is_template_name(path):
+            raise model.NotADecisionRecord("it is a template, by its name")
+        if model.is_blank(text):
+            raise model.NotADecisionRecord("it is empty")
         self.remarks: list[str] = []
         lines = text.split("\n")
-        self.front = parse_front_matter(lines)
+        self.front = markdown_sections.parse_front_matter(lines)
         self._path = path
         self._markdown = markdown
         self._sections = markdown.read_sections("\n".join(lines[self.front.end :]))
         self._preamble = _find_preamble(self._sections)
-        self._status_lines = self._lines_of(SectionKind.STATUS)
+        self._status_lines = self._lines_of(conventions.SectionKind.STATUS)
         # The order of what follows counts: whether it is a record depends on its status, and its title on the number in
         # its name.
         described = _describing_lines(self._sections, self._preamble)
         self._keyed = _keyed_lines([*described, *self._status_lines])
-        self.status = parse_status(self._all_status_lines())
+        self.status = conventions.parse_status(self._all_status_lines())
         self.form = self._recognize_form(as_record=as_record)
-        self.number = number_in_name(path)
+        self.number = conventions.number_in_name(path)
         title = self._read_title(as_record=as_record)
         self.title = title.text
         self.number = self.number or title.written
@@ -237,32 +200,32 @@ class AdrDocument:
     def _recognize_form(self, *, as_record: bool) -> RecordForm:
         kinds = {kind for section in self._sections if (kind := kind_of_section(section))}
         if self.status and (self.status.meaning or not self.status.chosen):
-            kinds.add(SectionKind.STATUS)
+            kinds.add(conventions.SectionKind.STATUS)
         if any(line.key in LINE_KEYS["date"] for line in self._keyed):
-            kinds.add(SectionKind.DATE)
+            kinds.add(conventions.SectionKind.DATE)
         title = heading.text if (heading := self._first_heading()) else ""
         has_author = bool(self._line_values("author") or self.front.texts("author", "authors"))
         if form := recognize_form(RecordSigns(self._path, title, kinds, has_author)):
             return form
         if not as_record:
-            raise NotADecisionRecord("it is no decision record: it has neither a status nor the sections of one")
+            raise model.NotADecisionRecord("it is no decision record: it has neither a status nor the sections of one")
         return RecordForm.OTHER
 
-    def _first_heading(self) -> MarkdownLine | None:
+    def _first_heading(self) -> markdown_sections.MarkdownLine | None:
         return next((section.heading for section in self._sections if section.heading), None)
 
-    def _read_title(self, *, as_record: bool) -> AdrTitle:
+    def _read_title(self, *, as_record: bool) -> conventions.AdrTitle:
         heading = self._preamble[-1].heading
-        generic = heading is None or is_generic_title(heading.text)
+        generic = heading is None or conventions.is_generic_title(heading.text)
         written = self.front.text("title") if generic or heading is None else heading.text
         if written is None:
             return self._title_from_name()
-        title = parse_title(written, self.number)
+        title = conventions.parse_title(written, self.number)
         unfilled = self.status is not None and not self.status.chosen and "template" in title.text.lower()
-        if unfilled or is_placeholder(title.text):
+        if unfilled or conventions.is_placeholder(title.text):
             in_use = self.status is not None and self.status.meaning is not None
-            if not (is_record_name(self._path) or in_use or as_record):
-                raise NotADecisionRecord(f"it is a template, by its title {quote_start(title.text)}")
+            if not (conventions.is_record_name(self._path) or in_use or as_record):
+                raise model.NotADecisionRecord(f"it is a template, by its title {model.quote_start(title.text)}")
             return self._title_from_name()
         if self.number and title.written and title.written.number != self.number.number:
             self.remarks.append(
@@ -270,18 +233,22 @@ class AdrDocument:
             )
         return title
 
-    def _title_from_name(self) -> AdrTitle:
+    def _title_from_name(self) -> conventions.AdrTitle:
         self.remarks.append("the title is taken from the file name")
-        title = parse_title(title_from_name(self._path), self.number)
+        title = conventions.parse_title(conventions.title_from_name(self._path), self.number)
         heading = self._first_heading()
         # `ADR-0012` alone is no title, but it says the number.
-        written = parse_title(heading.text, None).written if heading and is_generic_title(heading.text) else None
+        written = (
+            conventions.parse_title(heading.text, None).written
+            if heading and conventions.is_generic_title(heading.text)
+            else None
+        )
         return replace(title, written=title.written or written)
 
-    def _all_status_lines(self) -> list[MarkdownLine]:
+    def _all_status_lines(self) -> list[markdown_sections.MarkdownLine]:
         front = [line for text in self.front.texts(*FRONT_FIELDS["status"]) for line in self._inline_lines(text)]
         keyed = [
-            line.line if line.line.links else MarkdownLine(line.value)
+            line.line if line.line.links else markdown_sections.MarkdownLine(line.value)
             for line in self._keyed
             if line.key in LINE_KEYS["status"]
         ]
@@ -289,58 +256,67 @@ class AdrDocument:
         others = [line for line in self._status_lines if not any(each.key for each in _keyed_lines([line]))]
         return [*front, *keyed, *others]
 
-    def _inline_lines(self, text: str) -> list[MarkdownLine]:
+    def _inline_lines(self, text: str) -> list[markdown_sections.MarkdownLine]:
         return [line for section in self._markdown.read_sections(text) for line in section.lines()]
 
-    def _lines_of(self, wanted: SectionKind) -> list[MarkdownLine]:
+    def _lines_of(self, wanted: conventions.SectionKind) -> list[markdown_sections.MarkdownLine]:
         """Return the lines of the sections of a kind, with headings such as `Status: accepted` and `Superseded by`."""
-        lines: list[MarkdownLine] = []
+        lines: list[markdown_sections.MarkdownLine] = []
         for group in section_groups(self._sections, wanted):
             heading = group[0].heading
-            lines += [heading] if heading and (":" in heading.text or wanted is SectionKind.LINKS) else []
+            lines += [heading] if heading and (":" in heading.text or wanted is conventions.SectionKind.LINKS) else []
             lines += [line for section in group for line in section.lines()]
         return lines
 
-    def _read_date(self) -> RecordDate | None:
+    def _read_date(self) -> record_files.RecordDate | None:
         updated = self._line_values("updated") if self.form is RecordForm.DESIGN else []
-        dated = [*self._line_values("date"), *updated, *(line.text for line in self._lines_of(SectionKind.DATE))]
+        dated = [
+            *self._line_values("date"),
+            *updated,
+            *(line.text for line in self._lines_of(conventions.SectionKind.DATE)),
+        ]
         stated = [*([self.status.text] if self.status else []), *(line.text for line in self._status_lines)]
         for origin, texts in (
-            (DateOrigin.FRONT_MATTER, self.front.texts(*FRONT_FIELDS["date"])),
-            (DateOrigin.DATE_LINE, dated),
-            (DateOrigin.STATUS, stated),
+            (model.DateOrigin.FRONT_MATTER, self.front.texts(*FRONT_FIELDS["date"])),
+            (model.DateOrigin.DATE_LINE, dated),
+            (model.DateOrigin.STATUS, stated),
         ):
             for text in texts:
                 try:
-                    if date := find_date(text):
-                        return RecordDate(date, origin)
+                    if date := record_files.find_date(text):
+                        return record_files.RecordDate(date, origin)
                     # A status need not have a date in it; where one is expected, another text is worth a remark.
-                    if origin is not DateOrigin.STATUS:
-                        self.remarks.append(f"{quote_start(collapse_spaces(text))} is no date; it is not used")
-                except DateError as error:
+                    if origin is not model.DateOrigin.STATUS:
+                        self.remarks.append(
+                            f"{model.quote_start(model.collapse_spaces(text))} is no date; it is not used"
+                        )
+                except record_files.DateError as error:
                     self.remarks.append(f"{error}; it is not used as the date")
-        date = date_in_name(self._path)
-        return RecordDate(date, DateOrigin.FILE_NAME) if date else None
+        date = conventions.date_in_name(self._path)
+        return record_files.RecordDate(date, model.DateOrigin.FILE_NAME) if date else None
 
-    def _read_relations(self) -> list[RecordRelation]:
+    def _read_relations(self) -> list[conventions.RecordRelation]:
         relations = list(self.status.relations) if self.status else []
-        for name, kind in ADR_WORDS["front_matter_links"].items():
+        for name, kind in conventions.ADR_WORDS["front_matter_links"].items():
             for text in self.front.texts(name):
-                relations += self._relate_field(RelationKind(kind), text)
+                relations += self._relate_field(conventions.RelationKind(kind), text)
         keyed = [line.line for line in self._keyed if not line.key]
-        relations += parse_relations([*keyed, *self._lines_of(SectionKind.LINKS)])
+        relations += conventions.parse_relations([*keyed, *self._lines_of(conventions.SectionKind.LINKS)])
         links = [link for section in self._sections for line in section.lines() for link in line.links]
-        return relations + [RecordRelation(RelationKind.RELATES_TO, link.href) for link in links]
+        return relations + [
+            conventions.RecordRelation(conventions.RelationKind.RELATES_TO, link.href) for link in links
+        ]
 
-    def _relate_field(self, kind: RelationKind, text: str) -> list[RecordRelation]:
-        """Return the relations to the links, numbers or paths, separated by commas, of a front matter's field."""
-        relations: list[RecordRelation] = []
+    def _relate_field(self, kind: conventions.RelationKind, text: str) -> list[conventions.RecordRelation]:
+        relations: list[conventions.RecordRelation] = []
         for part in text.split(","):
             # The verb is only there so that the line parser accepts a bare number; `kind` replaces its meaning.
-            line = MarkdownLine(f"supersedes {part.strip()}")
+            line = markdown_sections.MarkdownLine(f"supersedes {part.strip()}")
             line = self._inline_lines(f"supersedes {part}")[0] if "](" in part else line
-            named = [each for each in parse_relations([line]) if each.href is not None or each.number is not None]
-            named = named or [RecordRelation(kind, part.strip(), text=part.strip())]
+            named = [
+                each for each in conventions.parse_relations([line]) if each.href is not None or each.number is not None
+            ]
+            named = named or [conventions.RecordRelation(kind, part.strip(), text=part.strip())]
             relations += [replace(each, kind=kind, partly=False) for each in named]
         return relations
 
@@ -368,20 +344,26 @@ class KeyedLine:
 
     key: str
     value: str
-    line: MarkdownLine
+    line: markdown_sections.MarkdownLine
 
 
-def _keyed_lines(lines: Sequence[MarkdownLine]) -> list[KeyedLine]:
+def _keyed_lines(lines: Sequence[markdown_sections.MarkdownLine]) -> list[KeyedLine]:
     found = []
-    for line in turn_columns(lines, KNOWN_KEYS):
-        match = KEYED_LINE.fullmatch(line.text.replace("(s)", "s", 1)) if len(line.text) <= LONGEST_LINE else None
+    for line in markdown_sections.turn_columns(lines, KNOWN_KEYS):
+        match = (
+            KEYED_LINE.fullmatch(line.text.replace("(s)", "s", 1))
+            if len(line.text) <= conventions.LONGEST_LINE
+            else None
+        )
         key = " ".join(match["key"].lower().split()) if match else ""
-        if match and (key in KNOWN_KEYS or VERB.fullmatch(key)):
+        if match and (key in KNOWN_KEYS or conventions.VERB.fullmatch(key)):
             found.append(KeyedLine(key if key in KNOWN_KEYS else "", match["value"], line))
     return found
 
 
-def _find_preamble(sections: Sequence[MarkdownSection]) -> Sequence[MarkdownSection]:
+def _find_preamble(
+    sections: Sequence[markdown_sections.MarkdownSection],
+) -> Sequence[markdown_sections.MarkdownSection]:
     """Return the sections up to the one whose heading is the title, or only what comes before any heading.
 
     The title is the first heading of the first level before the usual sections of records, otherwise the first of any.
@@ -390,14 +372,17 @@ def _find_preamble(sections: Sequence[MarkdownSection]) -> Sequence[MarkdownSect
     titles = [
         number
         for number, section in enumerate(leading)
-        if section.heading and not is_blank(section.heading.text) and not is_generic_title(section.heading.text)
+        if section.heading
+        and not model.is_blank(section.heading.text)
+        and not conventions.is_generic_title(section.heading.text)
     ]
     best = min(titles, key=lambda number: (leading[number].level > 1, number), default=0)
     return sections[: best + 1]
 
 
-def _describing_lines(sections: Sequence[MarkdownSection], preamble: Sequence[MarkdownSection]) -> list[MarkdownLine]:
-    """Return the lines of the preamble, and the rows of tables before the usual sections."""
+def _describing_lines(
+    sections: Sequence[markdown_sections.MarkdownSection], preamble: Sequence[markdown_sections.MarkdownSection]
+) -> list[markdown_sections.MarkdownLine]:
     leading = takewhile(lambda section: not kind_of_section(section), sections[len(preamble) :])
     rows = [line for section in leading for line in section.lines() if line.cells]
     return [*(line for section in preamble for line in section.lines()), *rows]
@@ -405,8 +390,8 @@ def _describing_lines(sections: Sequence[MarkdownSection], preamble: Sequence[Ma
 
 def _read_context(
     lines: Sequence[str],
-    sections: Sequence[MarkdownSection],
-    preamble: Sequence[MarkdownSection],
+    sections: Sequence[markdown_sections.MarkdownSection],
+    preamble: Sequence[markdown_sections.MarkdownSection],
     people: Sequence[str],
     summary: str | None,
 ) -> str:
@@ -416,15 +401,17 @@ def _read_context(
     record that is imported again.
     """
     title = preamble[-1]
-    describing = (SectionKind.STATUS, SectionKind.DATE, SectionKind.LINKS)
+    describing = (conventions.SectionKind.STATUS, conventions.SectionKind.DATE, conventions.SectionKind.LINKS)
     last = [(section.start, section.end) for section in sections if kind_of_section(section) in describing]
     last += [(block.start, block.end) for section in preamble for block in section.blocks if _describes_record(block)]
     moved = {number for start, end in last for number in range(start, end)}
     moved.update(range(title.start, title.body))
     matter = "\n".join(line for number, line in enumerate(lines) if number not in moved)
-    parts = [summary if summary and collapse_spaces(summary) not in collapse_spaces(matter) else "", matter]
+    parts = [summary if summary and model.collapse_spaces(summary) not in model.collapse_spaces(matter) else "", matter]
     parts += [*("\n".join(lines[start:end]) for start, end in sorted(last)), "\n".join(people)]
-    return truncate_text("\n\n".join(part.strip() for part in parts if part.strip()), MAX_LENGTHS["context"])
+    return model.truncate_text(
+        "\n\n".join(part.strip() for part in parts if part.strip()), model.MAX_LENGTHS["context"]
+    )
 
 
 def _split_tags(text: str) -> list[str]:
@@ -434,5 +421,5 @@ def _split_tags(text: str) -> list[str]:
     return [tag for part in parts if (tag := part.strip().strip(",").removeprefix("#"))]
 
 
-def _describes_record(block: MarkdownBlock) -> bool:
+def _describes_record(block: markdown_sections.MarkdownBlock) -> bool:
     return block.kind == "html_block" or any(_keyed_lines(lines[:1]) for lines in block.paragraphs[:1])

@@ -1,4 +1,4 @@
-"""What decision records in Markdown agree on: words, file names, statuses, and relations to other records."""
+"""Conventions of decision records in Markdown: words, file names, statuses, and relations to other records."""
 
 from __future__ import annotations
 
@@ -120,14 +120,12 @@ def number_in_name(path: Path) -> AdrNumber | None:
 
 
 def slug_in_name(path: Path) -> str:
-    """Return the words of a file's name without its number or date, in lower case and joined by dashes."""
     stem = name_stem(path)
     match = DATED_NAME.match(stem) or (None if YEAR.match(stem) else NUMBERED_NAME.match(stem))
     return "-".join(re.findall(r"[^\W_]+", (stem[match.end() :] if match else stem).lower()))
 
 
 def date_in_name(path: Path) -> datetime | None:
-    """Return the date at the beginning of a file's name."""
     match = DATED_NAME.match(name_stem(path))
     try:
         return find_date(match["date"]) if match else None
@@ -136,7 +134,6 @@ def date_in_name(path: Path) -> datetime | None:
 
 
 def title_from_name(path: Path) -> str:
-    """Return a title made from the name of a file."""
     stem = name_stem(path)
     match = DATED_NAME.match(stem) or NUMBERED_NAME.match(stem)
     words = collapse_spaces(re.sub(r"[-_]+", " ", stem[match.end() :] if match else stem))
@@ -289,9 +286,9 @@ def _relate_to_match(relation: RecordRelation, match: re.Match[str], name: str) 
 
 
 class StatusMeaning(Enum):
-    """What a status says of a decision and of its outcome.
+    """The status and outcome of a decision that a status word means.
 
-    Of several in one record the one with the highest rank counts: decisions are proposed, taken, dropped and replaced
+    If a record has several, the one with the highest rank counts: decisions are proposed, taken, dropped and replaced
     in this order, and a list of them may be written in either direction.
     """
 
@@ -436,7 +433,6 @@ class RecordFolder:
     """The Markdown files of a folder by the numbers and by the words in their names."""
 
     def __init__(self, folder: Path) -> None:
-        """List the folder; one that cannot be listed is empty."""
         self._numbers: dict[int, list[Path]] = {}
         self._slugs: dict[str, list[Path]] = {}
         try:
@@ -480,7 +476,6 @@ def _local_path(href: str) -> str:
 
 
 def _existing_file(path: Path) -> Path | None:
-    """Return the path of a file without symbolic links, or None if it does not exist."""
     try:
         return real_path(path) if path.is_file() else None
     except (OSError, RecordError):

@@ -16,18 +16,7 @@ from typing import TypeVar
 from cstp_grpc.common.yaml_with_lines import PlainValue, YamlError, YamlNode, YamlReader
 from cstp_grpc.contract.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.core.decisions.model import DecisionContent, Reason
-from cstp_grpc.modules.importing.model import (
-    MAX_LENGTHS,
-    MAX_LINKS,
-    MAX_REASONS,
-    MAX_TAGS,
-    RecordError,
-    collapse_spaces,
-    is_blank,
-    quote_start,
-    storage_problem,
-    truncate_text,
-)
+from cstp_grpc.modules.importing import model
 from cstp_grpc.modules.importing.record_files import DateError, parse_date, read_text
 
 E = TypeVar("E", bound=StrEnum)
@@ -65,7 +54,7 @@ class FieldReader:
         if title is None:
             raise FieldError("title: it is missing or blank")
         return DecisionContent(
-            title=collapse_spaces(title),
+            title=model.collapse_spaces(title),
             context=self._truncated_text("context"),
             category=self._name("category"),
             stakes=self._word("stakes", Stakes),
@@ -75,7 +64,7 @@ class FieldReader:
             date=self._date("date"),
             notes=self._truncated_text("notes"),
             reasons=self._reasons(),
-            tags=self._names("tags", MAX_LENGTHS["tags"], MAX_TAGS),
+            tags=self._names("tags", model.MAX_LENGTHS["tags"], model.MAX_TAGS),
             project=self._name("project"),
             visibility=self._word("visibility", Visibility) or Visibility.PRIVATE,
             review_by=self._date("review_by"),
@@ -87,7 +76,7 @@ class FieldReader:
 
     def read_links(self) -> dict[str, tuple[str, ...]]:
         """Return the identifiers of other decisions by the kind of the link. Raises FieldError."""
-        return {name: self._names(name, MAX_LENGTHS["id"], MAX_LINKS) for name in LINKS}
+        return {name: self._names(name, model.MAX_LENGTHS["id"], model.MAX_LINKS) for name in LINKS}
 
     def _text(self, name: str) -> str | None:
         return read_text_value(name, self._values.get(name))
@@ -97,7 +86,7 @@ class FieldReader:
         try:
             return None if text is None else convert(text)
         except ValueError:
-            raise FieldError(f"{name}: {quote_start(text or '')} {problem}") from None
+            raise FieldError(f"{name}: {model.quote_start(text or '')} {problem}") from None
 
     def _word(self, name: str, words: type[E]) -> E | None:
         return self._convert(name, lambda text: words(text.lower()), f"is none of {', '.join(words)}")
@@ -118,13 +107,13 @@ class FieldReader:
             return None
 
     def _truncated_text(self, name: str, kind: str | None = None) -> str | None:
-        text, limit = self._text(name), MAX_LENGTHS[kind or name]
+        text, limit = self._text(name), model.MAX_LENGTHS[kind or name]
         if text is not None and len(text) > limit:
             self.remarks.append(f"{name}: cut from {len(text)} to {limit} characters")
-        return None if text is None else truncate_text(text, limit)
+        return None if text is None else model.truncate_text(text, limit)
 
     def _name(self, name: str, kind: str | None = None) -> str | None:
-        text, limit = self._text(name), MAX_LENGTHS[kind or name]
+        text, limit = self._text(name), model.MAX_LENGTHS[kind or name]
         if text is not None and len(text) > limit:
             raise FieldError(f"{name}: {len(text)} characters, at most {limit} are possible")
         return text
@@ -135,7 +124,9 @@ class FieldReader:
         items = value if isinstance(value, list) else (self._text(name) or "").split(",")
         texts = [text for item in items if (text := read_text_value(name, item))]
         if long := next((text for text in texts if len(text) > limit), None):
-            raise FieldError(f"{name}: {quote_start(long)} has {len(long)} characters, at most {limit} are possible")
+            raise FieldError(
+                f"{name}: {model.quote_start(long)} has {len(long)} characters, at most {limit} are possible"
+            )
         distinct = tuple(dict.fromkeys(texts))
         if len(distinct) > count:
             self.remarks.append(f"{name}: the first {count} of {len(distinct)} are taken")
@@ -144,13 +135,15 @@ class FieldReader:
     def _reasons(self) -> tuple[Reason, ...]:
         value = self._values.get("reasons")
         items = value if isinstance(value, list) else [] if value is None else [value]
-        if len(items) > MAX_REASONS:
-            self.remarks.append(f"reasons: the first {MAX_REASONS} of {len(items)} are taken")
-        return tuple(self._reason(f"reasons[{number}]", item) for number, item in enumerate(items[:MAX_REASONS]))
+        if len(items) > model.MAX_REASONS:
+            self.remarks.append(f"reasons: the first {model.MAX_REASONS} of {len(items)} are taken")
+        return tuple(self._reason(f"reasons[{number}]", item) for number, item in enumerate(items[: model.MAX_REASONS]))
 
     def _reason(self, name: str, item: PlainValue) -> Reason:
         if not isinstance(item, dict):
-            return Reason("reason", truncate_text(read_text_value(name, item) or "", MAX_LENGTHS["reasons.text"]))
+            return Reason(
+                "reason", model.truncate_text(read_text_value(name, item) or "", model.MAX_LENGTHS["reasons.text"])
+            )
         if unknown := item.keys() - {"type", "text", "strength"}:
             raise FieldError(f"{name}.{min(unknown)}: there is no such field")
         inner = FieldReader({f"{name}.{key}": value for key, value in item.items()})
@@ -164,7 +157,6 @@ class FieldReader:
 
 
 def check_field(name: str, value: PlainValue) -> str | None:
-    """Return why a value does not fit a field, or None."""
     try:
         FieldReader({"title": "any", name: value}).read_content()
         if name == "date" and (text := read_text_value(name, value)):
@@ -184,9 +176,9 @@ def read_text_value(name: str, value: PlainValue) -> str | None:
         kind = "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else "true or false"
         raise FieldError(f"{name}: it is {kind}, not a text")
     text = str(value).strip()
-    if problem := storage_problem(text):
+    if problem := model.storage_problem(text):
         raise FieldError(f"{name}: {problem}")
-    return None if is_blank(text) else text
+    return None if model.is_blank(text) else text
 
 
 SECTIONS = ("fields", "values", "defaults", "constants", "links")
@@ -231,7 +223,6 @@ class ValueTemplate:
         return cls((*parts[:-1], parts[-1] + text[end:]))
 
     def value_in(self, record: dict[str, PlainValue]) -> PlainValue:
-        """Return the value itself for a path alone, otherwise the text; None if a value is missing."""
         if len(self.parts) == 2 and not self.parts[0]:
             return look_up(record, self.parts[1])
         texts = list(self.parts)
@@ -314,7 +305,7 @@ def load_mapping(path: Path) -> FieldMapping:
     """Return the mapping in a file. Raises MappingError with all problems of the file."""
     try:
         documents = YamlReader().read(read_text(path))
-    except (RecordError, YamlError) as error:
+    except (model.RecordError, YamlError) as error:
         where = f"{path}:{error.line}" if error.line else str(path)
         raise MappingError(f"{where}: {error.reason}") from None
     if len(documents) != 1 or not isinstance(documents[0].value, dict):

@@ -139,7 +139,6 @@ class MarkdownReader:
         self._parser = MarkdownIt("commonmark").enable("table")
 
     def read_sections(self, text: str) -> list[MarkdownSection]:
-        """Return the sections of a text with line feeds only, starting with what comes before the first heading."""
         nodes = SyntaxTreeNode(self._parser.parse(text)).children
         blocks = [MarkdownBlock(node.type, *(node.map or (0, 0)), tuple(_read_paragraphs(node))) for node in nodes]
         heads = [number for number, node in enumerate(nodes) if node.type == "heading"]

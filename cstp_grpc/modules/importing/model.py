@@ -86,7 +86,6 @@ class NotADecisionRecord(RecordError):
 
 
 def storage_problem(text: str) -> str | None:
-    """Return why the journal cannot store a text, or None."""
     match = UNSTORABLE.search(text)
     if match is None:
         return None
@@ -94,7 +93,6 @@ def storage_problem(text: str) -> str | None:
 
 
 def truncate_text(text: str, limit: int) -> str:
-    """Return a text of at most `limit` characters, with an ellipsis at the end if something was cut off."""
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
@@ -103,7 +101,6 @@ def quote_start(text: str) -> str:
 
 
 def collapse_spaces(text: str) -> str:
-    """Return a text with every run of white space replaced by one space."""
     return " ".join(text.split())
 
 

@@ -12,56 +12,17 @@ from typing import BinaryIO
 
 from cstp_grpc.common.yaml_with_lines import PlainValue, YamlError, YamlNode, YamlReader
 from cstp_grpc.core.decisions.model import ImportRecord, SourceLinks
+from cstp_grpc.modules.importing import field_mapping, model, record_files
 from cstp_grpc.modules.importing.adr import AdrReader
-from cstp_grpc.modules.importing.field_mapping import (
-    FIELDS,
-    LINKS,
-    FieldError,
-    FieldMapping,
-    FieldReader,
-    to_snake_case,
-)
-from cstp_grpc.modules.importing.model import (
-    DateOrigin,
-    NotADecisionRecord,
-    ParsedRecord,
-    ReadResult,
-    RecordError,
-    SkippedRecord,
-)
-from cstp_grpc.modules.importing.record_files import (
-    JSON_LINES_SUFFIXES,
-    MARKDOWN_SUFFIXES,
-    SUFFIXES,
-    YAML_SUFFIXES,
-    FileDates,
-    InputFile,
-    RecordDate,
-    SourceNames,
-    check_source,
-    decode_text,
-    find_input_files,
-    open_file,
-    read_text,
-)
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
 """Maximum bytes of a line of JSON Lines: 4 MiB. Chosen: such files may have any size, and are read line by line."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LIST_KEY = "decisions"
 TITLE_KEY = re.compile(r"""\btitle["']?\s*:""")
-SERVER_FIELDS = (
-    "agent",
-    "source",
-    "reviewedDate",
-    "reviewed_date",
-    "distance",
-    "score",
-    "history",
-    "journalRevision",
-)
+SERVER_FIELDS = ("agent", "source", "reviewedDate", "reviewed_date", "distance", "score", "history", "journalRevision")
 """Fields of a decision in an answer that an import cannot set."""
-CONTENT_FIELDS = {name: name for name in ("id", *FIELDS)} | {"reviewBy": "review_by"}
+CONTENT_FIELDS = {name: name for name in ("id", *field_mapping.FIELDS)} | {"reviewBy": "review_by"}
 """Our name of each field of a record that is imported."""
 LINK_NAMES = {
     "supersedes": "supersedes",
@@ -76,32 +37,38 @@ CONTRACT_FIELDS = frozenset(("links", *CONTENT_FIELDS, *SERVER_FIELDS))
 class StructuredRecordReader:
     """Reads the entries of one file as records; no two of them may have the same identifier."""
 
-    def __init__(self, path: Path, sources: SourceNames, dates: FileDates, mapping: FieldMapping | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        sources: record_files.SourceNames,
+        dates: record_files.FileDates,
+        mapping: field_mapping.FieldMapping | None,
+    ) -> None:
         self._path = path
         self._source = sources.source_of(path)
         self._dates = dates
         self._mapping = mapping
-        self._file_date: RecordDate | None = None
+        self._file_date: record_files.RecordDate | None = None
         self._lines_by_id: dict[str, int] = {}
         self._entries: Callable[[], Iterable[tuple[int, PlainValue | bytes]]] = tuple
         """Reads all entries of the file, each with its line."""
 
-    def read_yaml(self) -> Iterator[ReadResult]:
+    def read_yaml(self) -> Iterator[model.ReadResult]:
         """Yield the result of each entry. Raises NotADecisionRecord and RecordError."""
-        entries = self._yaml_entries(read_text(self._path))
+        entries = self._yaml_entries(record_files.read_text(self._path))
         self._entries = lambda: ((node.line, node.plain) for node in entries)
         for node in entries:
             yield self._read_entry(node.line, node.plain, alone=len(entries) == 1)
 
-    def read_json_lines(self) -> Iterator[ReadResult]:
+    def read_json_lines(self) -> Iterator[model.ReadResult]:
         """Yield the result of each line that is not blank. Raises NotADecisionRecord and RecordError."""
         self._entries = self._read_lines
-        with open_file(self._path) as file:
+        with record_files.open_file(self._path) as file:
             number = 0
             for number, line in _numbered_lines(file):
                 yield self._read_entry(number, line)
             if number == 0:
-                raise NotADecisionRecord("it is empty")
+                raise model.NotADecisionRecord("it is empty")
 
     def _yaml_entries(self, text: str) -> list[YamlNode]:
         """Return the entries of a file: of a list, of a list under `decisions`, or one for each document.
@@ -114,9 +81,9 @@ class StructuredRecordReader:
             # Folders hold broken YAML of other programs, too; only what seems to have titles, or was named, is worth an
             # error.
             if self._mapping or TITLE_KEY.search(text):
-                raise RecordError(error.reason, error.line) from None
+                raise model.RecordError(error.reason, error.line) from None
             reason = f"it holds no title and so no decisions: {error.reason}"
-            raise NotADecisionRecord(reason, error.line) from None
+            raise model.NotADecisionRecord(reason, error.line) from None
         entries: list[YamlNode] = []
         for document in documents:
             listed = document.value.get(LIST_KEY, document) if isinstance(document.value, dict) else document
@@ -127,34 +94,36 @@ class StructuredRecordReader:
         # One entry of ours makes the file one of decisions, so that the others in it are reported, not passed over.
         values = [node.plain for node in entries if isinstance(node.plain, dict)]
         if not any(self._mapping or _is_decision(value) for value in values):
-            raise NotADecisionRecord("it holds no decisions")
+            raise model.NotADecisionRecord("it holds no decisions")
         return entries
 
-    def _read_entry(self, line: int, entry: PlainValue | bytes, *, alone: bool = False) -> ReadResult:
+    def _read_entry(self, line: int, entry: PlainValue | bytes, *, alone: bool = False) -> model.ReadResult:
         """Return the result of an entry; one that is `alone` in its file needs no identifier."""
         try:
             return self._parse(line, _parse_json(entry) if isinstance(entry, bytes) else entry, alone=alone)
-        except (RecordError, FieldError) as error:
-            return SkippedRecord(self._path, line, str(error), error=True)
+        except (model.RecordError, field_mapping.FieldError) as error:
+            return model.SkippedRecord(self._path, line, str(error), error=True)
 
-    def _parse(self, line: int, entry: PlainValue, *, alone: bool) -> ParsedRecord:
+    def _parse(self, line: int, entry: PlainValue, *, alone: bool) -> model.ParsedRecord:
         if not isinstance(entry, dict):
-            raise RecordError("it is no object with fields")
+            raise model.RecordError("it is no object with fields")
         values, remarks = self._read_values(entry)
-        reader = FieldReader(values)
+        reader = field_mapping.FieldReader(values)
         content, identifier, links = reader.read_content(), reader.read_id(), reader.read_links()
         source = self._source_of_entry(identifier, line, alone=alone)
-        date = RecordDate(content.date, DateOrigin.FIELD) if content.date else self._date_of_file()
+        date = record_files.RecordDate(content.date, model.DateOrigin.FIELD) if content.date else self._date_of_file()
         remarks += [*reader.remarks, *([date.remark] if date.remark else [])]
         for kind, ids in links.items():
             unknown = [each for each in ids if each not in self._names]
             remarks += [f"links.{LINK_NAMES[kind]}: there is no record {each!r} in this file" for each in unknown]
-        targets = {kind: tuple(check_source(f"{self._source}#{each}") for each in ids) for kind, ids in links.items()}
+        targets = {
+            kind: tuple(record_files.check_source(f"{self._source}#{each}") for each in ids)
+            for kind, ids in links.items()
+        }
         record = ImportRecord(source, replace(content, date=date.date), SourceLinks(**targets))
-        return ParsedRecord(record, self._path, line, date.origin, tuple(remarks))
+        return model.ParsedRecord(record, self._path, line, date.origin, tuple(remarks))
 
     def _read_values(self, entry: dict[str, PlainValue]) -> tuple[dict[str, PlainValue], list[str]]:
-        """Return the values of an entry by our names of the fields, and remarks. Raises FieldError."""
         return self._mapping.apply(entry) if self._mapping else _read_contract_fields(entry)
 
     @functools.cached_property
@@ -167,15 +136,15 @@ class StructuredRecordReader:
         try:
             value = _parse_json(entry) if isinstance(entry, bytes) else entry
             if isinstance(value, dict):
-                yield FieldReader(self._read_values(value)[0]).read_id() or f"L{line}"
-        except (RecordError, FieldError):
+                yield field_mapping.FieldReader(self._read_values(value)[0]).read_id() or f"L{line}"
+        except (model.RecordError, field_mapping.FieldError):
             return
 
     def _read_lines(self) -> Iterator[tuple[int, bytes]]:
-        with open_file(self._path) as file:
+        with record_files.open_file(self._path) as file:
             yield from _numbered_lines(file)
 
-    def _date_of_file(self) -> RecordDate:
+    def _date_of_file(self) -> record_files.RecordDate:
         if self._file_date is None:
             self._file_date = self._dates.date_of(self._path)
         return self._file_date
@@ -183,8 +152,8 @@ class StructuredRecordReader:
     def _source_of_entry(self, identifier: str | None, line: int, *, alone: bool) -> str:
         name = identifier or f"L{line}"
         if name in self._lines_by_id:
-            raise RecordError(f"the id {name!r} is that of line {self._lines_by_id[name]}, too")
-        source = check_source(self._source if alone and identifier is None else f"{self._source}#{name}")
+            raise model.RecordError(f"the id {name!r} is that of line {self._lines_by_id[name]}, too")
+        source = record_files.check_source(self._source if alone and identifier is None else f"{self._source}#{name}")
         self._lines_by_id[name] = line
         return source
 
@@ -197,15 +166,17 @@ def _is_decision(entry: Mapping[str, PlainValue]) -> bool:
 def _read_contract_fields(entry: dict[str, PlainValue]) -> tuple[dict[str, PlainValue], list[str]]:
     """Return the values of an entry with the names of the contract, and remarks. Raises FieldError."""
     if unknown := sorted(entry.keys() - CONTRACT_FIELDS):
-        raise FieldError(f"{unknown[0]}: there is no such field; records of another make need a mapping")
+        raise field_mapping.FieldError(f"{unknown[0]}: there is no such field; records of another make need a mapping")
     values = {CONTENT_FIELDS[name]: value for name, value in entry.items() if name in CONTENT_FIELDS}
     links = entry.get("links") or {}
     if not isinstance(links, dict):
-        raise FieldError("links: it is no object")
+        raise field_mapping.FieldError("links: it is no object")
     for name, ids in links.items():
-        if to_snake_case(name) not in LINKS:
-            raise FieldError(f"links.{name}: there is no such link; possible are {', '.join(LINKS)}")
-        values[to_snake_case(name)] = ids
+        if field_mapping.to_snake_case(name) not in field_mapping.LINKS:
+            raise field_mapping.FieldError(
+                f"links.{name}: there is no such link; possible are {', '.join(field_mapping.LINKS)}"
+            )
+        values[field_mapping.to_snake_case(name)] = ids
     ignored = [name for name in SERVER_FIELDS if entry.get(name) is not None]
     return values, [f"{', '.join(ignored)}: given by the server, not imported"] if ignored else []
 
@@ -224,18 +195,17 @@ def _numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _parse_json(line: bytes) -> PlainValue:
-    """Return the value of a line. Raises RecordError."""
     if len(line) > MAX_LINE_BYTES:
-        raise RecordError(f"the line is longer than {MAX_LINE_BYTES // 1024 // 1024} MiB")
-    text = decode_text(line.rstrip(b"\r\n"))
+        raise model.RecordError(f"the line is longer than {MAX_LINE_BYTES // 1024 // 1024} MiB")
+    text = record_files.decode_text(line.rstrip(b"\r\n"))
     try:
         value: PlainValue = json.loads(text, object_pairs_hook=_to_object, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise RecordError(f"it is not JSON: {error.msg} at column {error.colno}") from None
+        raise model.RecordError(f"it is not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
-        raise RecordError("it is nested too deeply") from None
+        raise model.RecordError("it is nested too deeply") from None
     except ValueError as error:
-        raise RecordError(f"it is not JSON: {error}") from None
+        raise model.RecordError(f"it is not JSON: {error}") from None
     return value
 
 
@@ -255,10 +225,10 @@ def _refuse_constant(name: str) -> float:
 def read_records(
     paths: Sequence[Path],
     *,
-    mapping: FieldMapping | None = None,
+    mapping: field_mapping.FieldMapping | None = None,
     as_records: bool = False,
     on_file: Callable[[Path], None] | None = None,
-) -> Iterator[ReadResult]:
+) -> Iterator[model.ReadResult]:
     """Yield the results of files and folders, in the order of `find_record_files`.
 
     A Markdown file gives one result, a YAML or JSON Lines file one for each entry. A file or entry that cannot be read
@@ -266,7 +236,7 @@ def read_records(
     form. `on_file` is called after each file.
     """
     reader = _FileReader(mapping, as_records=as_records)
-    for file in find_input_files(paths):
+    for file in record_files.find_input_files(paths):
         yield from reader.read(file)
         if on_file:
             on_file(file.path)
@@ -275,30 +245,32 @@ def read_records(
 class _FileReader:
     """Reads each file by its extension; the readers share their caches of work trees, histories and records."""
 
-    def __init__(self, mapping: FieldMapping | None, *, as_records: bool) -> None:
+    def __init__(self, mapping: field_mapping.FieldMapping | None, *, as_records: bool) -> None:
         self._mapping = mapping
-        self._sources = SourceNames()
-        self._dates = FileDates(self._sources)
+        self._sources = record_files.SourceNames()
+        self._dates = record_files.FileDates(self._sources)
         self._adrs = AdrReader(self._sources, self._dates, as_records=as_records)
 
-    def read(self, file: InputFile) -> Iterator[ReadResult]:
+    def read(self, file: record_files.InputFile) -> Iterator[model.ReadResult]:
         path, suffix = file.path, file.path.suffix.lower()
         try:
-            if suffix in MARKDOWN_SUFFIXES:
+            if suffix in record_files.MARKDOWN_SUFFIXES:
                 yield self._adrs.read(path)
-            elif suffix in YAML_SUFFIXES:
+            elif suffix in record_files.YAML_SUFFIXES:
                 yield from self._structured(path).read_yaml()
-            elif suffix in JSON_LINES_SUFFIXES:
+            elif suffix in record_files.JSON_LINES_SUFFIXES:
                 yield from self._structured(path).read_json_lines()
             else:
-                open_file(path).close()
-                yield SkippedRecord(path, None, f"only {', '.join(SUFFIXES)} can be read", error=file.named)
-        except NotADecisionRecord as skipped:
-            yield SkippedRecord(path, skipped.line, skipped.reason, error=False)
-        except RecordError as error:
-            yield SkippedRecord(path, error.line, error.reason, error=True)
+                record_files.open_file(path).close()
+                yield model.SkippedRecord(
+                    path, None, f"only {', '.join(record_files.SUFFIXES)} can be read", error=file.named
+                )
+        except model.NotADecisionRecord as skipped:
+            yield model.SkippedRecord(path, skipped.line, skipped.reason, error=False)
+        except model.RecordError as error:
+            yield model.SkippedRecord(path, error.line, error.reason, error=True)
         except OSError as error:
-            yield SkippedRecord(path, None, f"it cannot be read: {error.strerror}", error=True)
+            yield model.SkippedRecord(path, None, f"it cannot be read: {error.strerror}", error=True)
 
     def _structured(self, path: Path) -> StructuredRecordReader:
         return StructuredRecordReader(path, self._sources, self._dates, self._mapping)

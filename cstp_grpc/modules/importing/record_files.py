@@ -186,7 +186,6 @@ FORMS = tuple(
 
 
 def parse_date(text: str) -> datetime:
-    """Return the instant in UTC that the whole text names. Raises DateError."""
     stripped = text.strip()
     stripped = stripped[match.end() :] if (match := WEEKDAY.match(stripped)) else stripped
     for form in FORMS:
@@ -255,7 +254,6 @@ class FileDates:
         self._histories: dict[Path, tuple[dict[str, datetime], str | None]] = {}
 
     def date_of(self, path: Path) -> RecordDate:
-        """Return the date of a file."""
         real = real_path(path)
         remark = None
         if tree := self._sources.work_tree(real):

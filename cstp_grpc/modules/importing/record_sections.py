@@ -32,7 +32,6 @@ PROSE_REASONS: Mapping[RecordForm, Mapping[str, SectionKind]] = {
 
 
 def kind_of_section(section: MarkdownSection) -> SectionKind | None:
-    """Return the subject of a section, or None if its heading is not a usual one."""
     return section_kind(section.heading.text) if section.heading else None
 
 
@@ -51,7 +50,6 @@ def section_groups(sections: Sequence[MarkdownSection], wanted: SectionKind) -> 
 
 
 def read_notes(sections: Sequence[MarkdownSection], form: RecordForm) -> str | None:
-    """Return the first paragraphs of the sections of notes as plain text, or None if there are none."""
     for kind in NOTE_KINDS[form]:
         taken: list[str] = []
         for paragraph in (each for group in section_groups(sections, kind) for each in _filled_paragraphs(group)):
@@ -83,7 +81,6 @@ def read_reasons(sections: Sequence[MarkdownSection], form: RecordForm) -> tuple
 
 
 def _filled_paragraphs(sections: Sequence[MarkdownSection]) -> Iterator[str]:
-    """Yield the paragraphs that say something, those that begin an item of a list with a dash before them."""
     for section in sections:
         for block in section.blocks:
             for lines in block.paragraphs:

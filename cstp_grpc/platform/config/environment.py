@@ -71,7 +71,6 @@ def command_environment() -> CommandEnvironment:
 
 
 def inherited_environment(names: Iterable[str]) -> dict[str, str]:
-    """Return those of the named variables that are set, for child processes."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -81,7 +80,6 @@ def process_environment() -> dict[str, str]:
 
 
 def replace_environment(variables: Mapping[str, str]) -> None:
-    """Give this process the environment variables of another one."""
     os.environ.clear()
     os.environ.update(variables)
 
@@ -111,5 +109,4 @@ def dial_host(host: str) -> str:
 
 
 def join_host_port(host: str, port: int) -> str:
-    """Return `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -280,7 +280,6 @@ no limit.
 
 
 def count_workers(settings: ServeSettings) -> int:
-    """Return the number of processes that serve gRPC."""
     return count_cores() if settings.workers == "auto" else settings.workers
 
 
@@ -298,7 +297,6 @@ def count_cores() -> int:
 
 
 def read_quota(path: Path) -> int:
-    """Return the cores of a CPU quota, rounded up; all cores if it is unlimited or unreadable."""
     try:
         quota, period = path.read_text(encoding="ascii").split()
         return max(1, math.ceil(int(quota) / int(period)))

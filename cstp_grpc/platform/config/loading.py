@@ -37,7 +37,6 @@ def allowed_types(annotation: Any) -> Iterator[Any]:
 
 
 def suggest_key(model: type[BaseModel], location: Sequence[int | str]) -> str | None:
-    """Return the known key closest to the last one of a location, or None."""
     kinds: list[Any] = [model]
     for part in location[:-1]:
         # All alternatives of a union are followed: which of them the file meant is not known.

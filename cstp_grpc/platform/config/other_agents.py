@@ -256,7 +256,6 @@ class LiaisonSettings(SettingsSection):
 
     @model_validator(mode="after")
     def check_fallbacks(self) -> LiaisonSettings:
-        """Reject fallbacks to unknown pillars, and cycles."""
         for pillar, settings in self.pillars.items():
             if settings.fallback is not None and GUIDE in self.pillars:
                 raise ValueError(f"no pillar may be called {GUIDE} where there are fallbacks, since it names the guide")

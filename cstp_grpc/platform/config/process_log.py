@@ -17,9 +17,7 @@ def log_events_to_stderr(settings: LoggingSettings, process: str | None = None) 
     """Log events to standard error; `process` names this process among several."""
     name = f"{process}: " if process else ""
     logging.basicConfig(
-        level=settings.level.upper(),
-        stream=sys.stderr,
-        format=f"%(asctime)s %(levelname)s {name}%(name)s: %(message)s",
+        level=settings.level.upper(), stream=sys.stderr, format=f"%(asctime)s %(levelname)s {name}%(name)s: %(message)s"
     )
     for logger in TALKATIVE_LOGGERS:
         logging.getLogger(logger).setLevel(logging.WARNING)

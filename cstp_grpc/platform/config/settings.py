@@ -295,7 +295,7 @@ class AuditSettings(SettingsSection):
 
 
 class RecordRetentionSettings(SettingsSection):
-    """How long records stay; what is absent stays until it is deleted or erased. Other retention is where its room is
+    """How long records stay; what is absent stays until it is deleted or erased. Other retention is where its module is
     configured: `liaison.retention`, `approvals.keep_days`, `a2a.task_days`, `federation.callbacks`."""
 
     decision_days: float | None = Field(default=None, gt=0, le=36_500)
@@ -385,11 +385,7 @@ class LoggingSettings(SettingsSection):
 class Settings(BaseModel):
     """Everything that can be configured."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        json_schema_extra=add_setting_descriptions,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=add_setting_descriptions)
 
     data_dir: Path = DEFAULT_DATA_DIR
     """The folder of everything that is kept: journal, index, converted weights, development token."""

@@ -57,7 +57,6 @@ def parse_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file with its line separators unchanged. Raises ConfigError."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()
@@ -225,7 +224,6 @@ def insert_peer_text(text: str, root: yaml.Node | None, entry: dict[str, Any]) -
 
 
 def is_flow_style(node: yaml.Node) -> bool:
-    """Return whether a node is written in flow style, with braces or brackets."""
     return isinstance(node, yaml.CollectionNode) and bool(node.flow_style)
 
 
@@ -245,7 +243,6 @@ def append_keys(text: str, content: dict[str, Any]) -> str:
 
 
 def extend_collection(text: str, node: yaml.CollectionNode, content: Any) -> str:
-    """Add content to a collection that is not empty."""
     if node.flow_style:
         # The closing brace or bracket, which the end mark is behind.
         at = node.end_mark.index - 1
@@ -276,7 +273,6 @@ def split_around(text: str, node: yaml.Node) -> tuple[str, str]:
 
 
 def insert_lines(text: str, at: int, lines: str) -> str:
-    """Insert lines after the line that ends at an offset."""
     newline = detect_newline(text)
     return text[:at] + newline + newline.join(lines.splitlines()) + (text[at:] or newline)
 
@@ -292,7 +288,6 @@ def find_content_end(text: str, node: yaml.Node) -> int:
 
 
 def find_line_end(text: str, at: int) -> int:
-    """Return the end offset of the line at an offset."""
     end = text.find("\n", at)
     if end == -1:
         return len(text)
@@ -300,7 +295,6 @@ def find_line_end(text: str, at: int) -> int:
 
 
 def detect_newline(text: str) -> str:
-    """Return the line separator of a text."""
     return "\r\n" if "\r\n" in text else "\n"
 
 
@@ -313,18 +307,15 @@ class IndentedListDumper(yaml.SafeDumper):
 
 
 def dump_block(content: Any, column: int) -> str:
-    """Return YAML in block style, indented to a column."""
     lines = dump_yaml(content, in_flow=False).splitlines()
     return "\n".join(" " * column + line for line in lines)
 
 
 def dump_flow(content: Any) -> str:
-    """Return YAML in flow style, on one line."""
     return dump_yaml(content, in_flow=True).strip()
 
 
 def dump_yaml(content: Any, *, in_flow: bool) -> str:
-    """Return YAML in the order of the content, without line wrapping."""
     written: str = yaml.dump(
         content,
         Dumper=IndentedListDumper,

@@ -9,9 +9,9 @@ from datetime import datetime
 from cstp_grpc.common.measures import Measure, MeasureKind, Readings, read_value
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import UnknownInputPolicy
+from cstp_grpc.core.guardrails.reloading import RulebookReloader, RuleLoader
 from cstp_grpc.core.guardrails.rulebook import RulebookError, read_rulebooks
 from cstp_grpc.core.guardrails.rulebook_files import RulebookCopy
-from cstp_grpc.core.guardrails.rulebook_reload import RulebookReloader, RuleLoader
 from cstp_grpc.core.guardrails.rules_in_force import LoadedRules, RuleExplainer, RulesInForce
 from cstp_grpc.core.guardrails.servicer import GuardrailService
 from cstp_grpc.gen.cstp.v1 import guardrails_pb2_grpc

@@ -11,7 +11,7 @@ from functools import partial
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.guardrails.checker import ApprovalGate, GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.core.guardrails.history import prepare_history
+from cstp_grpc.core.guardrails.history_lookup import prepare_history
 from cstp_grpc.core.intents.announcer import Announcer
 from cstp_grpc.core.intents.closing import IntentCloser
 from cstp_grpc.core.intents.intent_feed import IntentFeed

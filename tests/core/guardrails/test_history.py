@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.contract.enums import Outcome
+from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
 from cstp_grpc.core.guardrails.cel_variables import scan_expression
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.history import (
@@ -23,7 +24,6 @@ from cstp_grpc.core.guardrails.history import (
     UnreadHistory,
 )
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, RuleSet, Verdict
-from cstp_grpc.core.guardrails.rule_errors import RuleExpressionError
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set, parse_rulebook
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from tests.core.guardrails.rulebooks import content, rule, rule_set, write

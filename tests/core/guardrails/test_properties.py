@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.core.guardrails.cel_cost import MAX_STEPS, measure_size
 from cstp_grpc.core.guardrails.cel_engine import CelProgram, environment_for
+from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.inputs import InputType
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, Violation
-from cstp_grpc.core.guardrails.rule_errors import RuleExpressionError
 from tests.core.guardrails.rulebooks import rule, rule_set
 from tests.example_counts import examples
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from cstp_grpc.core.guardrails.evaluator import ALLOW_UNKNOWN
 from cstp_grpc.core.guardrails.model import Action
+from cstp_grpc.core.guardrails.reloading import UNFORESEEN, RulebookReloader, RuleLoader
 from cstp_grpc.core.guardrails.rulebook import read_rulebooks
-from cstp_grpc.core.guardrails.rulebook_reload import UNFORESEEN, RulebookReloader, RuleLoader
 from cstp_grpc.core.guardrails.rules_in_force import LoadedRules, RulesInForce
 from tests.core.guardrails.rulebooks import content, rule, write
 from tests.example_counts import examples

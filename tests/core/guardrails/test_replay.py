@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cstp_grpc.contract.enums import Permission, Reaction, Stakes
 from cstp_grpc.core.guardrails.evaluator import ALLOW_UNKNOWN, GuardrailEvaluator, UnknownInputPolicy
 from cstp_grpc.core.guardrails.model import Action, CodeFacts, RuleSet, Verdict
-from cstp_grpc.core.guardrails.rulebook_replay import (
+from cstp_grpc.core.guardrails.replay import (
     RecordedAction,
     ReplaySummary,
     RulebookReplay,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cstp_grpc.contract.enums import Enforcement, Severity, Stakes
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
+from cstp_grpc.core.guardrails.guardrail_compiler import find_expired_guardrails
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, Verdict
-from cstp_grpc.core.guardrails.rule_compilation import find_expired_guardrails
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_tests import run_rulebook_tests
 from cstp_grpc.core.guardrails.rules_in_force import RuleListing

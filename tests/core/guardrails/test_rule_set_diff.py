@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cstp_grpc.core.guardrails.model import RuleSet
 from cstp_grpc.core.guardrails.rule_set_diff import RuleSetDiff, ValueChange, compare_rule_sets
 from cstp_grpc.core.guardrails.rulebook import load_rule_set
-from cstp_grpc.core.guardrails.rulebook_format import GUARDRAIL, INPUT
+from cstp_grpc.core.guardrails.rulebook_schema import GUARDRAIL, INPUT
 from tests.core.guardrails.rulebooks import rule, rule_set, write
 
 FLAG = {"flag": {"type": "bool", "default": False}}

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.core.guardrails.rulebook import load_rule_set, parse_rulebook
-from cstp_grpc.core.guardrails.rulebook_format import build_rulebook_schema
+from cstp_grpc.core.guardrails.rulebook_schema import build_rulebook_schema
 from cstp_grpc.core.guardrails.yaml_document import read_document
 from tests.example_counts import examples
 from tests.snippets import DOCUMENTS, ROOT, Snippet, read_snippets

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.core.guardrails import Action, Rulebook, Stakes, UnknownInputPolicy
+from cstp_grpc.core.guardrails.cognition_engines import Conversion, convert_rulebook
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Verdict
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
-from cstp_grpc.core.guardrails.rulebook_conversion import Conversion, convert_rulebook
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile
 from tests.example_counts import examples
 

@@ -7,7 +7,7 @@ than one place, such as expressions and references by id, is the parser's alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
@@ -54,6 +54,11 @@ class MapFormat:
     required: Mapping[str, KeyFormat]
     optional: Mapping[str, KeyFormat] = field(default_factory=dict)
     conditions: JsonSchema = field(default_factory=dict)
+
+    @property
+    def keys(self) -> tuple[Collection[str], Collection[str]]:
+        """The required and the optional keys."""
+        return self.required, self.optional
 
     @property
     def schema(self) -> JsonSchema:

@@ -1,4 +1,4 @@
-"""Judge recorded actions by another rule set, and sum up whose verdict would change."""
+"""Evaluate recorded actions with another rule set, and summarise which verdicts would change."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from cstp_grpc.contract.enums import Enforcement, Severity
 from cstp_grpc.core.guardrails.cel_variables import INTENTS_VARIABLE
-from cstp_grpc.core.guardrails.evaluation_plan import CODE_READERS
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
+from cstp_grpc.core.guardrails.fact_readers import CODE_READERS
 from cstp_grpc.core.guardrails.history import HISTORY_SCOPES
 from cstp_grpc.core.guardrails.inputs import CONFIRMED_CHECKS_KEY
 from cstp_grpc.core.guardrails.model import EVALUATION_ERROR, Action, RuleSet, Verdict, Violation
@@ -24,7 +24,7 @@ MAX_EXAMPLES: Final = 3
 
 
 class VerdictKind(StrEnum):
-    """What a verdict means for whoever asked; unknown if it depends on what is not recorded."""
+    """The kind of a verdict; unknown if it depends on facts that are not recorded."""
 
     ALLOWED = "allowed"
     APPROVAL_REQUIRED = "approval_required"
@@ -74,7 +74,7 @@ class ReplayedAction:
 class RulebookReplay:
     """Judges recorded actions by a rule set, each as of its own instant, without recording anything.
 
-    `policy` says what happens to keys and actions of which no guardrail knows anything.
+    `policy` is the reaction to undeclared keys and to actions that state no declared input.
     """
 
     def __init__(self, rule_set: RuleSet, policy: UnknownInputPolicy) -> None:
@@ -83,7 +83,6 @@ class RulebookReplay:
         self._read = {rule.id: rule.when.values for rule in rule_set.guardrails}
 
     def judge(self, recorded: RecordedAction) -> ReplayedAction:
-        """Return the verdict that a recorded action would get now; unknown if its content is not kept."""
         action = recorded.action
         if action is None:
             return ReplayedAction(recorded, VerdictKind.UNKNOWN)
@@ -175,7 +174,6 @@ class ReplaySummary:
 
     @property
     def judged(self) -> int:
-        """How many actions could be judged, whether or not their verdict is known."""
         return self.recorded - self.without_content
 
     @property
@@ -189,7 +187,6 @@ class ReplaySummary:
 
     @property
     def unknown(self) -> int:
-        """How many actions were judged whose verdict depends on what is not recorded."""
         return sum(count for (_, kind), count in self.kinds.items() if kind is VerdictKind.UNKNOWN)
 
     @property
@@ -198,7 +195,6 @@ class ReplaySummary:
         return sum(self.kinds[VerdictKind.ALLOWED, kind] for kind in STOPPED)
 
     def add(self, replayed: ReplayedAction) -> None:
-        """Count a replayed action."""
         recorded = replayed.recorded
         self.recorded += 1
         self.versions[recorded.rule_set_version] += 1

@@ -16,29 +16,13 @@ from typing import Final
 
 from cstp_grpc.common.yaml_with_lines import YamlNode
 from cstp_grpc.contract.enums import Enforcement, Severity
-from cstp_grpc.core.guardrails.cognition_engines_conditions import (
-    ACTION_FIELDS,
-    ALWAYS_GIVEN,
-    Comparison,
-    RefusedCondition,
-    check_field,
-    condition_expression,
-    failure_expression,
-    parse_condition,
-    parse_requirement,
-)
+from cstp_grpc.core.guardrails import cognition_engines_conditions as dialect
+from cstp_grpc.core.guardrails import yaml_document
 from cstp_grpc.core.guardrails.inputs import InputType
+from cstp_grpc.core.guardrails.parsing import RulebookProblem
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile
-from cstp_grpc.core.guardrails.rulebook_format import API_VERSION
-from cstp_grpc.core.guardrails.rulebook_parsing import RulebookProblem
-from cstp_grpc.core.guardrails.yaml_document import (
-    IDENTIFIER_PATTERN,
-    ReportProblem,
-    YamlFields,
-    mapping_entries,
-    read_document,
-)
+from cstp_grpc.core.guardrails.rulebook_schema import API_VERSION
 
 CONDITION_PREFIX: Final = "condition_"
 REQUIREMENT_PREFIX: Final = "requires_"
@@ -85,12 +69,11 @@ class CognitionEnginesGuardrail:
     message: str | None
     projects: tuple[str, ...]
     action: str
-    conditions: list[tuple[str, Comparison]] = field(default_factory=list)
-    requirements: list[tuple[str, Comparison]] = field(default_factory=list)
+    conditions: list[tuple[str, dialect.Comparison]] = field(default_factory=list)
+    requirements: list[tuple[str, dialect.Comparison]] = field(default_factory=list)
 
     @property
-    def uses(self) -> list[tuple[str, Comparison]]:
-        """The fields that it reads."""
+    def uses(self) -> list[tuple[str, dialect.Comparison]]:
         return [*self.conditions, *self.requirements]
 
 
@@ -105,7 +88,7 @@ def convert_rulebook(file: str, content: bytes, *, skips_absent: bool = False) -
     def report(line: int, where: str, reason: str) -> None:
         problems.append(RulebookProblem(file, line, where, reason))
 
-    document = read_document(content, lambda line, reason: report(line, "rulebook", reason))
+    document = yaml_document.read_document(content, lambda line, reason: report(line, "rulebook", reason))
     reader = CognitionEnginesReader(report)
     rules = reader.read(document) if document is not None else []
     types = reader.find_input_types(rules)
@@ -130,7 +113,9 @@ def convert_rulebook(file: str, content: bytes, *, skips_absent: bool = False) -
     return Conversion(text, notes)
 
 
-def check_conversion(text: str, rules: Sequence[CognitionEnginesGuardrail], report: ReportProblem) -> None:
+def check_conversion(
+    text: str, rules: Sequence[CognitionEnginesGuardrail], report: yaml_document.ReportProblem
+) -> None:
     """Report why a converted rulebook cannot be loaded, if it cannot: what is handed out is proved to load."""
     path = Path("converted.yaml")
     try:
@@ -147,14 +132,13 @@ def holds_expression(node: YamlNode) -> bool:
 
 
 def identifier_of(text: str) -> str | None:
-    """Return a text if it can be the name or version of a rulebook."""
-    return text if IDENTIFIER_PATTERN.fullmatch(text) else None
+    return text if yaml_document.IDENTIFIER_PATTERN.fullmatch(text) else None
 
 
 class CognitionEnginesReader:
     """Reads a file of guardrails and reports what is refused; `name` and `version` are those of a template."""
 
-    def __init__(self, report: ReportProblem) -> None:
+    def __init__(self, report: yaml_document.ReportProblem) -> None:
         self._report = report
         self._lines: dict[str, int] = {}
         self.name: str | None = None
@@ -164,14 +148,14 @@ class CognitionEnginesReader:
         """Return the guardrails: of a list, of the key `guardrails` of a map, or the only one."""
         if isinstance(document.value, list):
             return self._read_rules(document.value)
-        entries = mapping_entries(document, "rulebook", self._report)
+        entries = yaml_document.mapping_entries(document, "rulebook", self._report)
         if "id" in entries:
             return self._read_rules([document])
         for key, node in entries.items():
             if key not in ("guardrails", "template"):
                 self._report(node.line, "rulebook", REFUSED_KEYS.get(key, f"unknown key `{key}`"))
         if template := entries.get("template"):
-            fields = YamlFields(template, "template", self._report, ["name"], ["description", "version"])
+            fields = yaml_document.YamlFields(template, "template", self._report, ["name"], ["description", "version"])
             self.name, self.version = (
                 identifier_of(fields.text("name")),
                 identifier_of(fields.optional_text("version") or ""),
@@ -189,7 +173,7 @@ class CognitionEnginesReader:
         return [rule for rule in read if rule is not None]
 
     def _read_rule(self, node: YamlNode, where: str) -> CognitionEnginesGuardrail | None:
-        entries = mapping_entries(node, where, self._report)
+        entries = yaml_document.mapping_entries(node, where, self._report)
         named = entries.get("id")
         where = named.value if named is not None and isinstance(named.value, str) and named.value else where
         plain = {
@@ -197,7 +181,7 @@ class CognitionEnginesReader:
         }
         for key in [key for key in plain if key in REFUSED_KEYS]:
             self._report(plain.pop(key).line, where, REFUSED_KEYS[key])
-        fields = YamlFields(YamlNode(node.line, plain), where, self._report, ["id", "action"], RULE_KEYS)
+        fields = yaml_document.YamlFields(YamlNode(node.line, plain), where, self._report, ["id", "action"], RULE_KEYS)
         identifier = fields.identifier("id")
         if identifier in self._lines:
             self._report(node.line, identifier, f"was passed over: line {self._lines[identifier]} has the id already")
@@ -217,7 +201,9 @@ class CognitionEnginesReader:
             self._add_field(rule, name, item, is_requirement=is_requirement)
         return rule if identifier and action in ACTIONS else None
 
-    def _read_fields(self, entries: Mapping[str, YamlNode], fields: YamlFields) -> Iterator[tuple[bool, str, YamlNode]]:
+    def _read_fields(
+        self, entries: Mapping[str, YamlNode], fields: yaml_document.YamlFields
+    ) -> Iterator[tuple[bool, str, YamlNode]]:
         """Yield the fields of both dialects: whether each is a requirement, its name and what it is compared with."""
         for is_requirement, key, prefix in (
             (False, "condition", CONDITION_PREFIX),
@@ -229,16 +215,16 @@ class CognitionEnginesReader:
                     f"`{key}` is an expression; write it as `when`, in the language of rulebooks", key
                 )
             elif nested is not None:
-                found = mapping_entries(nested, fields.where, self._report)
+                found = yaml_document.mapping_entries(nested, fields.where, self._report)
                 yield from ((is_requirement, name, item) for name, item in found.items())
             flat = ((name.removeprefix(prefix), item) for name, item in entries.items() if name.startswith(prefix))
             yield from ((is_requirement, name, item) for name, item in flat)
 
     def _add_field(self, rule: CognitionEnginesGuardrail, name: str, node: YamlNode, *, is_requirement: bool) -> None:
         try:
-            comparison = (parse_requirement if is_requirement else parse_condition)(node.plain)
-            check_field(name, comparison)
-        except RefusedCondition as error:
+            comparison = (dialect.parse_requirement if is_requirement else dialect.parse_condition)(node.plain)
+            dialect.check_field(name, comparison)
+        except dialect.RefusedCondition as error:
             self._report(node.line, rule.id, f"{name}: {error}")
         else:
             (rule.requirements if is_requirement else rule.conditions).append((name, comparison))
@@ -248,14 +234,13 @@ class CognitionEnginesReader:
         types: dict[str, InputType] = {}
         for rule in rules:
             for name, comparison in rule.uses:
-                if name not in ACTION_FIELDS and types.setdefault(name, comparison.type) is not comparison.type:
+                if name not in dialect.ACTION_FIELDS and types.setdefault(name, comparison.type) is not comparison.type:
                     reason = f"{name} is compared with a {comparison.type} here and with a {types[name]} before"
                     self._report(rule.node.line, rule.id, reason)
         return types
 
 
 def find_defaults(rules: Sequence[CognitionEnginesGuardrail]) -> Mapping[str, bool]:
-    """Return the defaults of bool inputs that are only required: what fails the requirement, as absence did."""
     conditions = {name for rule in rules for name, _ in rule.conditions}
     required: dict[str, set[bool]] = {}
     for rule in rules:
@@ -273,7 +258,7 @@ class RuleConverter:
         types: Mapping[str, InputType],
         defaults: Mapping[str, bool],
         notes: dict[str, list[str]],
-        report: ReportProblem,
+        report: yaml_document.ReportProblem,
         *,
         skips_absent: bool,
     ) -> None:
@@ -286,10 +271,12 @@ class RuleConverter:
     def convert(self, rule: CognitionEnginesGuardrail) -> WrittenGuardrail:
         """Convert a guardrail."""
         conditions = [
-            condition_expression(name, comparison, skips_absent=self._skips_absent)
+            dialect.condition_expression(name, comparison, skips_absent=self._skips_absent)
             for name, comparison in rule.conditions
         ]
-        failures = [failure_expression(name, comparison, self._defaults) for name, comparison in rule.requirements]
+        failures = [
+            dialect.failure_expression(name, comparison, self._defaults) for name, comparison in rule.requirements
+        ]
         failed = " || ".join(failures)
         if failed:
             conditions.append(f"({failed})" if conditions and "||" in failed else failed)
@@ -307,7 +294,7 @@ class RuleConverter:
         )
 
     def _note_changes(self, rule: CognitionEnginesGuardrail) -> None:
-        if any(name not in ALWAYS_GIVEN for name, _ in rule.conditions):
+        if any(name not in dialect.ALWAYS_GIVEN for name, _ in rule.conditions):
             self._note(ABSENT_SKIPS if self._skips_absent else ABSENT_BLOCKS, rule)
         if any(comparison.value is True for _, comparison in rule.requirements):
             self._note(TRUE_IS_TRUE, rule)
@@ -381,7 +368,6 @@ def write_rulebook(rulebook: WrittenRulebook, title: str) -> str:
 
 
 def rulebook_lines(rulebook: WrittenRulebook, title: str) -> Iterator[str]:
-    """Yield the lines of a rulebook."""
     yield from comment_lines(title)
     for comment in rulebook.comments:
         yield from comment_lines(f"- {comment}")
@@ -398,7 +384,6 @@ def rulebook_lines(rulebook: WrittenRulebook, title: str) -> Iterator[str]:
 
 
 def guardrail_lines(guardrail: WrittenGuardrail) -> Iterator[str]:
-    """Yield the lines of a guardrail."""
     yield f"  - id: {format_scalar(guardrail.id)}"
     yield f"    name: {format_scalar(guardrail.name)}"
     if guardrail.projects:
@@ -427,5 +412,4 @@ def format_flow_scalar(text: str) -> str:
 
 
 def quote_text(text: str) -> str:
-    """Return a text in double quotes, which are those of JSON but for some characters."""
     return ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))

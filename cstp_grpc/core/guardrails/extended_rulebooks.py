@@ -21,7 +21,7 @@ from cstp_grpc.core.guardrails.rulebook_files import (
     packaged_rulebook_path,
     read_rulebook_file,
 )
-from cstp_grpc.core.guardrails.rulebook_format import EXTENSION, INPUT_NAME_PATTERN, PARAMETER, PARAMETER_TYPES
+from cstp_grpc.core.guardrails.rulebook_schema import EXTENSION, INPUT_NAME_PATTERN, PARAMETER, PARAMETER_TYPES
 from cstp_grpc.core.guardrails.rulebook_sections import invalid_value_reason
 from cstp_grpc.core.guardrails.yaml_document import ReportProblem, YamlFields, mapping_entries, read_document
 
@@ -50,7 +50,7 @@ def read_extensions(document: YamlNode, file: Path, root: Path, report: ReportPr
         return []
     for item in entries.value:
         node = YamlNode(item.line, {"rulebook": item}) if isinstance(item.value, str) else item
-        fields = YamlFields(node, "extends", report, EXTENSION.required, EXTENSION.optional)
+        fields = YamlFields(node, "extends", report, *EXTENSION.keys)
         given = fields.get("with")
         entered = mapping_entries(given, "extends", report) if given else {}
         arguments = {name: each.plain for name, each in entered.items()}
@@ -150,7 +150,7 @@ def read_parameters(
         if not INPUT_NAME_PATTERN.fullmatch(name):
             report(item.line, where, "is not a name that an expression can read")
             continue
-        declaration = YamlFields(item, where, report, PARAMETER.required, PARAMETER.optional)
+        declaration = YamlFields(item, where, report, *PARAMETER.keys)
         kind = declaration.enum_word("type", InputType)
         if kind not in PARAMETER_TYPES:
             declaration.report_problem(f"`type` must be one of {', '.join(PARAMETER_TYPES)}", "type")
@@ -174,7 +174,6 @@ def read_parameters(
 
 
 def convert_parameter(kind: InputType, value: object) -> object:
-    """Return the value of a parameter. Raises InputValueError."""
     converted = CONVERTERS[kind](value)
     if isinstance(converted, list) and not all(isinstance(item, bool | float | str) for item in converted):
         raise InputValueError("must be a list of texts, numbers or bools")

@@ -11,41 +11,13 @@ from cstp_grpc.common.unicode_text import fold_name
 from cstp_grpc.common.yaml_with_lines import YamlNode
 from cstp_grpc.contract.enums import Enforcement, Severity
 from cstp_grpc.contract.errors import InvalidArgument
+from cstp_grpc.core.guardrails import model
+from cstp_grpc.core.guardrails import rulebook_schema as schema
 from cstp_grpc.core.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment, environment_for
-from cstp_grpc.core.guardrails.cel_variables import (
-    RESERVED_NAMES,
-    RuleExpression,
-)
-from cstp_grpc.core.guardrails.inputs import (
-    CONVERTERS,
-    InputType,
-    InputValueError,
-    accept_values,
-    check_context_bounds,
-)
-from cstp_grpc.core.guardrails.model import (
-    UNDECLARED_INPUT_ID,
-    UNKNOWN_ACTION_ID,
-    Guardrail,
-    InputDeclaration,
-    ParsedRulebook,
-    RulebookTest,
-    RuleSet,
-    TextTemplate,
-)
-from cstp_grpc.core.guardrails.rule_compilation import parse_template
-from cstp_grpc.core.guardrails.rule_errors import RuleExpressionError
-from cstp_grpc.core.guardrails.rulebook_extension import read_parameters
-from cstp_grpc.core.guardrails.rulebook_format import (
-    API_VERSION,
-    GUARDRAIL,
-    INPUT,
-    INPUT_NAME_PATTERN,
-    MAX_CATEGORY_CHARACTERS,
-    METADATA,
-    RULEBOOK,
-    TEST,
-)
+from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
+from cstp_grpc.core.guardrails.cel_variables import RESERVED_NAMES, RuleExpression
+from cstp_grpc.core.guardrails.extended_rulebooks import read_parameters
+from cstp_grpc.core.guardrails.inputs import CONVERTERS, InputType, InputValueError, accept_values, check_context_bounds
 from cstp_grpc.core.guardrails.rulebook_sections import (
     TestActionReader,
     invalid_value_reason,
@@ -54,13 +26,14 @@ from cstp_grpc.core.guardrails.rulebook_sections import (
     read_match,
     read_scope,
 )
+from cstp_grpc.core.guardrails.text_templates import parse_template
 from cstp_grpc.core.guardrails.yaml_document import YamlFields, mapping_entries, read_document
 
 # In the place of an expression with problems, so that the rest of the file is still checked.
 NO_EXPRESSION = RuleExpression("", "", "", frozenset(), frozenset())
 ALWAYS = RuleExpression("true", "true", "true", frozenset(), frozenset())
 """The expression of a guardrail that only has `match`."""
-RESERVED_IDS = frozenset({UNDECLARED_INPUT_ID, UNKNOWN_ACTION_ID})
+RESERVED_IDS = frozenset({model.UNDECLARED_INPUT_ID, model.UNKNOWN_ACTION_ID})
 """The ids under which the server itself reports what an action leaves unknown."""
 
 
@@ -81,8 +54,8 @@ class RulebookProblem:
 class RulebookParseResult:
     """The result of parsing a file; `rulebook` is None if there are problems, `ids` maps guardrails to lines."""
 
-    rulebook: ParsedRulebook | None = None
-    inputs: dict[str, InputDeclaration] = field(default_factory=dict)
+    rulebook: model.ParsedRulebook | None = None
+    inputs: dict[str, model.InputDeclaration] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)
     problems: list[RulebookProblem] = field(default_factory=list)
 
@@ -91,9 +64,9 @@ class RulebookParseResult:
 class InheritedParts:
     """What a rulebook has of those that it extends: inputs that its rules may read, and guardrails for its tests."""
 
-    inputs: Mapping[str, InputDeclaration] = field(default_factory=dict)
+    inputs: Mapping[str, model.InputDeclaration] = field(default_factory=dict)
     ids: frozenset[str] = frozenset()
-    rulebooks: tuple[ParsedRulebook, ...] = ()
+    rulebooks: tuple[model.ParsedRulebook, ...] = ()
 
 
 NOTHING_INHERITED = InheritedParts()
@@ -127,23 +100,13 @@ class RulebookParser:
     def report(self, line: int, where: str, reason: str) -> None:
         self.parsed.problems.append(RulebookProblem(self._file, line, where, reason))
 
-    def rulebook(self, node: YamlNode, digest: str) -> ParsedRulebook:
+    def rulebook(self, node: YamlNode, digest: str) -> model.ParsedRulebook:
         """Parse the whole document."""
-        fields = YamlFields(
-            node,
-            "rulebook",
-            self.report,
-            RULEBOOK.required,
-            RULEBOOK.optional,
-        )
-        if fields.text("apiVersion") not in ("", API_VERSION):
-            fields.report_problem(f"`apiVersion` must be {API_VERSION}", "apiVersion")
+        fields = YamlFields(node, "rulebook", self.report, *schema.RULEBOOK.keys)
+        if fields.text("apiVersion") not in ("", schema.API_VERSION):
+            fields.report_problem(f"`apiVersion` must be {schema.API_VERSION}", "apiVersion")
         metadata = YamlFields(
-            fields.get("metadata") or YamlNode(node.line, {}),
-            "metadata",
-            self.report,
-            METADATA.required,
-            METADATA.optional,
+            fields.get("metadata") or YamlNode(node.line, {}), "metadata", self.report, *schema.METADATA.keys
         )
         inputs = fields.get("inputs")
         for name, declaration in (mapping_entries(inputs, "inputs", self.report) if inputs else {}).items():
@@ -155,7 +118,7 @@ class RulebookParser:
         parameters = read_parameters(fields, self._arguments, self.report)
         # After all inputs, since the expressions are checked against their types.
         environment = environment_for(self._types, parameters)
-        parsed = ParsedRulebook(
+        parsed = model.ParsedRulebook(
             file=self._file,
             name=metadata.identifier("name"),
             version=metadata.identifier("version"),
@@ -175,9 +138,9 @@ class RulebookParser:
             self._check_categories(parsed)
         return parsed
 
-    def _check_categories(self, parsed: ParsedRulebook) -> None:
+    def _check_categories(self, parsed: model.ParsedRulebook) -> None:
         """Report matched categories that neither the rulebook nor one that it extends declares."""
-        declared = RuleSet((parsed, *parsed.extended)).categories
+        declared = model.RuleSet((parsed, *parsed.extended)).categories
         for rule in parsed.guardrails:
             for name in sorted(rule.match.categories):
                 if fold_name(name) not in declared:
@@ -185,10 +148,10 @@ class RulebookParser:
 
     def _input(self, name: str, node: YamlNode) -> None:
         where, before = f"inputs.{name}", len(self.parsed.problems)
-        if not INPUT_NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
+        if not schema.INPUT_NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
             self.report(node.line, where, "is not a name that an expression can read")
             return
-        fields = YamlFields(node, where, self.report, INPUT.required, INPUT.optional)
+        fields = YamlFields(node, where, self.report, *schema.INPUT.keys)
         declared = fields.enum_word("type", InputType)
         default = given.plain if (given := fields.get("default")) else None
         values = read_accepted_values(fields, declared)
@@ -207,12 +170,12 @@ class RulebookParser:
         # None makes it known but not type-checked: rules that read it are not reported for a fault of its declaration.
         self._types[name] = declared if sound else None
         if sound:
-            self.parsed.inputs[name] = InputDeclaration(
+            self.parsed.inputs[name] = model.InputDeclaration(
                 name, declared, default, description, node.line, is_required, values
             )
 
-    def _guardrail(self, node: YamlNode, where: str, environment: CelEnvironment) -> Guardrail:
-        fields = YamlFields(node, self._named(node, "id", where), self.report, GUARDRAIL.required, GUARDRAIL.optional)
+    def _guardrail(self, node: YamlNode, where: str, environment: CelEnvironment) -> model.Guardrail:
+        fields = YamlFields(node, self._named(node, "id", where), self.report, *schema.GUARDRAIL.keys)
         identifier = fields.identifier("id")
         if identifier in self.parsed.ids:
             fields.report_problem(f"the id is used twice; the first is on line {self.parsed.ids[identifier]}", "id")
@@ -221,7 +184,7 @@ class RulebookParser:
         elif identifier:
             self.parsed.ids[identifier] = node.line
         message, suggestion = fields.text("message"), fields.optional_text("suggestion")
-        return Guardrail(
+        return model.Guardrail(
             id=identifier,
             name=fields.text("name"),
             when=self._expression(fields, environment),
@@ -230,8 +193,8 @@ class RulebookParser:
             suggestion=suggestion,
             description=fields.optional_text("description"),
             line=node.line,
-            match=read_match(fields, self.report),
-            scope=read_scope(fields, self.report),
+            match=read_match(fields),
+            scope=read_scope(fields),
             enforcement=fields.enum_word("enforcement", Enforcement, Enforcement.ENFORCE),
             expires=read_expiry(fields),
             owner=fields.optional_text("owner"),
@@ -243,7 +206,7 @@ class RulebookParser:
 
     def _template(
         self, fields: YamlFields, key: str, text: str | None, environment: CelEnvironment
-    ) -> TextTemplate | None:
+    ) -> model.TextTemplate | None:
         try:
             return parse_template(text, environment)
         except RuleExpressionError as error:
@@ -271,16 +234,10 @@ class RulebookParser:
                 fields.report_problem(f"`when` asks has({name}), which is always true, because the input {why}", "when")
         return expression
 
-    def _test(self, node: YamlNode, where: str) -> RulebookTest:
+    def _test(self, node: YamlNode, where: str) -> model.RulebookTest:
         where = self._named(node, "name", where)
-        fields = YamlFields(
-            node,
-            where,
-            self.report,
-            TEST.required,
-            TEST.optional,
-        )
-        return RulebookTest(
+        fields = YamlFields(node, where, self.report, *schema.TEST.keys)
+        return model.RulebookTest(
             name=fields.text("name"),
             action=TestActionReader(self.report).read(fields.get("action") or YamlNode(node.line, None), where),
             expect=self._expected(fields, "expect"),
@@ -298,16 +255,14 @@ class RulebookParser:
         return frozenset(identifier for _, identifier in found)
 
     def _named(self, node: YamlNode, key: str, otherwise: str) -> str:
-        """Return the name of a guardrail or test for its problems."""
         named = node.value.get(key) if isinstance(node.value, dict) else None
         return named.value if named and isinstance(named.value, str) and named.value else otherwise
 
 
 def read_categories(fields: YamlFields) -> tuple[str, ...]:
-    """Return the categories that a rulebook declares."""
     names = tuple(name.strip() for _, name in fields.texts("categories"))
-    if not all(0 < len(name) <= MAX_CATEGORY_CHARACTERS for name in names):
-        fields.report_problem(f"a category must have 1 to {MAX_CATEGORY_CHARACTERS} characters", "categories")
+    if not all(0 < len(name) <= schema.MAX_CATEGORY_CHARACTERS for name in names):
+        fields.report_problem(f"a category must have 1 to {schema.MAX_CATEGORY_CHARACTERS} characters", "categories")
     if len(set(map(fold_name, names))) < len(names):
         fields.report_problem("`categories` must name each category once", "categories")
     return names

@@ -16,26 +16,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from cstp_grpc.core.guardrails import rules_in_force
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator, UnknownInputPolicy
-from cstp_grpc.core.guardrails.rule_compilation import find_expired_guardrails
+from cstp_grpc.core.guardrails.extended_rulebooks import extended_paths, rulebook_root
+from cstp_grpc.core.guardrails.guardrail_compiler import find_expired_guardrails
+from cstp_grpc.core.guardrails.parsing import RulebookProblem
 from cstp_grpc.core.guardrails.rulebook import RulebookError, load_rule_set, read_rulebooks
-from cstp_grpc.core.guardrails.rulebook_extension import extended_paths, rulebook_root
 from cstp_grpc.core.guardrails.rulebook_files import RulebookFile, list_rulebook_files
-from cstp_grpc.core.guardrails.rulebook_parsing import RulebookProblem
-from cstp_grpc.core.guardrails.rules_in_force import (
-    FailedLoad,
-    LoadedRules,
-    RuleListing,
-    RulesInForce,
-    to_relative_problem,
-)
 from cstp_grpc.platform.storage.background_work import PeriodicTask
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.25
 """Seconds between two looks at the files. Chosen: a change is in force within a second, although files must look the
-same twice, for which 0.5 s is needed at the most, and 500 rules take 0.3 s to load."""
+same twice, which takes up to 0.5 s, and 500 rules take 0.3 s to load."""
 
 UNFORESEEN: Final = "cannot be loaded; the log says why"
 
@@ -63,7 +57,9 @@ class RuleLoader:
         self._policy = policy
         self._server_keys = server_keys
 
-    def load(self, files: Sequence[RulebookFile], unreadable: Sequence[RulebookProblem] = ()) -> LoadedRules:
+    def load(
+        self, files: Sequence[RulebookFile], unreadable: Sequence[RulebookProblem] = ()
+    ) -> rules_in_force.LoadedRules:
         """Load the rules in these files; `unreadable` are the problems with others. Raises RulebookError."""
         rule_set = load_rule_set(self.path, files, unreadable, self._disabled)
         now = self.clock()
@@ -72,13 +68,13 @@ class RuleLoader:
         evaluator = GuardrailEvaluator(rule_set, self._policy, self._server_keys)
         # Here, and not in the first check, which would wait for what is worked out once for each rule.
         evaluator.warm_up()
-        return LoadedRules(tuple(files), rule_set, evaluator, RuleListing(rule_set, now))
+        return rules_in_force.LoadedRules(tuple(files), rule_set, evaluator, rules_in_force.RuleListing(rule_set, now))
 
 
 class RulebookReloader:
     """Replaces the rules in force when the files of rulebooks change, unless the new ones are invalid."""
 
-    def __init__(self, loader: RuleLoader, rules: RulesInForce) -> None:
+    def __init__(self, loader: RuleLoader, rules: rules_in_force.RulesInForce) -> None:
         self._loader = loader
         self._rules = rules
         self._extended = self._list_extended(rules.current.files)
@@ -90,7 +86,6 @@ class RulebookReloader:
         )
 
     def start(self) -> None:
-        """Start to look for changes."""
         self._task.start()
 
     def stop(self) -> None:
@@ -98,7 +93,7 @@ class RulebookReloader:
         self._task.stop()
 
     def request_reload(self) -> None:
-        """Have the files read soon, whether or not they seem to have changed."""
+        """Request a read of the files soon, whether or not they seem to have changed."""
         self._requested.set()
         self._task.wake()
 
@@ -116,14 +111,14 @@ class RulebookReloader:
 
     def _reload(self, *, is_requested: bool) -> Mapping[Path, FileStamp]:
         """Read the files, load them if they are others, and return their stamps."""
-        # Twice: only what the files say tells of which others the stamps are needed as well.
+        # Twice: only the content of the files names the other files whose stamps are needed.
         mentioned, _ = read_rulebooks(self._loader.path)
         self._extended = self._list_extended(mentioned)
         before = self._read_stamps()
         found, unreadable = read_rulebooks(self._loader.path)
         files = tuple(found)
         if self._read_stamps() != before:
-            # Some may be of one set and some of another, as when a folder is swapped; the next looks see to it.
+            # The files may belong to two sets, as when a folder is swapped; the next look reads them again.
             return before
         self._handled = before
         former = self._rules.current
@@ -139,7 +134,7 @@ class RulebookReloader:
         except RulebookError as error:
             self._report_failure(error)
         except Exception:
-            # Visible to all who look, though nobody foresaw it; the thread logs it with its traceback.
+            # Shown to callers as a failed load; the thread logs it with its traceback.
             self._report_failure(RulebookError([RulebookProblem(str(self._loader.path), 1, "rulebook", UNFORESEEN)]))
             raise
         else:
@@ -149,8 +144,8 @@ class RulebookReloader:
     def _report_failure(self, error: RulebookError) -> None:
         version = self._rules.current.listing.version
         logger.warning("the rulebooks cannot be loaded, so %s stays in force:\n%s", version, error)
-        problems = [to_relative_problem(problem, self._loader.path) for problem in error.problems]
-        self._rules.keep(FailedLoad(self._loader.clock(), problems))
+        problems = [rules_in_force.to_relative_problem(problem, self._loader.path) for problem in error.problems]
+        self._rules.keep(rules_in_force.FailedLoad(self._loader.clock(), problems))
 
     def _list_extended(self, files: Sequence[RulebookFile]) -> frozenset[Path]:
         root = rulebook_root(self._loader.path)
@@ -159,7 +154,7 @@ class RulebookReloader:
     def _read_stamps(self) -> Mapping[Path, FileStamp]:
         """Return the stamps of all files that the rules come from.
 
-        Not of folders, which change with each file that an editor puts beside its own.
+        Not of folders, which change with each temporary file of an editor.
         """
         try:
             listed = list_rulebook_files(self._loader.path)
@@ -188,7 +183,6 @@ def frequent_switches() -> Iterator[None]:
 
 
 def read_stamp(path: Path) -> FileStamp:
-    """Return the stamp of what a path leads to; links are followed."""
     try:
         status = path.stat()
     except OSError:

@@ -1,0 +1,78 @@
+"""Messages about expressions, of the engine and for its users, and literals of values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timedelta
+
+from cstp_grpc.core.guardrails.cel_tokens import starts_operand, tokenize_expression
+
+# The engine reports errors as text only.
+ENGINE_ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
+
+
+MAX_ENGINE_MESSAGE_CHARACTERS = 300
+"""Maximum length of an engine message in a response. Chosen: it may quote a value as long as the whole context."""
+
+
+TIME_HINTS: Mapping[str, str] = {
+    "duration": 'the units are h, m, s and ms, so that a week is duration("168h")',
+    "timestamp": 'write an instant such as timestamp("2026-03-01T12:00:00Z")',
+}
+"""How the functions are called whose argument is a text of some form."""
+
+
+def find_time_literals(text: str) -> Iterator[str]:
+    """Yield the calls of `duration` and `timestamp` with a literal text, as they are written."""
+    # Most rules have none, and need not be taken apart to know it.
+    tokens = tokenize_expression(text) if any(name in text for name in TIME_HINTS) else []
+    for place, token in enumerate(tokens[:-3]):
+        kinds = [each.kind if each.kind == "string" else each.text for each in tokens[place + 1 : place + 4]]
+        if token.text in TIME_HINTS and kinds == ["(", "string", ")"] and starts_operand(tokens, place):
+            yield text[token.start : tokens[place + 3].start + 1]
+
+
+def list_names(names: Collection[str]) -> str:
+    """Return names as the end of a message, or nothing if there are none."""
+    return f"; there are {', '.join(sorted(names))}" if names else ""
+
+
+def value_literal(value: object) -> str:
+    if isinstance(value, float):
+        # In parentheses, so that a negative one can follow a minus.
+        return f"({value!r})"
+    if isinstance(value, datetime):
+        return f"timestamp({json.dumps(value.isoformat())})"
+    if isinstance(value, timedelta):
+        return f'duration("{value.total_seconds():.6f}s")'
+    if isinstance(value, list):
+        return f"[{', '.join(map(value_literal, value))}]"
+    # Texts and bools are written as in JSON.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def explain_compile_error(text: str) -> str:
+    """Return the first compile error with its position, and a hint where there is one."""
+    match = ENGINE_ERROR.search(text)
+    if not match:
+        return clean_engine_message(text)
+    line, column, reason = int(match[1]), int(match[2]), match[3].removesuffix(" (in container '')")
+    # The parser lists every token that it would have accepted there.
+    reason = reason.partition(" expecting ")[0].removesuffix(" [INVALID_ARGUMENT]")
+    place = f"column {column}: " if line == 1 else f"line {line}, column {column}: "
+    hint = ""
+    if "'_%_'" in reason and "double" in reason:
+        hint = "; % takes whole numbers only: write int(x) % 2"
+    elif re.search(r"\((double, (list\()?int|int, (list\()?double)", reason):
+        hint = "; numbers other than sizes are doubles: write 5.0 instead of 5"
+    elif re.search(r"\((int, string|string, int)\)", reason):
+        hint = "; stakes compare with stakes.low, stakes.medium, stakes.high and stakes.critical"
+    return f"{place if line > 0 else ''}{reason}{hint}"
+
+
+def clean_engine_message(text: str) -> str:
+    """Return an engine message without its status codes, truncated."""
+    text = re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", text.strip())
+    return text if len(text) <= MAX_ENGINE_MESSAGE_CHARACTERS else text[:MAX_ENGINE_MESSAGE_CHARACTERS] + "…"

@@ -1,0 +1,151 @@
+"""Readers of the variables of expressions: the action, its code, the related intents and the past."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from cstp_grpc.core.guardrails.cel_engine import STAKES_ORDER
+from cstp_grpc.core.guardrails.cel_variables import (
+    COMMANDS_VARIABLE,
+    INTENDS_VARIABLE,
+    INTENTS_VARIABLE,
+    MENTIONS_VARIABLE,
+    NOW_VARIABLE,
+    normalize_words,
+)
+from cstp_grpc.core.guardrails.command_variable import commands_reader
+from cstp_grpc.core.guardrails.history import HISTORY_SCOPES, HistoryQuery, HistoryScope
+from cstp_grpc.core.guardrails.inputs import InputValueError, to_number, to_string
+from cstp_grpc.core.guardrails.model import Action, CodeFacts
+from cstp_grpc.core.guardrails.plain_sentences import Intention, IntentionFinder
+
+ReadVariable = Callable[[Action], object]
+"""Returns a variable's value, or None if it is absent. Raises InputValueError."""
+
+
+def read_now(action: Action) -> object:
+    """Return the instant of the check. Raises InputValueError if there is none, as in tests that fix none."""
+    if action.now is None:
+        raise InputValueError("is not given; tests fix it with `now`")
+    return action.now
+
+
+def read_words(action: Action) -> object:
+    """Return the words of the description, the announced context and the command. Raises InputValueError."""
+    # Hooks describe a command by itself, cut to the length of a description.
+    command = "" if action.command in (None, action.description) else action.command
+    return normalize_words(to_string(f"{action.description} {action.announced_context} {command}"))
+
+
+def words_beside_command(action: Action) -> str:
+    words, command = action.description, action.command
+    if command is None:
+        return words
+    if command.startswith(words):
+        return ""
+    # Hooks and tool guards describe a call by its arguments, in JSON. Only with its quotation marks: a short command
+    # would take letters out of the words.
+    return words.replace(json.dumps(command, ensure_ascii=False), " ").replace(json.dumps(command), " ")
+
+
+def intentions_reader(sought: Iterable[Intention]) -> ReadVariable:
+    """Return a function that finds which of these intentions the sentences of an action have."""
+    finder = IntentionFinder(sought)
+
+    def read(action: Action) -> object:
+        return finder.find(to_string(f"{words_beside_command(action)}\n\n{action.announced_context}"))
+
+    return read
+
+
+def read_category(action: Action) -> object:
+    return None if action.category is None else to_string(action.category)
+
+
+def read_confidence(action: Action) -> object:
+    return None if action.confidence is None else to_number(action.confidence)
+
+
+ACTION_READERS: Mapping[str, ReadVariable] = {
+    "action.description": lambda action: to_string(action.description),
+    "action.category": read_category,
+    "action.stakes": lambda action: STAKES_ORDER[action.stakes],
+    "action.confidence": read_confidence,
+    "action.project": lambda action: None if action.project is None else to_string(action.project),
+    "agent.id": lambda action: to_string(action.agent),
+    "agent.permissions": lambda action: sorted(action.permissions),
+    "action.command": lambda action: None if action.command is None else to_string(action.command),
+    NOW_VARIABLE: read_now,
+}
+
+
+def code_reader(texts: Callable[[CodeFacts], tuple[str, ...]]) -> ReadVariable:
+    def read(action: Action) -> object:
+        # Even if some notes were read: the one that matters may be among the others.
+        if action.code.unreadable is not None:
+            raise InputValueError(f"cannot be read: {action.code.unreadable}")
+        return [to_string(text) for text in texts(action.code)]
+
+    return read
+
+
+CODE_READERS: Mapping[str, ReadVariable] = {
+    # The paths come from the call, and so are known even if nothing about them can be read.
+    "code.paths": lambda action: [to_string(path) for path in action.code.paths],
+    "code.boundaries.never": code_reader(lambda code: code.never),
+    "code.boundaries.ask_first": code_reader(lambda code: code.ask_first),
+    "code.boundaries.always": code_reader(lambda code: code.always),
+    "code.checks": code_reader(lambda code: code.checks),
+    "code.pitfalls": code_reader(lambda code: code.pitfalls),
+}
+
+
+def read_related_ages(action: Action) -> object:
+    """Return the ages of the related intents in seconds. Raises InputValueError if they are unknown."""
+    if action.intents.unreadable is not None:
+        raise InputValueError(f"cannot be read: {action.intents.unreadable}")
+    return list(action.intents.ages)
+
+
+def history_reader(scopes: Sequence[HistoryScope], queries: Sequence[HistoryQuery]) -> ReadVariable:
+    def read(action: Action) -> object:
+        # Before it is asked whether anything was read: who states no category must be told that.
+        if (missing := action.history_subject.find_missing(scopes)) is not None:
+            raise InputValueError(f"needs action.{missing}, which is missing")
+        if action.history.unreadable is not None:
+            raise InputValueError(f"cannot be read: {action.history.unreadable}")
+        return {query.key: action.history.count(query) for query in queries}
+
+    return read
+
+
+HISTORY_READERS: Mapping[str, ReadVariable] = {
+    name: history_reader(scopes, ()) for name, scopes in HISTORY_SCOPES.items()
+}
+"""Readers of no answers, which say why there are none."""
+
+
+LARGE_READERS: Mapping[str, ReadVariable] = {
+    **CODE_READERS,
+    INTENTS_VARIABLE: read_related_ages,
+    MENTIONS_VARIABLE: read_words,
+}
+"""The readers of what may be as large as a context, and counts as such."""
+
+
+FACT_READERS: Mapping[str, ReadVariable] = {
+    **ACTION_READERS,
+    **LARGE_READERS,
+    **HISTORY_READERS,
+    COMMANDS_VARIABLE: commands_reader(()),
+    INTENDS_VARIABLE: intentions_reader(()),
+}
+"""The readers of everything but the inputs."""
+
+
+def group_history_readers(queries: Sequence[HistoryQuery]) -> dict[str, ReadVariable]:
+    grouped: dict[str, list[HistoryQuery]] = {}
+    for query in queries:
+        grouped.setdefault(query.variable, []).append(query)
+    return {name: history_reader(HISTORY_SCOPES[name], asked) for name, asked in grouped.items()}

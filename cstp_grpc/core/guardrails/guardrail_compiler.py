@@ -1,0 +1,166 @@
+"""Compile guardrails: groups with the same conditions, and batches that are evaluated together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from cstp_grpc.contract.enums import Enforcement
+from cstp_grpc.core.guardrails import model
+from cstp_grpc.core.guardrails.cel_engine import CelEnvironment, CelPredicateBatch, CelProgram
+from cstp_grpc.core.guardrails.cel_tokens import RuleExpressionError
+from cstp_grpc.core.guardrails.cel_variables import RuleExpression
+from cstp_grpc.core.guardrails.text_templates import CompiledTemplate, compile_template
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConditions:
+    """The conditions that the guardrails of a group share."""
+
+    match: model.RuleMatch
+    scope: model.RuleScope
+    expires: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailGroup:
+    """Guardrails with the same conditions, each with its position in the rule set."""
+
+    conditions: GroupConditions
+    guardrails: Sequence[tuple[int, model.Guardrail]]
+
+
+def group_guardrails(guardrails: Sequence[model.Guardrail]) -> list[GuardrailGroup]:
+    groups: dict[GroupConditions, list[tuple[int, model.Guardrail]]] = {}
+    for position, item in enumerate(guardrails):
+        if item.enforcement is not Enforcement.DISABLED:
+            conditions = GroupConditions(item.match, item.scope, item.expires)
+            groups.setdefault(conditions, []).append((position, item))
+    return [GuardrailGroup(conditions, members) for conditions, members in groups.items()]
+
+
+def find_expired_guardrails(guardrails: Iterable[model.Guardrail], now: datetime) -> list[model.Guardrail]:
+    return [item for item in guardrails if item.expires is not None and item.expires <= now]
+
+
+BATCH_GUARDRAILS = 50
+"""Guardrails per batch. Chosen: smaller batches need more engine calls; in a larger one, all rules are evaluated again
+if one fails. SHARED_STEPS is MAX_STEPS divided by it."""
+BATCH_CHARACTERS = 50_000
+"""Maximum length of a batch's expressions together; the engine accepts 100 000."""
+
+
+class GuardrailCompiler:
+    """Compiles guardrails that read the given inputs."""
+
+    def __init__(self, environment: CelEnvironment, inputs: Mapping[str, model.InputDeclaration]) -> None:
+        self._environment = environment
+        self._inputs = inputs
+
+    def compile_group(self, group: GuardrailGroup) -> Sequence[GuardrailBatch]:
+        rules = [self._compile(position, guardrail) for position, guardrail in group.guardrails]
+        return [GuardrailBatch(part, self._compile_batch(part)) for part in batch_rules(rules)]
+
+    def _compile_batch(self, rules: Sequence[CompiledGuardrail]) -> CelPredicateBatch:
+        try:
+            return self._environment.compile_batch([rule.guardrail.when for rule in rules])
+        except RuleExpressionError:
+            # Each alone, for the message about the one that fails.
+            for rule in rules:
+                _ = rule.program.program
+            raise
+
+    def _compile(self, position: int, guardrail: model.Guardrail) -> CompiledGuardrail:
+        # The tested ones too: `!has(context.reviewer)` matches just because the caller has not sent it.
+        declared = [self._inputs[name] for name in sorted(input_names_of([guardrail.when]))]
+        return CompiledGuardrail(
+            position,
+            guardrail,
+            self._environment.defer_one(guardrail.when),
+            model.Violation(
+                guardrail.id,
+                guardrail.name,
+                guardrail.message,
+                guardrail.severity,
+                guardrail.suggestion,
+                approvers=guardrail.approvers,
+            ),
+            [describe_missing_input(each) for each in declared],
+            [CONTEXT_PREFIX + each.name for each in declared if each.is_required],
+            self._compile_text(guardrail.message_template),
+            self._compile_text(guardrail.suggestion_template),
+        )
+
+    def _compile_text(self, template: model.TextTemplate | None) -> CompiledTemplate | None:
+        return None if template is None else compile_template(template, self._environment)
+
+
+def batch_rules(rules: Sequence[CompiledGuardrail]) -> Iterator[Sequence[CompiledGuardrail]]:
+    part: list[CompiledGuardrail] = []
+    characters = 0
+    for rule in rules:
+        length = len(rule.guardrail.when.text)
+        characters += length
+        # Closed before the guardrail that would be too much. One alone always fits, by MAX_EXPRESSION_CHARACTERS.
+        if part and (len(part) == BATCH_GUARDRAILS or characters > BATCH_CHARACTERS):
+            yield part
+            part, characters = [], length
+        part.append(rule)
+    if part:
+        yield part
+
+
+def describe_missing_input(declared: model.InputDeclaration) -> model.MissingInput:
+    return model.MissingInput(declared.name, declared.type, declared.description, declared.values)
+
+
+def input_names_of(expressions: Sequence[RuleExpression]) -> frozenset[str]:
+    """Return the names of the inputs that expressions read or test for presence."""
+    return frozenset(
+        name.removeprefix(CONTEXT_PREFIX)
+        for expression in expressions
+        for name in expression.values | expression.presences
+        if name.startswith(CONTEXT_PREFIX)
+    )
+
+
+CONTEXT_PREFIX = "context."
+"""Prefix of input names in expressions."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGuardrail:
+    """A guardrail with its position in the rule set and its compiled expressions.
+
+    `violation` is the result if it matches, with its texts as they are written; `inputs` are the declared inputs that
+    it reads, and `required` the variables of those that must be given.
+    """
+
+    position: int
+    guardrail: model.Guardrail
+    program: CelProgram
+    violation: model.Violation
+    inputs: Sequence[model.MissingInput]
+    required: Sequence[str]
+    message: CompiledTemplate | None
+    suggestion: CompiledTemplate | None
+
+    def lacks_input(self, variable: str | None, action: model.Action) -> bool:
+        return any(
+            variable == CONTEXT_PREFIX + each.name and action.context.get(each.name) is None for each in self.inputs
+        )
+
+    def with_missing_inputs(self, violation: model.Violation, action: model.Action) -> model.Violation:
+        if not self.inputs:
+            return violation
+        missing = tuple(each for each in self.inputs if action.context.get(each.name) is None)
+        return replace(violation, missing_inputs=missing) if missing else violation
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailBatch:
+    """Guardrails that are evaluated together."""
+
+    rules: Sequence[CompiledGuardrail]
+    selection: CelPredicateBatch
