@@ -78,7 +78,7 @@ VARYING = {
 PIECE = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in {**MADE_UP, **VARYING}.items()))
 
 
-DIAGRAM = re.compile(r"(flowchart (LR|TB)|sequenceDiagram|stateDiagram-v2)\n")
+DIAGRAM = re.compile(r"(flowchart (LR|RL|TB)|sequenceDiagram|stateDiagram-v2)\n")
 """The kinds of diagrams that the pages have; only a browser draws them."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
