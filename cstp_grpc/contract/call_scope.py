@@ -30,6 +30,16 @@ def reject_unknown_agents(agents: Sequence[str], peers: Collection[str] = ()) ->
         raise InvalidArgument(f"There is no peer {agents[unknown[0]]}", violations=violations)
 
 
+def reject_agents(scope: types_pb2.Scope.ValueType, agents: Sequence[str], *, ignored: bool = False) -> None:
+    """Raise InvalidArgument for a request that names agents to ask, where there are no peers.
+
+    If the names are `ignored`, only the local scope contradicts them.
+    """
+    asks_peers(scope, agents)
+    if not ignored:
+        reject_unknown_agents(agents)
+
+
 HOP_METADATA_KEY: Final = "x-cstp-federation"
 """The name of the gRPC metadata key and of the HTTP header."""
 MAX_HOP_METADATA_CHARACTERS: Final = 1536

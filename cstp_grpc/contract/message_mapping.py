@@ -85,26 +85,24 @@ class MessageMapper(Generic[ModelT, MessageT]):
     @functools.cached_property
     def write(self) -> Callable[..., None]:
         """Set the fields of an empty message: `write(message, model, **given)`."""
-        write: Callable[..., None] = EncoderSource(self).compile()
+        write: Callable[..., None] = self._encoder["convert"]
         return write
 
     @functools.cached_property
     def encode(self) -> Callable[..., MessageT]:
         """Convert a model to a new message: `encode(model, **given)`."""
-        write, kind = self.write, self.message
-
-        def encode(item: ModelT, **given: Any) -> MessageT:
-            message = kind()
-            write(message, item, **given)
-            return message
-
+        encode: Callable[..., MessageT] = self._encoder["encode"]
         return encode
 
     @functools.cached_property
     def decode(self) -> Callable[..., ModelT]:
         """Convert a message to a model: `decode(message, **given)`."""
-        decode: Callable[..., ModelT] = DecoderSource(self).compile()
+        decode: Callable[..., ModelT] = DecoderSource(self).compile()["convert"]
         return decode
+
+    @functools.cached_property
+    def _encoder(self) -> Mapping[str, Any]:
+        return EncoderSource(self).compile()
 
     def mapper_below(self, hint: Any, descriptor: Descriptor) -> MessageMapper[Any, Any]:
         """Return the mapper of a nested pair."""
@@ -128,8 +126,9 @@ def plain_mapper(model: type, descriptor: Descriptor) -> MessageMapper[Any, Any]
 class MapperSource:
     """The source of a function that a mapper consists of, and the names it uses."""
 
-    def __init__(self, mapper: MessageMapper[Any, Any], head: str) -> None:
+    def __init__(self, mapper: MessageMapper[Any, Any], head: str, tail: str = "") -> None:
         self._mapper = mapper
+        self._tail = tail
         self._lines: list[str] = []
         self._head = head
         self._names: dict[str, Any] = {
@@ -139,16 +138,16 @@ class MapperSource:
             "struct_to_dict": proto_values.struct_to_dict,
         }
 
-    def compile(self) -> Any:
-        """Return the function."""
+    def compile(self) -> Mapping[str, Any]:
+        """Return the functions by name."""
         try:
             self._write_body()
         except TypeError as error:
             raise TypeError(f"{self._mapper.model.__name__} and {self._mapper.descriptor.name}: {error}") from error
-        body = "\n    ".join(self._lines or ["pass"])
+        source = "\n    ".join([self._head, *self._lines]) + self._tail
         # The source has only names of fields in it, which are ours.
-        exec(compile(f"{self._head}\n    {body}", f"<{self._mapper.model.__name__}>", "exec"), self._names)  # noqa: S102
-        return self._names["convert"]
+        exec(compile(source, f"<{self._mapper.model.__name__}>", "exec"), self._names)  # noqa: S102
+        return self._names
 
     def _write_body(self) -> None:
         raise NotImplementedError
@@ -164,8 +163,16 @@ class EncoderSource(MapperSource):
     """The source of a function that sets the fields of a message to those of a model."""
 
     def __init__(self, mapper: MessageMapper[Any, Any]) -> None:
-        given = "".join(f", {name}=None" for name in mapper.given if name in mapper.descriptor.fields_by_name)
-        super().__init__(mapper, f"def convert(message, item{given}):")
+        given = [name for name in mapper.given if name in mapper.descriptor.fields_by_name]
+        parameters = "".join(f", {name}=None" for name in given)
+        arguments = "".join(f", {name}" for name in given)
+        super().__init__(
+            mapper,
+            f"def convert(message, item{parameters}):",
+            f"\ndef encode(item{parameters}):"
+            f"\n    message = kind()\n    convert(message, item{arguments})\n    return message",
+        )
+        self._names["kind"] = mapper.message
 
     def _write_body(self) -> None:
         mapper = self._mapper

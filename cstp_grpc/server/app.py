@@ -315,7 +315,7 @@ def build_modules(
         *modules,
         intents.module,
         protocol,
-        build_pre_actions_module(shared, announcer, intents.servicer, decisions.journal),
+        build_pre_actions_module(shared, announcer, intents.servicer.announcements, decisions.journal),
         build_session_context_module(shared, sources),
         build_erasure_module(shared, decisions.journal, [intents.refresh_recent]),
         *build_separate_modules(shared, inputs, intents.checker, is_permitted_ip),
@@ -327,7 +327,7 @@ def build_protocol_module(
 ) -> tuple[Module, IntentAnnouncer]:
     """Return the module of the three methods of the protocol, and its announcer; with peers, both ask these, too."""
     if not peers:
-        return intents.protocol_module, intents.servicer
+        return intents.protocol_module, intents.servicer.announcements
     from cstp_grpc.server.wiring.federation import build_federation_module
 
     # In the place of that of intents, so that calls to a server without peers enter nothing of federation.

@@ -22,16 +22,17 @@ from cstp_grpc.core.decisions.read_policy import SHARE_WITH_ALL
 from cstp_grpc.core.decisions.revision_tokens import RevisionTokens
 from cstp_grpc.core.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.core.decisions.search.vector_matrix import VectorMatrix
-from cstp_grpc.core.decisions.servicer import JournalService
+from cstp_grpc.core.decisions.servicer import DecisionQueries, JournalService, QueryLimits
 from cstp_grpc.core.decisions.sql_background import SqlBackgroundReader
 from cstp_grpc.core.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.core.decisions.sql_history import SqlHistoryStore
 from cstp_grpc.core.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
-from cstp_grpc.core.intents.announcer import Announcer
+from cstp_grpc.core.guardrails.servicer import GuardrailChecks
+from cstp_grpc.core.intents.announcer import AnnouncementRecords, AnnouncementSources, Announcer, FeedbackSettings
 from cstp_grpc.core.intents.model import SuggestionBars
-from cstp_grpc.core.intents.servicer import CstpService, QueryLimits, list_intents
+from cstp_grpc.core.intents.servicer import Announcements, CstpService, list_intents
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2
 from cstp_grpc.modules.intent_layer.code_context_reader import ProjectCodeReader
@@ -114,20 +115,19 @@ class Served:
         announcer = Announcer(
             search,
             checks,
-            ProjectCodeReader({}),
-            intents,
-            trail,
-            writer,
+            AnnouncementSources(
+                ProjectCodeReader({}), build_related(database, clock, lane), SqlBackgroundReader(database, store)
+            ),
+            AnnouncementRecords(intents, trail, writer),
             clock,
             lane,
-            build_related(database, clock, lane),
-            SqlBackgroundReader(database, store),
-            bars=SuggestionBars(LIMITS.min_score, LIMITS.min_score, 0.5),
-            min_score=LIMITS.min_score,
+            FeedbackSettings(SuggestionBars(LIMITS.min_score, LIMITS.min_score, 0.5), min_score=LIMITS.min_score),
         )
         servicers = {
             cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(
-                NAME, announcer, search, checks, LIMITS, SHARE_WITH_ALL, queries=lane
+                Announcements(NAME, announcer),
+                DecisionQueries(NAME, search, LIMITS, SHARE_WITH_ALL, lane),
+                GuardrailChecks(NAME, checks),
             ),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(
                 journal, feed, StreamLimit("exports", 1, "here"), asyncio.to_thread

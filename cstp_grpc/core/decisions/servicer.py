@@ -1,25 +1,97 @@
-"""The servicer of the journal: recording, reading, reviewing, sharing and importing decisions."""
+"""The servicers of decisions: searching, recording, reading, reviewing, sharing and importing them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from cstp_grpc.contract import proto_values
+from cstp_grpc.contract.call_scope import reject_agents
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.core.decisions import messages
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.journal_reader import JournalFeed
-from cstp_grpc.core.decisions.model import Decision, DecisionFilter, ImportResult
-from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
-from cstp_grpc.platform.storage.background_work import RunBlocking
+from cstp_grpc.core.decisions.model import Decision, DecisionFilter, ImportResult, Match
+from cstp_grpc.core.decisions.read_policy import ReadPolicy
+from cstp_grpc.core.decisions.search.decision_search import UNRESTRICTED, DecisionSearch
+from cstp_grpc.core.decisions.search.search_scheduler import SearchScheduler
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, journal_pb2_grpc
+from cstp_grpc.platform.storage.background_work import RunBlocking, WorkPool
 from cstp_grpc.platform.storage.pagination import PageRequest
 from cstp_grpc.platform.stream_limit import StreamLimit
 
 IMPORT_BATCH = 128
 """Imported records that are embedded and stored together."""
+
+
+DEFAULT_LIMIT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """Limits of queries: `max_results` caps their limit, `min_score` applies if they give none."""
+
+    max_results: int
+    min_score: float
+
+
+class DecisionQueries:
+    """Serves QueryDecisions of cstp.v1.CstpService for this agent alone: it refuses calls that name peers.
+
+    `name` is the name of this agent, `read_policy` says which callers read only a part of what is shared, and `pool`
+    runs searches.
+    """
+
+    def __init__(
+        self, name: str, search: DecisionSearch, limits: QueryLimits, read_policy: ReadPolicy, pool: WorkPool
+    ) -> None:
+        self._name = name
+        self._searches = SearchScheduler(search, pool)
+        self._limits = limits
+        self._read_policy = read_policy
+        self._summaries = messages.MatchMessages(messages.SUMMARY.encode)
+        self._summaries_with_reasons = messages.MatchMessages(summary_with_reasons)
+
+    async def QueryDecisions(
+        self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.QueryDecisionsResponse:
+        """Search decisions."""
+        if request.agents:
+            # A peer that reads only a part of what is shared gets the answer of this agent alone, whomever it names.
+            reject_agents(
+                request.scope, request.agents, ignored=self._read_policy.is_restricted_peer(current_caller.get().agent)
+            )
+        started = time.perf_counter()
+        filters = messages.FILTER.decode(request.filters) if request.HasField("filters") else UNRESTRICTED
+        limit = self.limit_of(request)
+        matches = await self._searches.search(
+            request.query,
+            filters,
+            current_caller.get().reader,
+            limit,
+            request.min_score if request.HasField("min_score") else self._limits.min_score,
+            proto_values.optional_field(request, "min_journal_revision"),
+        )
+        summaries = self._summaries_with_reasons if request.include_reasons else self._summaries
+        return cstp_pb2.QueryDecisionsResponse(
+            decisions=summaries.of(matches),
+            total=len(matches),
+            query=request.query,
+            query_time_ms=round((time.perf_counter() - started) * 1000),
+            agent=self._name,
+        )
+
+    def limit_of(self, request: cstp_pb2.QueryDecisionsRequest) -> int:
+        """Return the maximum number of results of a query."""
+        return min(request.limit if request.HasField("limit") else DEFAULT_LIMIT, self._limits.max_results)
+
+
+def summary_with_reasons(match: Match) -> cstp_pb2.DecisionSummary:
+    return messages.SUMMARY.encode(match, reasons=[reason.type for reason in match.decision.reasons])
 
 
 class JournalService(journal_pb2_grpc.JournalServiceServicer):

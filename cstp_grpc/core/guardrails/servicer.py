@@ -1,4 +1,4 @@
-"""The servicer of cstp.v1.GuardrailService: translate, call the domain once, translate back."""
+"""The servicers of guardrails: translate, call the domain once, translate back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 
 from cstp_grpc.contract import proto_values
+from cstp_grpc.contract.call_scope import reject_agents
 from cstp_grpc.contract.caller import current_caller
 from cstp_grpc.contract.enums import Permission
 from cstp_grpc.contract.errors import CstpError
@@ -25,9 +26,33 @@ from cstp_grpc.core.guardrails.messages import (
 from cstp_grpc.core.guardrails.model import CheckResult, ParsedRulebook
 from cstp_grpc.core.guardrails.parsing import RulebookProblem
 from cstp_grpc.core.guardrails.rules_in_force import FailedLoad, RuleExplainer, RulesInForce
-from cstp_grpc.gen.cstp.v1 import guardrails_pb2, guardrails_pb2_grpc
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, guardrails_pb2, guardrails_pb2_grpc
 from cstp_grpc.platform.storage.background_work import RunBlocking
 from cstp_grpc.platform.storage.pagination import PageRequest
+
+
+class GuardrailChecks:
+    """Serves CheckGuardrails of cstp.v1.CstpService for this agent, `name`, alone: it refuses calls that name peers."""
+
+    def __init__(self, name: str, checker: GuardrailChecker) -> None:
+        self._name = name
+        self._checker = checker
+
+    async def CheckGuardrails(
+        self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.CheckGuardrailsResponse:
+        """Evaluate guardrails for an action."""
+        if request.agents:
+            reject_agents(request.scope, request.agents)
+        caller = current_caller.get()
+        check = await self._checker.judge_and_record(
+            parse_action(request.action, caller),
+            caller.agent,
+            claimed_agent_name(request),
+            caller.request_id,
+            caller.reader,
+        )
+        return CHECK.encode(check, agent=self._name, check_id=caller.request_id)
 
 
 class GuardrailService(guardrails_pb2_grpc.GuardrailServiceServicer):

@@ -125,55 +125,69 @@ class AnnouncementWrite:
         return self.vector if self.intent.visibility is Visibility.SHARED else None
 
 
+@dataclass(frozen=True, slots=True)
+class AnnouncementSources:
+    """What an answer is made from, besides decisions and guardrails."""
+
+    code: CodeContextReader
+    related: RelatedIntents
+    background: BackgroundReader
+    confidences: ConfidenceHistory | None = None
+    """Warns agents whose confidence has been wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncementRecords:
+    """Where an announcement is stored, all in one transaction."""
+
+    intents: IntentStore
+    sink: AuditSink
+    writer: GroupCommitWriter
+    citations: CitationRecorder | None = None
+    approvals: ApprovalGate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackSettings:
+    """The settings of answers: similar decisions score at least `min_score`.
+
+    If `stores_content` is False, neither the intent's content nor its text in the audit trail is stored; if `responds`
+    is False, the answer has no feedback.
+    """
+
+    bars: SuggestionBars
+    min_score: float
+    stores_content: bool = True
+    responds: bool = True
+
+
 class Announcer:
     """Answers announcements.
 
     The intent, its audit entry, its vector if it is shared and the citations of the given decisions are one
-    transaction, on disk before the answer; the first two are stored even if the answer is an error. Similar decisions
-    score at least `min_score`. If `stores_content` is False, neither the intent's content nor its text in the audit
-    trail is stored; if `responds` is False, the answer has no feedback. `pool` runs file reads, and searches unless
-    they are short.
+    transaction, on disk before the answer; the first two are stored even if the answer is an error. `pool` runs file
+    reads, and searches unless they are short.
     """
 
     def __init__(
         self,
         search: DecisionSearch,
         judge: GuardrailChecker,
-        code: CodeContextReader,
-        intents: IntentStore,
-        sink: AuditSink,
-        writer: GroupCommitWriter,
+        sources: AnnouncementSources,
+        records: AnnouncementRecords,
         clock: Callable[[], datetime],
         pool: WorkPool,
-        related: RelatedIntents,
-        background: BackgroundReader,
-        *,
-        bars: SuggestionBars,
-        min_score: float,
-        stores_content: bool = True,
-        responds: bool = True,
-        citations: CitationRecorder | None = None,
-        confidences: ConfidenceHistory | None = None,
-        approvals: ApprovalGate | None = None,
+        settings: FeedbackSettings,
     ) -> None:
         self._search = search
         self._searches = SearchScheduler(search, pool)
         self._judge = judge
-        self._code = code
-        self._intents = intents
-        self._sink = sink
-        self._writer = writer
+        self._sources = sources
+        self._related = sources.related
+        self._records = records
         self._clock = clock
         self._pool = pool
-        self._related = related
-        self._background = background
-        self._bars = bars
-        self._min_score = min_score
-        self._stores_content = stores_content
-        self._responds = responds
-        self._citations = citations
-        self._confidences = confidences
-        self._approvals = approvals
+        self._settings = settings
 
     async def announce(
         self,
@@ -210,7 +224,7 @@ class Announcer:
         stored, outcome, written = await self._store(write)
         if isinstance(outcome, Exception):
             raise outcome
-        related = await self._find_related(announcement, acting, write.vector) if self._responds else []
+        related = await self._find_related(announcement, acting, write.vector) if self._settings.responds else []
         feedback = replace(write.feedback, verdict=outcome)
         return replace(
             feedback,
@@ -224,7 +238,7 @@ class Announcer:
     async def _require_valid(self, announcement: Announcement) -> None:
         """Check what needs no file. Raises InvalidArgument, and for its revision QueryFailed and Unavailable."""
         check_context_bounds(announcement.metadata, "metadata")
-        if announcement.is_shared and not self._stores_content:
+        if announcement.is_shared and not self._settings.stores_content:
             raise InvalidArgument.field("visibility", "must be private: this server stores no contents of intents")
         if announcement.min_journal_revision is not None:
             await self._pool.run(self._search.require_revision, announcement.min_journal_revision)
@@ -233,9 +247,9 @@ class Announcer:
         """Return the code context of the paths, or None without any; a project without paths must be known."""
         if announcement.paths:
             # Reading files blocks, so it runs in a thread.
-            return await self._pool.run(self._code.read_context, announcement.project, announcement.paths)
+            return await self._pool.run(self._sources.code.read_context, announcement.project, announcement.paths)
         if announcement.project is not None:
-            self._code.read_context(announcement.project, ())
+            self._sources.code.read_context(announcement.project, ())
         return None
 
     async def _prepare(
@@ -250,7 +264,7 @@ class Announcer:
         """Judge an intent, look up what belongs to the answer, and return what is to be stored."""
         feedback = await self._build_feedback(announcement, code, acting, received_at)
         vector: IntentVector | None = None
-        if announcement.is_shared or (self._responds and self._related.may_exist):
+        if announcement.is_shared or (self._settings.responds and self._related.may_exist):
             vector = await self._related.embed(announcement.searched_text)
         settle = self._prepare_approval(announcement, acting, feedback, request_id)
         record: RecordJob | None = None
@@ -262,7 +276,7 @@ class Announcer:
     async def _build_feedback(
         self, announcement: Announcement, code: CodeContext | None, acting: ActingAgent, received_at: datetime
     ) -> Feedback:
-        if not self._responds:
+        if not self._settings.responds:
             return Feedback(received_at)
         caller, reader = acting.name, acting.reader
         rules = self._judge.take_snapshot()
@@ -279,7 +293,7 @@ class Announcer:
             SEARCHED_DECISIONS,
             reader,
             MAX_SIMILAR,
-            self._min_score,
+            self._settings.min_score,
             Favoured(announcement.category, announcement.project),
         )
         warning = await self._find_confidence_warning(announcement, caller) if reader == caller else None
@@ -296,11 +310,11 @@ class Announcer:
         Raises InvalidArgument.
         """
         verdict, action = feedback.verdict, feedback.action
-        if self._approvals is None or action is None or verdict is None or verdict.allowed:
+        if self._records.approvals is None or action is None or verdict is None or verdict.allowed:
             return None
         if not verdict.approval_required:
             return None
-        settle = self._approvals.prepare(
+        settle = self._records.approvals.prepare(
             ApprovalQuestion(
                 action,
                 verdict,
@@ -308,22 +322,22 @@ class Announcer:
                 announcement.claimed_id if acting.reader != acting.name else None,
                 announcement.correlation_id,
                 announcement.claimed_url,
-                self._stores_content,
+                self._settings.stores_content,
             )
         )
         return partial(settle_or_refuse, settle)
 
     async def _read_background(self, similar: Sequence[Match], reader: str) -> DecisionBackground:
         """Return the background that suggestions need; most announcements need none, and nothing is read."""
-        needed = find_needed_background(similar, reader, self._bars)
+        needed = find_needed_background(similar, reader, self._settings.bars)
         if needed is None:
             return NO_BACKGROUND
-        run = self._pool.run_short if self._background.is_local else self._pool.run
-        return await run(self._background.read, needed, reader)
+        run = self._pool.run_short if self._sources.background.is_local else self._pool.run
+        return await run(self._sources.background.read, needed, reader)
 
     async def _find_confidence_warning(self, announcement: Announcement, caller: str) -> str | None:
         """Return a warning if the confidence of an announcement has been far from the record of its agent."""
-        confidence, history = announcement.confidence, self._confidences
+        confidence, history = announcement.confidence, self._sources.confidences
         if confidence is None or history is None:
             return None
         record = history.current_record(caller)
@@ -342,7 +356,7 @@ class Announcer:
             feedback.verdict,
             feedback.received_at,
             reader,
-            self._bars,
+            self._settings.bars,
             unconfirmed_checks(announcement, feedback.code),
             related,
             feedback.warning,
@@ -375,13 +389,13 @@ class Announcer:
         # For an intent that another server adds at the same time: the revision lock is waited for, first in a
         # transaction of its own, which contains no other job whose locks could be waited for in return.
         def job_alone(unit_of_work: UnitOfWork) -> StoredAnnouncement:
-            self._intents.hold(unit_of_work, write.intent.agent, write.intent.correlation_id)
+            self._records.intents.hold(unit_of_work, write.intent.agent, write.intent.correlation_id)
             return job(unit_of_work)
 
         try:
-            stored = await self._writer.write(job)
+            stored = await self._records.writer.write(job)
         except IntentContended:
-            stored = await self._writer.write(job_alone, alone=True)
+            stored = await self._records.writer.write(job_alone, alone=True)
         told, outcome = replace(stored.intent, context=None, metadata=None), stored.outcome
         shared_vector = write.shared_vector
         if shared_vector is not None and not isinstance(outcome, Exception):
@@ -399,25 +413,25 @@ class Announcer:
         outcome = write.settle(unit_of_work)
         is_answered = not isinstance(outcome, Exception)
         written = write.record(unit_of_work) if write.record is not None and allowed_by(outcome) else None
-        if self._citations is not None and is_answered:
+        if self._records.citations is not None and is_answered:
             cited = [match.decision for match in feedback.similar]
-            self._citations.cite(unit_of_work, intent.agent, intent.correlation_id, intent.claimed_url, cited)
-        stored = self._intents.insert_or_get(unit_of_work, intent)
+            self._records.citations.cite(unit_of_work, intent.agent, intent.correlation_id, intent.claimed_url, cited)
+        stored = self._records.intents.insert_or_get(unit_of_work, intent)
         if shared_vector is not None and is_answered:
             # A repetition too, whose verdict may be another one.
             self._related.store(unit_of_work, SharedIntent(stored, shared_vector, allowed_by(outcome)))
         elif stored.revision > 1:
             self._related.note_withdrawal(unit_of_work, stored.key)
         entry = announcement_entry(
-            intent, stored.revision, write.request_id, feedback, outcome, with_content=self._stores_content
+            intent, stored.revision, write.request_id, feedback, outcome, with_content=self._settings.stores_content
         )
         if written is not None:
             entry = replace(entry, decision_id=written.result.id)
-        self._sink.append(unit_of_work, entry)
+        self._records.sink.append(unit_of_work, entry)
         return StoredAnnouncement(stored, outcome, written)
 
     def _build_intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
-        kept = announcement if self._stores_content else None
+        kept = announcement if self._settings.stores_content else None
         return Intent(
             agent=caller,
             correlation_id=announcement.correlation_id,

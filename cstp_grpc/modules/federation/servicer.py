@@ -18,7 +18,7 @@ from cstp_grpc.contract.enums import Stakes
 from cstp_grpc.core.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.core.decisions.read_policy import ReadPolicy
 from cstp_grpc.core.guardrails.messages import claimed_agent_name
-from cstp_grpc.core.intents.servicer import CstpService, QueryLimits, query_limit
+from cstp_grpc.core.intents.servicer import CstpService
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, types_pb2
 from cstp_grpc.modules.federation.fan_out import CallSubject, FanOutLimiter, FanOutPlan, InboundHop
 from cstp_grpc.modules.federation.late_answers import LateAnswerForwarder
@@ -61,7 +61,6 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         read_policy: ReadPolicy,
         sink: AuditSink,
         clock: Callable[[], datetime],
-        limits: QueryLimits,
         *,
         stores_content: bool,
         late: LateAnswerForwarder | None = None,
@@ -72,7 +71,6 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         self._read_policy = read_policy
         self._sink = sink
         self._clock = clock
-        self._limits = limits
         self._stores_content = stores_content
         self._late = late
 
@@ -81,7 +79,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent here, then to peers."""
         if not self.asks_peers(request):
-            return await self._local.AnnounceIntent(request, context)
+            return await self._local.announcements.AnnounceIntent(request, context)
         subject = announced_subject(request)
         if not request.HasField("correlation_id"):
             # The same intent has the same id at all agents.
@@ -91,7 +89,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         ) as plan:
             request.ClearField("agents")
             # First here: what fails here is announced to nobody.
-            answer = await self._local.AnnounceIntent(request, context)
+            answer = await self._local.announcements.AnnounceIntent(request, context)
             if plan is None:
                 return answer
             forwarded = request_for_peers(request, plan, self._read_policy)
@@ -125,22 +123,22 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         subject = CallSubject(proto_values.optional_field(request.filters, "category"))
         if self._limiter.is_local(request.scope, request.agents, subject) or self._is_narrowed():
             request.ClearField("agents")
-            return await self._local.QueryDecisions(request, context)
+            return await self._local.queries.QueryDecisions(request, context)
         started = time.perf_counter()
         with self._limiter.plan_fan_out(
             current_caller.get().request_id, subject, request.agents, read_hop_metadata(context), judging=False
         ) as plan:
             request.ClearField("agents")
             if plan is None:
-                return await self._local.QueryDecisions(request, context)
+                return await self._local.queries.QueryDecisions(request, context)
             answer, peers = await plan.ask_peers_while(
                 "cstp.queryDecisions",
                 request_for_peers(request, plan, self._read_policy),
-                self._local.QueryDecisions(request, context),
+                self._local.queries.QueryDecisions(request, context),
             )
         own = read_query_matches(answer, self._name, 1.0)
         found = merge_search_results(own, [peer.matches for peer in peers if peer.matches])
-        write_query(answer, found, query_limit(request, self._limits), peers)
+        write_query(answer, found, self._local.queries.limit_of(request), peers)
         answer.query_time_ms = round((time.perf_counter() - started) * 1000)
         return answer
 
@@ -153,17 +151,17 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             proto_values.optional_field(action, "category"), proto_values.STAKES.word(action.stakes) or Stakes.MEDIUM
         )
         if self._limiter.is_local(request.scope, request.agents, subject):
-            return await self._local.CheckGuardrails(request, context)
+            return await self._local.checks.CheckGuardrails(request, context)
         with self._limiter.plan_fan_out(
             current_caller.get().request_id, subject, request.agents, read_hop_metadata(context), judging=True
         ) as plan:
             request.ClearField("agents")
             if plan is None:
-                return await self._local.CheckGuardrails(request, context)
+                return await self._local.checks.CheckGuardrails(request, context)
             answer, peers = await plan.ask_peers_while(
                 "cstp.checkGuardrails",
                 request_for_peers(request, plan, self._read_policy),
-                self._local.CheckGuardrails(request, context),
+                self._local.checks.CheckGuardrails(request, context),
             )
         verdict = self._merge_verdicts(answer, peers, plan)
         write_check(answer, verdict, peers)

@@ -13,7 +13,7 @@ from cstp_grpc.contract.methods import missing_permission_error
 from cstp_grpc.core.decisions.journal import Journal
 from cstp_grpc.core.decisions.messages import CONTENT, DECISION, LINKS
 from cstp_grpc.core.decisions.model import Decision
-from cstp_grpc.core.intents.servicer import CstpService
+from cstp_grpc.core.intents.servicer import Announcements
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, pre_actions_pb2, pre_actions_pb2_grpc
 from cstp_grpc.modules.pre_actions.recording import AnnouncedDecision, PlannedDecision, UninterruptedCalls
 from cstp_grpc.platform.storage.background_work import WorkPool
@@ -41,7 +41,13 @@ class PreActionService(pre_actions_pb2_grpc.PreActionServiceServicer):
     """
 
     def __init__(
-        self, announcer: IntentAnnouncer, local: CstpService, journal: Journal, pool: WorkPool, *, stores_content: bool
+        self,
+        announcer: IntentAnnouncer,
+        local: Announcements,
+        journal: Journal,
+        pool: WorkPool,
+        *,
+        stores_content: bool,
     ) -> None:
         self._announcer = announcer
         self._local = local

@@ -39,7 +39,6 @@ def build_federation_module(
         shared.read_policy,
         shared.sink,
         shared.clock,
-        intents.limits,
         stores_content=settings.cstp.intent.store_received,
         late=LateAnswerForwarder(callbacks, federation.callbacks.late_seconds) if callbacks else None,
     )

@@ -9,10 +9,12 @@ from datetime import timedelta
 from functools import partial
 
 from cstp_grpc.core.decisions.journal import Journal
+from cstp_grpc.core.decisions.servicer import DecisionQueries, QueryLimits
 from cstp_grpc.core.guardrails.checker import ApprovalGate, GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.history_lookup import prepare_history
-from cstp_grpc.core.intents.announcer import Announcer
+from cstp_grpc.core.guardrails.servicer import GuardrailChecks
+from cstp_grpc.core.intents.announcer import AnnouncementRecords, AnnouncementSources, Announcer, FeedbackSettings
 from cstp_grpc.core.intents.closing import IntentCloser
 from cstp_grpc.core.intents.intent_feed import IntentFeed
 from cstp_grpc.core.intents.model import (
@@ -25,7 +27,7 @@ from cstp_grpc.core.intents.model import (
 )
 from cstp_grpc.core.intents.outcome_history import OutcomeHistory
 from cstp_grpc.core.intents.related_intents import REMOVAL_BATCH, RecentIntents, RelatedIntents
-from cstp_grpc.core.intents.servicer import CstpService, IntentService, QueryLimits
+from cstp_grpc.core.intents.servicer import Announcements, CstpService, IntentService
 from cstp_grpc.core.intents.sql_outcomes import SqlOutcomeStore
 from cstp_grpc.core.intents.sql_shared_intents import SqlSharedIntentStore
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc, intents_pb2_grpc
@@ -50,7 +52,6 @@ class IntentParts:
     """The three methods of the protocol, in whose place federation puts its own."""
     checker: GuardrailChecker
     servicer: CstpService
-    limits: QueryLimits
     related: RelatedIntents
     refresh_recent: Callable[[], object]
     """Takes over which shared intents there are now."""
@@ -82,27 +83,24 @@ def build_intents_module(
     announcer = Announcer(
         decisions.search,
         checker,
-        code,
-        intents,
-        sink,
-        shared.writer,
+        AnnouncementSources(code, related, decisions.background, confidences),
+        AnnouncementRecords(intents, sink, shared.writer, citations, approvals),
         shared.clock,
         pools[PoolName.CHECKS],
-        related,
-        decisions.background,
-        bars=SuggestionBars.above(cstp.least_feedback_score, cstp.intent.related_min_score),
-        min_score=cstp.least_feedback_score,
-        stores_content=cstp.intent.store_received,
-        responds=cstp.intent.auto_respond,
-        citations=citations,
-        confidences=confidences,
-        approvals=approvals,
+        FeedbackSettings(
+            SuggestionBars.above(cstp.least_feedback_score, cstp.intent.related_min_score),
+            min_score=cstp.least_feedback_score,
+            stores_content=cstp.intent.store_received,
+            responds=cstp.intent.auto_respond,
+        ),
     )
     limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
     sharing = IntentSharing(frozenset(settings.cstp.intent.shared_by))
-    queries = pools[PoolName.QUERIES]
+    name = settings.agent.name
     servicer = CstpService(
-        settings.agent.name, announcer, decisions.search, checker, limits, shared.read_policy, sharing, queries=queries
+        Announcements(name, announcer, sharing),
+        DecisionQueries(name, decisions.search, limits, shared.read_policy, pools[PoolName.QUERIES]),
+        GuardrailChecks(name, checker),
     )
     closer = IntentCloser(intents, recent, journal, sink, shared.writer, shared.clock, pools[PoolName.OTHERS])
     limits_of_watches, run_blocking = build_watch_limits(settings.storage), pools[PoolName.OTHERS].run
@@ -116,7 +114,7 @@ def build_intents_module(
     )
     module = build_intent_service_module(shared, intents, recent, closer, feed)
     protocol_module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
-    return IntentParts(module, protocol_module, checker, servicer, limits, related, recent.refresh)
+    return IntentParts(module, protocol_module, checker, servicer, related, recent.refresh)
 
 
 def build_history(shared: SharedParts, journal: Journal, intents: IntentStore) -> OutcomeHistory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cstp_grpc.core.decisions.journal import Journal
-from cstp_grpc.core.intents.servicer import CstpService
+from cstp_grpc.core.intents.servicer import Announcements
 from cstp_grpc.gen.cstp.v1 import pre_actions_pb2_grpc
 from cstp_grpc.modules.pre_actions.servicer import IntentAnnouncer, PreActionService
 from cstp_grpc.server.execution import PoolName
@@ -11,7 +11,7 @@ from cstp_grpc.server.server_module import Module, SharedParts
 
 
 def build_pre_actions_module(
-    shared: SharedParts, announcer: IntentAnnouncer, local: CstpService, journal: Journal
+    shared: SharedParts, announcer: IntentAnnouncer, local: Announcements, journal: Journal
 ) -> Module:
     """Build the service that announces and records at once; `announcer` is the servicer of the protocol's methods."""
     # The threads of all that records, so that those of checks stay free.

@@ -20,7 +20,13 @@ from cstp_grpc.core.decisions.search.relevance import NOTHING_FAVOURED, Favoured
 from cstp_grpc.core.decisions.search.search_results import SearchParameters
 from cstp_grpc.core.guardrails.checker import GuardrailChecker, RuleSnapshot
 from cstp_grpc.core.guardrails.model import NO_CODE, Action, CodeFacts, Verdict
-from cstp_grpc.core.intents.announcer import Announcer, Feedback
+from cstp_grpc.core.intents.announcer import (
+    AnnouncementRecords,
+    AnnouncementSources,
+    Announcer,
+    Feedback,
+    FeedbackSettings,
+)
 from cstp_grpc.core.intents.model import Announcement, CodeContext, Intent, IntentFilter, SuggestionBars
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.platform.storage.database import Database
@@ -161,18 +167,13 @@ class Kit:
         return Announcer(
             self.memory,
             cast("GuardrailChecker", self.rules),
-            self.code,
-            intents,
-            trail,
-            self.writer,
+            AnnouncementSources(self.code, self.related, self.background),
+            AnnouncementRecords(intents, trail, self.writer),
             lambda: self.now,
             self.lane,
-            self.related,
-            self.background,
-            bars=SuggestionBars(0.3, 0.3, 0.5),
-            min_score=0.3,
-            stores_content=self.stores_content,
-            responds=self.responds,
+            FeedbackSettings(
+                SuggestionBars(0.3, 0.3, 0.5), min_score=0.3, stores_content=self.stores_content, responds=self.responds
+            ),
         )
 
     def intents(self) -> tuple[Intent, ...]:

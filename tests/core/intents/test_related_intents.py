@@ -21,7 +21,13 @@ from cstp_grpc.core.decisions.search.search_results import SearchParameters
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
 from cstp_grpc.core.guardrails.evaluator import GuardrailEvaluator
 from cstp_grpc.core.guardrails.model import Action, RuleSet
-from cstp_grpc.core.intents.announcer import Announcer, Feedback
+from cstp_grpc.core.intents.announcer import (
+    AnnouncementRecords,
+    AnnouncementSources,
+    Announcer,
+    Feedback,
+    FeedbackSettings,
+)
 from cstp_grpc.core.intents.closing import ClosingRequest, IntentCloser
 from cstp_grpc.core.intents.model import Announcement, Intent, IntentFilter, NoProjects, SharedIntent, SuggestionBars
 from cstp_grpc.core.intents.related_intents import IntentSubject, RecentIntents, RelatedIntents, paths_overlap
@@ -144,18 +150,13 @@ class Server:
         self.announcer = Announcer(
             Memory(self.embedder),
             self.checker,
-            NoProjects(),
-            self.intent_store,
-            self.trail,
-            self.writer,
+            AnnouncementSources(NoProjects(), self.related, KnownBackground()),
+            AnnouncementRecords(self.intent_store, self.trail, self.writer),
             lambda: self.now,
             self.lane,
-            self.related,
-            KnownBackground(),
-            bars=SuggestionBars(0.3, 0.3, 0.5),
-            min_score=0.3,
-            stores_content=self.stores_content,
-            responds=self.responds,
+            FeedbackSettings(
+                SuggestionBars(0.3, 0.3, 0.5), min_score=0.3, stores_content=self.stores_content, responds=self.responds
+            ),
         )
         self.closer = IntentCloser(
             self.intent_store, self.recent, Journal(), self.trail, self.writer, lambda: self.now, self.lane

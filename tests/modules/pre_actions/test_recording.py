@@ -15,7 +15,13 @@ from cstp_grpc.core.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.core.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.core.decisions.model import DecisionContent, DecisionFilter
 from cstp_grpc.core.guardrails.checker import GuardrailChecker
-from cstp_grpc.core.intents.announcer import Announcer, Feedback
+from cstp_grpc.core.intents.announcer import (
+    AnnouncementRecords,
+    AnnouncementSources,
+    Announcer,
+    Feedback,
+    FeedbackSettings,
+)
 from cstp_grpc.core.intents.model import Announcement, IntentFilter, SuggestionBars
 from cstp_grpc.core.intents.sql_store import SqlIntentStore
 from cstp_grpc.modules.pre_actions.recording import (
@@ -71,16 +77,11 @@ class Kit(JournalKit):
         return Announcer(
             Memory(),
             cast("GuardrailChecker", Rules()),
-            Code(),
-            self.intents,
-            trail or SqlAuditTrail(self.database, self.writer),
-            self.writer,
+            AnnouncementSources(Code(), build_related(self.database, lambda: NOW, self.lane), KnownBackground()),
+            AnnouncementRecords(self.intents, trail or SqlAuditTrail(self.database, self.writer), self.writer),
             lambda: NOW,
             self.lane,
-            build_related(self.database, lambda: NOW, self.lane),
-            KnownBackground(),
-            bars=SuggestionBars(0.3, 0.3, 0.5),
-            min_score=0.3,
+            FeedbackSettings(SuggestionBars(0.3, 0.3, 0.5), min_score=0.3),
         )
 
     def plan(self, announcement: Announcement = PLAN, title: str | None = None) -> AnnouncedDecision:
