@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant
+from cstp_grpc.cli.answer_fields import (
+    Rows,
+    entry_text,
+    enum_word,
+    field_table,
+    format_instant,
+    print_listing,
+    rows_of,
+)
 from cstp_grpc.cli.output import json_text, to_printable
 from cstp_grpc.contract import json_codec
 from cstp_grpc.gen.cstp.v1 import approvals_pb2, types_pb2
@@ -36,20 +43,12 @@ def description_with_command(approval: approvals_pb2.Approval) -> str:
 
 
 def print_approvals(console: Console, found: Sequence[approvals_pb2.Approval]) -> None:
-    """Print a list of requests."""
-    if not found:
-        console.print("There are no such approval requests.")
-        return
-    table = TextTable()
-    for approval in found:
-        details = [
-            approval.id,
-            f"by {agent_text(approval)}",
-            f"asked by {', '.join(each.id for each in approval.guardrails)}",
-            time_text(approval),
-        ]
-        table.add_row(status_text(approval), entry_text(description_with_command(approval), details))
-    console.print(table)
+    def row(approval: approvals_pb2.Approval) -> tuple[str | Text, ...]:
+        asking = ", ".join(each.id for each in approval.guardrails)
+        details = [approval.id, f"by {agent_text(approval)}", f"asked by {asking}", time_text(approval)]
+        return status_text(approval), entry_text(description_with_command(approval), details)
+
+    print_listing(console, found, row, "There are no such approval requests.")
 
 
 def agent_text(approval: approvals_pb2.Approval) -> str:
@@ -75,51 +74,60 @@ def approval_line(approval: approvals_pb2.Approval) -> Text:
 def print_approval(console: Console, approval: approvals_pb2.Approval) -> None:
     """Print a request with everything that the agent stated of its action."""
     console.print(Text(to_printable(description_of(approval)), style="bold"))
-    table = TextTable()
-    for name, value in [*request_rows(approval), *subject_rows(approval), *guardrail_rows(approval)]:
-        if value:
-            table.add_row(Text(f"  {name}", style="dim"), value)
-    console.print(table)
+    rows = rows_of(approval, REQUEST_ROWS)
+    if approval.HasField("subject"):
+        rows += rows_of(approval.subject, SUBJECT_ROWS)
+    console.print(field_table([*rows, *guardrail_rows(approval)]))
     if approval.status == types_pb2.APPROVAL_STATUS_PENDING:
         console.print(f"Decide by  cstp approvals grant {to_printable(approval.id)}  or  deny", soft_wrap=True)
 
 
-def request_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, str | Text]]:
-    """Yield what is known of a request, by name."""
-    yield "status", status_text(approval)
-    yield "agent", agent_text(approval)
-    yield "requested", format_instant(approval.created_at)
-    yield "counts until", format_instant(approval.expires_at)
-    if approval.HasField("decided_by"):
-        yield "decided by", f"{approval.decided_by} at {format_instant(approval.decided_at)}"
-    yield "comment", approval.comment
-    if approval.uses:
-        times = "once" if approval.uses == 1 else f"{approval.uses} times"
-        yield "used", f"{times}, last at {format_instant(approval.used_at)} by the check {approval.used_by}"
-    yield "correlation id", approval.correlation_id
-    yield "rules", approval.rule_set_version
-    yield "digest", approval.digest
+def used_text(approval: approvals_pb2.Approval) -> str:
+    """Return how often a request was used, empty for never."""
+    times = "once" if approval.uses == 1 else f"{approval.uses} times"
+    used = f"{times}, last at {format_instant(approval.used_at)} by the check {approval.used_by}"
+    return used if approval.uses else ""
 
 
-def subject_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, str]]:
-    """Yield what the agent stated of its action, by name."""
-    if not approval.HasField("subject"):
-        return
-    subject = approval.subject
-    yield "command", subject.command
-    yield "runs in", subject.directory
-    yield "reads", ", ".join(subject.reads)
-    yield "writes", ", ".join(subject.writes)
-    yield "category", subject.category
-    yield "stakes", enum_word(types_pb2.Stakes, subject.stakes)
-    yield "confidence", f"{subject.confidence:g}" if subject.HasField("confidence") else ""
-    yield "project", subject.project
-    yield "paths", ", ".join(subject.paths)
-    yield "further text", subject.announced_context
-    yield "context", json_text(json_codec.to_json(subject.context)) if subject.context.fields else ""
+def context_text(subject: approvals_pb2.ApprovalSubject) -> str:
+    return json_text(json_codec.to_json(subject.context)) if subject.context.fields else ""
 
 
-def guardrail_rows(approval: approvals_pb2.Approval) -> Iterable[tuple[str, Text]]:
+def decider_text(approval: approvals_pb2.Approval) -> str:
+    decided = f"{approval.decided_by} at {format_instant(approval.decided_at)}"
+    return decided if approval.HasField("decided_by") else ""
+
+
+REQUEST_ROWS: Rows = {
+    "status": status_text,
+    "agent": agent_text,
+    "requested": lambda approval: format_instant(approval.created_at),
+    "counts until": lambda approval: format_instant(approval.expires_at),
+    "decided by": decider_text,
+    "comment": "{comment}",
+    "used": used_text,
+    "correlation id": "{correlation_id}",
+    "rules": "{rule_set_version}",
+    "digest": "{digest}",
+}
+"""What is known of a request, by label."""
+SUBJECT_ROWS: Rows = {
+    "command": "{command}",
+    "runs in": "{directory}",
+    "reads": "{reads}",
+    "writes": "{writes}",
+    "category": "{category}",
+    "stakes": "{stakes}",
+    "confidence": "{confidence}",
+    "project": "{project}",
+    "paths": "{paths}",
+    "further text": "{announced_context}",
+    "context": context_text,
+}
+"""What the agent stated of its action, by label."""
+
+
+def guardrail_rows(approval: approvals_pb2.Approval) -> Iterator[tuple[str, Text]]:
     for each in approval.guardrails:
         text = Text(to_printable(f"{each.id}: {each.message}" if each.message else each.id))
         if each.HasField("granted_by"):

@@ -12,8 +12,8 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from cstp_grpc.cli.answer_fields import enum_word, format_date
 from cstp_grpc.cli.console import COLUMN_GAP, TextTable
-from cstp_grpc.cli.decision_output import enum_word, format_date
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.gen.cstp.v1 import calibration_pb2 as pb2

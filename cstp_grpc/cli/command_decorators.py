@@ -298,6 +298,24 @@ def exit_on_known_failure(ctx: click.Context) -> Iterator[None]:
         exit_with_error(ctx, error.message, {"reason": "FAILED", "message": error.message})
 
 
+@contextmanager
+def startup_errors_as_failures() -> Iterator[None]:
+    """Turn errors at startup into failures of the command, whose messages say what to do."""
+    try:
+        yield
+    # The reader of standard output was closed, such as `head`: click ends the command quietly.
+    except (click.ClickException, ConfigError, BrokenPipeError):
+        raise
+    except Exception as error:
+        # Imported here, because it loads the server, which a supervisor of worker processes does not need.
+        from cstp_grpc.server.startup_failures import describe_startup_failure
+
+        message = describe_startup_failure(error)
+        if message is None:
+            raise
+        raise click.ClickException(message) from error
+
+
 def exit_with_error(ctx: click.Context, message: str, document: dict[str, Any]) -> NoReturn:
     """Print an error on standard error and exit with code 1."""
     output = Output(json_wanted=ctx.obj.json_wanted)

@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
+from cstp_grpc.cli.command_decorators import config_option, current_state, startup_errors_as_failures, with_output
 from cstp_grpc.cli.output import Output
-from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.platform.config import ENV_PREFIX, Settings
 

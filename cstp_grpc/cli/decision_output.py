@@ -2,61 +2,38 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 from rich.text import Text
 
+from cstp_grpc.cli.answer_fields import (
+    Rows,
+    entry_text,
+    enum_word,
+    field_table,
+    field_texts,
+    format_date,
+    format_instant,
+    print_listing,
+    rows_of,
+    shorten_line,
+)
 from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.enums import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, intents_pb2, journal_pb2, pre_actions_pb2, types_pb2
 
-if TYPE_CHECKING:
-    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
-
-
-NumberT = TypeVar("NumberT", bound=int)
-
 OUTCOME_STYLES = {"success": "green", "failure": "red", "partial": "yellow", "abandoned": "dim"}
 """By outcome."""
-MAX_LESSON = 400
-"""Characters of a lesson in a list; `cstp show` prints all of it."""
 MAX_PATHS = 3
 """Paths of an intent that a listing names at most."""
-
-
-def enum_word(enum: _EnumTypeWrapper[NumberT], number: NumberT) -> str:
-    """Return the lower-case word of an enum value, or empty if unspecified."""
-    # Every enum of the contract begins with `..._UNSPECIFIED`, by which the prefix of its values is known.
-    prefix = enum.DESCRIPTOR.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    return enum.Name(number).removeprefix(prefix).lower() if number else ""
-
-
-def format_date(stamp: Timestamp) -> str:
-    """Return the date of an instant, in UTC."""
-    return stamp.ToDatetime().date().isoformat()
-
-
-def format_instant(stamp: Timestamp) -> str:
-    return stamp.ToDatetime().isoformat(sep=" ", timespec="seconds") + "Z"
 
 
 def outcome_text(outcome: types_pb2.Outcome.ValueType) -> Text:
     name = enum_word(types_pb2.Outcome, outcome)
     return Text(name, style=OUTCOME_STYLES.get(name, ""))
-
-
-def entry_text(headline: str, details: Iterable[str], lesson: str = "") -> Text:
-    text = Text(to_printable(headline))
-    text.append(f"\n{to_printable(', '.join(filter(None, details)))}", style="dim")
-    if lesson:
-        text.append(f"\nLesson: {to_printable(shorten_line(lesson))}", style="italic")
-    return text
 
 
 def print_query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
@@ -67,18 +44,10 @@ def print_query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse
         return
     table = TextTable()
     for item in answer.decisions:
-        details = [
-            format_date(item.date),
-            item.category,
-            item.project,
-            item.agent,
-            item.id,
-            *item.reasons,
-            origin_text(item),
-        ]
-        entry = entry_text(item.title, details, item.notes)
+        details = field_texts(item, "{category}", "{project}", "{agent}", "{id}")
+        entry = entry_text(item.title, [format_date(item.date), *details, *item.reasons, origin_text(item)], item.notes)
         score = item.score if item.HasField("score") else 1 - item.distance
-        table.add_row(f"{score:.2f}", outcome_or_status_text(item.outcome, item.status), entry)
+        table.add_row(f"{score:.2f}", outcome_or_status_text(item), entry)
     console.print(table)
     console.print(
         Text(f"{answer.total} found in {answer.query_time_ms} ms by {to_printable(answer.agent)}", style="dim")
@@ -91,8 +60,8 @@ def origin_text(item: cstp_pb2.DecisionSummary | cstp_pb2.SimilarDecision) -> st
     return f"from {item.origin}" if item.HasField("origin") else ""
 
 
-def outcome_or_status_text(outcome: types_pb2.Outcome.ValueType, status: types_pb2.DecisionStatus.ValueType) -> Text:
-    return outcome_text(outcome) if outcome else Text(enum_word(types_pb2.DecisionStatus, status))
+def outcome_or_status_text(item: cstp_pb2.DecisionSummary | journal_pb2.Decision) -> Text:
+    return outcome_text(item.outcome) if item.outcome else Text(enum_word(types_pb2.DecisionStatus, item.status))
 
 
 EFFECT_TEXTS = {
@@ -305,61 +274,25 @@ def print_code_context(console: Console, code: code_pb2.CodeContext) -> None:
         console.print(table)
 
 
-def shorten_line(text: str) -> str:
-    return textwrap.shorten(text, MAX_LESSON, placeholder=" …")
-
-
 def print_decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
-    table = TextTable()
-    for item in found:
-        details = [item.category, item.project, item.agent, item.id]
-        table.add_row(
-            format_date(item.date), outcome_or_status_text(item.outcome, item.status), entry_text(item.title, details)
-        )
-    console.print(table if found else "There are no such decisions.")
+    def row(item: journal_pb2.Decision) -> tuple[str | Text, ...]:
+        entry = entry_text(item.title, field_texts(item, "{category}", "{project}", "{agent}", "{id}"))
+        return format_date(item.date), outcome_or_status_text(item), entry
+
+    print_listing(console, found, row, "There are no such decisions.")
 
 
 def print_decision(console: Console, item: journal_pb2.Decision) -> None:
     console.print(Text(to_printable(item.title), style="bold"))
-    table = TextTable()
-    for name, value in decision_fields(item):
-        if value:
-            table.add_row(Text(name, style="dim"), value)
-    console.print(table)
+    console.print(field_table(rows_of(item, DECISION_ROWS), indent=""))
 
 
-def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
-    """Return the fields of a decision other than its title, with their labels."""
-    reasons = [
-        f"{reason.type}{f' ({reason.strength:g})' if reason.HasField('strength') else ''}: {reason.text}".rstrip(": ")
-        for reason in item.reasons
-    ]
-    return [
-        ("id", item.id),
-        ("status", enum_word(types_pb2.DecisionStatus, item.status)),
-        ("outcome", enum_word(types_pb2.Outcome, item.outcome)),
-        ("lesson", item.notes),
-        ("date", format_instant(item.date) if item.HasField("date") else ""),
-        ("reviewed", format_instant(item.reviewed_date) if item.HasField("reviewed_date") else ""),
-        ("before", earlier_reviews_text(item.history)),
-        ("review by", format_instant(item.review_by) if item.HasField("review_by") else ""),
-        ("category", item.category),
-        ("stakes", enum_word(types_pb2.Stakes, item.stakes)),
-        ("confidence", f"{item.confidence:g}" if item.HasField("confidence") else ""),
-        ("project", item.project),
-        ("tags", ", ".join(item.tags)),
-        ("agent", item.agent),
-        ("visibility", enum_word(types_pb2.Visibility, item.visibility)),
-        ("supersedes", ", ".join(item.links.supersedes)),
-        ("depends on", ", ".join(item.links.depends_on)),
-        ("relates to", ", ".join(item.links.relates_to)),
-        ("source", item.source),
-        ("content", revision_text(item.history.revision) if item.history.revision > 1 else ""),
-        ("former", former_titles_text(item.history)),
-        ("revision", item.journal_revision),
-        ("reasons", "\n".join(reasons)),
-        ("context", item.context),
-    ]
+def reasons_text(item: journal_pb2.Decision) -> str:
+    strengths = (f" ({reason.strength:g})" if reason.HasField("strength") else "" for reason in item.reasons)
+    return "\n".join(
+        f"{reason.type}{strength}: {reason.text}".rstrip(": ")
+        for reason, strength in zip(item.reasons, strengths, strict=True)
+    )
 
 
 def review_line(item: journal_pb2.DecisionReview) -> str:
@@ -371,11 +304,48 @@ def review_line(item: journal_pb2.DecisionReview) -> str:
     return " ".join(parts) + (f": {shorten_line(item.notes)}" if item.notes else "")
 
 
-def earlier_reviews_text(history: journal_pb2.DecisionHistory) -> str:
+def earlier_reviews_text(item: journal_pb2.Decision) -> str:
     # The latest one is the outcome and the lesson of the decision itself.
-    lines = [review_line(item) for item in history.reviews[1:]]
-    hidden = history.review_count - len(history.reviews)
+    lines = [review_line(review) for review in item.history.reviews[1:]]
+    hidden = item.history.review_count - len(item.history.reviews)
     return "\n".join([*lines, *([f"and {hidden} before"] if hidden > 0 else [])])
+
+
+def former_titles_text(item: journal_pb2.Decision) -> str:
+    """Return the former contents by their titles, a line each; `--json` prints all of them."""
+    return "\n".join(
+        f"{former.revision} until {format_instant(former.replaced_date)}: {shorten_line(former.content.title)}"
+        for former in item.history.former_contents
+    )
+
+
+DECISION_ROWS: Rows = {
+    "id": "{id}",
+    "status": "{status}",
+    "outcome": "{outcome}",
+    "lesson": "{notes}",
+    "date": "{date}",
+    "reviewed": "{reviewed_date}",
+    "before": earlier_reviews_text,
+    "review by": "{review_by}",
+    "category": "{category}",
+    "stakes": "{stakes}",
+    "confidence": "{confidence}",
+    "project": "{project}",
+    "tags": "{tags}",
+    "agent": "{agent}",
+    "visibility": "{visibility}",
+    "supersedes": "{links.supersedes}",
+    "depends on": "{links.depends_on}",
+    "relates to": "{links.relates_to}",
+    "source": "{source}",
+    "content": lambda item: revision_text(item.history.revision),
+    "former": former_titles_text,
+    "revision": "{journal_revision}",
+    "reasons": reasons_text,
+    "context": "{context}",
+}
+"""The fields of a decision other than its title, by their labels."""
 
 
 def print_duplicates(console: Console, report: journal_pb2.FindDuplicateDecisionsResponse) -> None:
@@ -397,58 +367,44 @@ def change_line(change: journal_pb2.WatchDecisionsResponse) -> str:
         return to_printable(f"deleted     {change.deleted_id}")
     item = change.decision
     state = enum_word(types_pb2.Outcome, item.outcome) or enum_word(types_pb2.DecisionStatus, item.status)
-    details = [item.id, item.agent, item.category, item.project]
-    return to_printable(f"{state:11} {shorten_line(item.title)} ({', '.join(filter(None, details))})")
+    details = field_texts(item, "{id}", "{agent}", "{category}", "{project}")
+    return to_printable(f"{state:11} {shorten_line(item.title)} ({', '.join(details)})")
 
 
 def intent_line(item: intents_pb2.WatchedIntent) -> str:
     headline = shorten_line(item.intent) if item.HasField("intent") else "(its text is not stored)"
-    stakes = enum_word(types_pb2.Stakes, item.stakes)
-    details = [item.correlation_id, item.agent, stakes, item.category, item.project, revision_text(item.revision)]
-    return to_printable(f"{format_instant(item.received_at)}  {headline} ({', '.join(filter(None, details))})")
-
-
-def former_titles_text(history: journal_pb2.DecisionHistory) -> str:
-    """Return the former contents by their titles, a line each; `--json` prints all of them."""
-    return "\n".join(
-        f"{item.revision} until {format_instant(item.replaced_date)}: {shorten_line(item.content.title)}"
-        for item in history.former_contents
-    )
+    details = field_texts(item, "{correlation_id}", "{agent}", "{stakes}", "{category}", "{project}")
+    details += filter(None, [revision_text(item.revision)])
+    return to_printable(f"{format_instant(item.received_at)}  {headline} ({', '.join(details)})")
 
 
 def print_due_reviews(console: Console, answer: journal_pb2.ListDecisionsResponse) -> None:
-    table = TextTable()
-    for item in answer.decisions:
-        details = [item.category, item.project, item.id]
-        table.add_row(
-            format_date(item.review_by),
-            outcome_or_status_text(item.outcome, item.status),
-            entry_text(item.title, details, item.notes),
-        )
-    console.print(table if answer.decisions else "No review is due.")
+    def row(item: journal_pb2.Decision) -> tuple[str | Text, ...]:
+        entry = entry_text(item.title, field_texts(item, "{category}", "{project}", "{id}"), item.notes)
+        return format_date(item.review_by), outcome_or_status_text(item), entry
+
+    print_listing(console, answer.decisions, row, "No review is due.")
 
 
 def print_audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> None:
-    """Print a listing of the audit trail."""
-    table = TextTable()
-    for item in found:
+    def row(item: audit_pb2.AuditEntry) -> tuple[str | Text, ...]:
         event = enum_word(audit_pb2.AuditEvent, item.event).replace("_", " ")
-        agent = item.requesting_agent or "an unknown caller"
-        headline = f"{event} by {agent}" + (f": {item.action}" if item.HasField("action") else "")
+        headline = f"{event} by {item.requesting_agent or 'an unknown caller'}"
         details = [
             counted_calls_text(item),
-            f"claims to be {item.claimed_agent}" if item.HasField("claimed_agent") else "",
+            *field_texts(item, "claims to be {claimed_agent}"),
             *(f"blocked by {name}" for name in item.violations),
             *(f"warned by {name}" for name in item.warnings),
             *(f"dry run of {name}" for name in item.dryrun_violations),
             *(f"{peer.agent} {enum_word(types_pb2.PeerStatus, peer.status).replace('_', ' ')}" for peer in item.peers),
-            item.decision_id,
-            f"correlation id {item.correlation_id}" if item.HasField("correlation_id") else "",
+            *field_texts(item, "{decision_id}", "correlation id {correlation_id}"),
             revision_text(item.intent_revision),
-            f"request {item.request_id}" if item.request_id else "",
+            *field_texts(item, "request {request_id}"),
         ]
-        table.add_row(format_instant(item.timestamp), entry_verdict_text(item), entry_text(headline, details))
-    console.print(table if found else "There are no such entries.")
+        entry = entry_text(f"{headline}: {item.action}" if item.HasField("action") else headline, details)
+        return format_instant(item.timestamp), entry_verdict_text(item), entry
+
+    print_listing(console, found, row, "There are no such entries.")
 
 
 def counted_calls_text(item: audit_pb2.AuditEntry) -> str:
@@ -469,24 +425,17 @@ def entry_verdict_text(item: audit_pb2.AuditEntry) -> Text:
 
 
 def print_intents(console: Console, found: Sequence[audit_pb2.IntentRecord]) -> None:
-    """Print a listing of announced intents."""
-    table = TextTable()
-    for item in found:
-        headline = item.intent if item.HasField("intent") else "(its text is not stored)"
+    def row(item: audit_pb2.IntentRecord) -> tuple[str | Text, ...]:
         details = [
-            item.agent,
-            enum_word(types_pb2.Stakes, item.stakes),
-            item.category,
-            item.project,
-            item.correlation_id,
+            *field_texts(item, "{agent}", "{stakes}", "{category}", "{project}", "{correlation_id}"),
+            revision_text(item.revision, item.previous_revision),
+            "shared" if item.visibility == types_pb2.VISIBILITY_SHARED else "",
+            item.closing.decision_id,
+            *item.paths[:MAX_PATHS],
+            *([f"{len(item.paths) - MAX_PATHS} more paths"] if len(item.paths) > MAX_PATHS else []),
         ]
-        details.append(revision_text(item.revision, item.previous_revision))
-        details.append("shared" if item.visibility == types_pb2.VISIBILITY_SHARED else "")
-        details.append(item.closing.decision_id)
-        more = [f"{len(item.paths) - MAX_PATHS} more paths"] if len(item.paths) > MAX_PATHS else []
-        table.add_row(
-            format_instant(item.received_at),
-            closing_text(item),
-            entry_text(headline, [*details, *item.paths[:MAX_PATHS], *more], item.closing.notes),
-        )
-    console.print(table if found else "There are no such intents.")
+        headline = item.intent if item.HasField("intent") else "(its text is not stored)"
+        entry = entry_text(headline, details, item.closing.notes)
+        return format_instant(item.received_at), closing_text(item), entry
+
+    print_listing(console, found, row, "There are no such intents.")

@@ -10,9 +10,9 @@ import yaml
 from rich.text import Text
 
 from cstp_grpc.cli import decision_output, developer_setup
+from cstp_grpc.cli.command_decorators import startup_errors_as_failures
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.server_stack import ServerStack
-from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.client import CstpClient
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.contract.caller import DEVELOPER

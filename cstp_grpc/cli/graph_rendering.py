@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 from xml.etree import ElementTree
 
-from cstp_grpc.cli.decision_output import enum_word, format_date
+from cstp_grpc.cli.answer_fields import enum_word, format_date
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 

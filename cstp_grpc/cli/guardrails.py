@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import click
 
-from cstp_grpc.cli.rule_inspection import explain_command, inputs_command, list_command, rulebook_command
-from cstp_grpc.cli.rulebook_authoring import (
-    convert_command,
-    diff_command,
-    new_command,
-    schema_command,
-    test_command,
-    validate_command,
-)
+from cstp_grpc.cli import rule_inspection as rules
+from cstp_grpc.cli import rulebook_authoring as authoring
 from cstp_grpc.cli.rulebook_replay import replay_command
 
 
@@ -22,16 +15,8 @@ def guardrails_group() -> None:
 
 
 for command in (
-    list_command,
-    inputs_command,
-    rulebook_command,
-    explain_command,
-    new_command,
-    validate_command,
-    test_command,
-    diff_command,
-    replay_command,
-    convert_command,
-    schema_command,
+    *(rules.list_command, rules.inputs_command, rules.rulebook_command, rules.explain_command),
+    *(authoring.new_command, authoring.validate_command, authoring.test_command, authoring.diff_command),
+    *(replay_command, authoring.convert_command, authoring.schema_command),
 ):
     guardrails_group.add_command(command)

@@ -15,8 +15,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from cstp_grpc.cli.answer_fields import enum_word
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
-from cstp_grpc.cli.decision_output import enum_word
 from cstp_grpc.cli.output import Output, progress_bar, to_printable
 from cstp_grpc.cli.server_choice import Endpoint, LoadedConfiguration, ServerChoice, choose_server
 from cstp_grpc.common.extras import require_extra

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from google.protobuf.struct_pb2 import Struct
 from rich.console import Console
 from rich.text import Text
 
+from cstp_grpc.cli.answer_fields import (
+    Rows,
+    entry_text,
+    enum_word,
+    field_table,
+    field_texts,
+    format_instant,
+    print_listing,
+    rows_of,
+    struct_to_line,
+)
 from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant
-from cstp_grpc.cli.output import json_text, to_printable
+from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.common.unicode_text import to_single_line
 from cstp_grpc.contract import json_codec
@@ -39,24 +49,16 @@ def print_session(console: Console, found: pb2.ChatSession) -> None:
     console.print(
         Text(to_printable(f"{found.id} of {found.user_id}, {state}, with {found.active_agent}"), style="bold")
     )
-    claim = f"{found.claimed_by} until {format_instant(found.claimed_until)}" if found.HasField("claimed_by") else ""
-    rows = [
-        ("context", struct_to_line(found.context)),
-        ("claimed by", claim),
-        ("opened", format_instant(found.created_at)),
-        ("closed", format_instant(found.closed_at) if found.HasField("closed_at") else ""),
-        ("version", f"{found.version}, routing epoch {found.routing_epoch}"),
-    ]
-    console.print(field_table(rows))
+    console.print(field_table(rows_of(found, SESSION_ROWS)))
 
 
-def field_table(rows: Iterable[tuple[str, str | Text]]) -> TextTable:
-    """Return a table of names and values, without empty ones."""
-    table = TextTable()
-    for name, value in rows:
-        if value:
-            table.add_row(Text(f"  {name}", style="dim"), value)
-    return table
+SESSION_ROWS: Rows = {
+    "context": "{context}",
+    "claimed by": "{claimed_by} until {claimed_until}",
+    "opened": "{created_at}",
+    "closed": "{closed_at}",
+    "version": "{version}, routing epoch {routing_epoch}",
+}
 
 
 def print_conversation(console: Console, messages: Sequence[pb2.ChatMessage]) -> None:
@@ -82,18 +84,10 @@ def print_last_routing(console: Console, event: pb2.Event, share: pb2.Share | No
     """Print the last routing of a session, from its event and its share."""
     console.print(Text("Last routing", style="bold"))
     decision = json_codec.to_json(event.data).get("routing_decision", {})
-    rows: list[tuple[str, str | Text]] = [
-        ("from", decision.get("from", "")),
-        ("to", decision.get("to", "")),
-        ("reason", decision.get("reason", "")),
-        ("at", format_instant(event.occurred_at)),
-    ]
+    rows: list[tuple[str, str | Text]] = [(name, decision.get(name, "")) for name in ("from", "to", "reason")]
+    rows.append(("at", format_instant(event.occurred_at)))
     if share:
-        rows += [
-            ("shared", member_names(share.shared_context)),
-            ("delivery", delivery_text(share)),
-            ("share", share.share_id),
-        ]
+        rows += rows_of(share, {"shared": lambda item: member_names(item.shared_context), **SHARE_ROWS})
     console.print(field_table(rows))
 
 
@@ -107,24 +101,23 @@ def delivery_text(share: pb2.Share) -> Text:
     return text
 
 
+SHARE_ROWS: Rows = {"delivery": delivery_text, "share": "{share_id}"}
+
+
 def print_routing_result(console: Console, answer: pb2.RouteToLiaisonAgentResponse) -> None:
-    """Print the result of a routing."""
     payload = answer.artifacts.liaison_agent_activation.semantic_payload
     console.print(to_printable(f"{answer.chat_session.id} is with {payload.liaison_agent_id}."))
-    console.print(
-        field_table(
-            [
-                ("reason", payload.routing_reason),
-                ("shared", member_names(payload.shared_context)),
-                ("share", payload.routing_decision.idempotency_key),
-            ]
-        )
-    )
+    rows: Rows = {
+        "reason": "{routing_reason}",
+        "shared": lambda item: member_names(item.shared_context),
+        "share": "{routing_decision.idempotency_key}",
+    }
+    console.print(field_table(rows_of(payload, rows)))
 
 
 def print_share(console: Console, share: pb2.Share) -> None:
     console.print(to_printable(f"{share.target_agent} gets it from {share.source_agent}."))
-    console.print(field_table([("delivery", delivery_text(share)), ("share", share.share_id)]))
+    console.print(field_table(rows_of(share, SHARE_ROWS)))
 
 
 def print_claim(console: Console, answer: pb2.ClaimSessionResponse) -> None:
@@ -133,10 +126,12 @@ def print_claim(console: Console, answer: pb2.ClaimSessionResponse) -> None:
     console.print(to_printable(f"{found.id} is with {found.claimed_by} until {format_instant(found.claimed_until)}."))
     context = json_codec.to_json(payload.shared_context)
     history = context.pop(HISTORY_MEMBER, [])
-    claim = str(answer.claim_number)
-    console.print(
-        field_table([("claim", claim), ("reason", payload.routing_reason), ("context", object_to_line(context))])
-    )
+    rows = [
+        ("claim", str(answer.claim_number)),
+        ("reason", payload.routing_reason),
+        ("context", struct_to_line(context)),
+    ]
+    console.print(field_table(rows))
     table = TextTable()
     # The shared context is free-form: another tool may have put anything into this member.
     for said in history if isinstance(history, list) else [history]:
@@ -157,26 +152,25 @@ def print_heartbeat(console: Console, answer: pb2.HeartbeatResponse) -> None:
 
 
 def print_agents(console: Console, found: Sequence[pb2.LiaisonAgent]) -> None:
-    """Print a listing of liaison agents."""
-    table = TextTable()
-    for agent in found:
+    def row(agent: pb2.LiaisonAgent) -> tuple[str | Text, ...]:
         state = Text("present", style="green") if agent.present else Text("absent", style="red")
-        since = f"since {format_instant(agent.since)}" if agent.HasField("since") else ""
-        served = f"served by {agent.served_by}" if agent.served_by else ""
-        beaten = f"last heartbeat {format_instant(agent.last_heartbeat)}" if agent.HasField("last_heartbeat") else ""
-        held = count_noun(agent.chat_sessions, "session")
-        kind = enum_word(pb2.LiaisonAgentKind, agent.kind)
-        table.add_row(state, kind, entry_text(agent.liaison_agent_id, [agent.reason, since, held, served, beaten]))
-    console.print(table if found else "No pillar is configured.")
+        details = [
+            *field_texts(agent, "{reason}", "since {since}"),
+            count_noun(agent.chat_sessions, "session"),
+            *field_texts(agent, "served by {served_by}", "last heartbeat {last_heartbeat}"),
+        ]
+        return state, enum_word(pb2.LiaisonAgentKind, agent.kind), entry_text(agent.liaison_agent_id, details)
+
+    print_listing(console, found, row, "No pillar is configured.")
 
 
 def print_sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
-    table = TextTable()
-    for item in found:
-        claim = f"claimed by {item.claimed_by}" if item.HasField("claimed_by") else ""
-        text = entry_text(f"{item.id} of {item.user_id}", [item.active_agent, f"{item.message_count} messages", claim])
-        table.add_row(format_instant(item.created_at), enum_word(pb2.SessionStatus, item.status), text)
-    console.print(table if found else "There are no such sessions.")
+    def row(item: pb2.ChatSession) -> tuple[str | Text, ...]:
+        details = field_texts(item, "{active_agent}", "{message_count} messages", "claimed by {claimed_by}")
+        entry = entry_text(f"{item.id} of {item.user_id}", details)
+        return format_instant(item.created_at), enum_word(pb2.SessionStatus, item.status), entry
+
+    print_listing(console, found, row, "There are no such sessions.")
 
 
 def print_blocks(console: Console, blocks: Sequence[BlockingGuardrail]) -> None:
@@ -204,16 +198,6 @@ def event_facts(data: Mapping[str, object]) -> list[str]:
 def join_if_list(value: object) -> object:
     """Return a list joined by spaces, any other value as it is."""
     return " ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def struct_to_line(content: Struct) -> str:
-    """Return a Struct as JSON on one line, or empty if it has no members."""
-    return object_to_line(json_codec.to_json(content))
-
-
-def object_to_line(content: Mapping[str, object]) -> str:
-    """Return a JSON object on one line, or empty if it has no members."""
-    return json_text(content, indent=None) if content else ""
 
 
 def member_names(content: Struct) -> str:

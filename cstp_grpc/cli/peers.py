@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from cstp_grpc.cli.agent_card import CARD_PATH, JSONRPC_PATH, card_url, read_keys
+from cstp_grpc.cli.answer_fields import entry_text
 from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, seconds_option, with_output
 from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.decision_output import entry_text
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.server_choice import Endpoint, read_ca_file
 from cstp_grpc.client import CstpClient

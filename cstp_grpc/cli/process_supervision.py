@@ -9,11 +9,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import click
 
 from cstp_grpc.platform import child_process
 from cstp_grpc.platform.config import join_host_port
@@ -21,7 +23,7 @@ from cstp_grpc.platform.config import join_host_port
 logger = logging.getLogger(__name__)
 
 
-class PortReservationFailed(Exception):
+class PortReservationFailed(click.ClickException):
     """The port cannot be reserved; the message names the setting."""
 
 
@@ -84,7 +86,7 @@ ReadinessReport: TypeAlias = Mapping[str, Any]
 """The report of a process that is ready to serve."""
 
 
-class ChildProcessFailed(Exception):
+class ChildProcessFailed(click.ClickException):
     """A child process cannot run; the message, or what the process printed, gives the reason."""
 
 
@@ -288,15 +290,29 @@ class SupervisedProcess:
             channel.close()
 
 
-def stop_all(processes: Iterable[SupervisedProcess]) -> None:
-    """Stop several processes concurrently and wait for them to exit."""
-    stopping = list(processes)
-    if not stopping:
-        return
-    with ThreadPoolExecutor(len(stopping)) as pool:
-        # Going through the results raises the error of a stop that failed.
-        for _ in pool.map(SupervisedProcess.stop, stopping):
-            pass
+class ProcessGroup:
+    """Processes of one kind that are started, kept alive and stopped together, and what they share."""
+
+    processes: Sequence[SupervisedProcess]
+    _opened: ExitStack
+
+    def prepare(self) -> None:
+        """Start the processes, which load their modules and then wait for their task."""
+        for each in self.processes:
+            each.prepare()
+
+    def keep_alive(self, notify: RestartCallback) -> None:
+        """Restart each process whenever it dies."""
+        for each in self.processes:
+            each.keep_alive(notify)
+
+    def stop(self) -> None:
+        """Stop all processes concurrently, let calls in progress drain, and wait for them to exit."""
+        if self.processes:
+            with ThreadPoolExecutor(len(self.processes)) as pool:
+                # Going through the results raises the error of a stop that failed.
+                list(pool.map(SupervisedProcess.stop, self.processes))
+        self._opened.close()
 
 
 def read_line(channel: socket.socket, seconds: float) -> bytes:

@@ -6,9 +6,8 @@ from contextlib import ExitStack
 
 import click
 
-from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
+from cstp_grpc.cli.command_decorators import config_option, current_state, startup_errors_as_failures, with_output
 from cstp_grpc.cli.output import Output, progress_bar
-from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.common.extras import require_extra
 
 

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.text import Text
 
+from cstp_grpc.cli.answer_fields import entry_text, enum_word, format_instant
 from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant, print_check_answer
+from cstp_grpc.cli.decision_output import print_check_answer
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.common.counted_nouns import count_noun
 from cstp_grpc.contract.enums import Enforcement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,14 @@ from cstp_grpc.common.lazy_imports import LazyModule
 
 if TYPE_CHECKING:
     from cstp_grpc.cli import junit_report
-    from cstp_grpc.core.guardrails import cognition_engines, rule_set_diff, rulebook, rulebook_files, rulebook_tests
+    from cstp_grpc.core.guardrails import (
+        cognition_engines,
+        extended_rulebooks,
+        rule_set_diff,
+        rulebook,
+        rulebook_files,
+        rulebook_tests,
+    )
     from cstp_grpc.core.guardrails.model import RuleSet
     from cstp_grpc.core.guardrails.rule_set_diff import ItemDiff, JsonObject, RuleSetDiff
     from cstp_grpc.core.guardrails.rulebook import RulebookError
@@ -27,6 +35,7 @@ else:
     rule_set_diff = LazyModule("cstp_grpc.core.guardrails.rule_set_diff")
     rulebook = LazyModule("cstp_grpc.core.guardrails.rulebook")
     cognition_engines = LazyModule("cstp_grpc.core.guardrails.cognition_engines")
+    extended_rulebooks = LazyModule("cstp_grpc.core.guardrails.extended_rulebooks")
     rulebook_files = LazyModule("cstp_grpc.core.guardrails.rulebook_files")
     rulebook_tests = LazyModule("cstp_grpc.core.guardrails.rulebook_tests")
 
@@ -36,6 +45,8 @@ EXIT_INVALID: Final = 3
 """The exit code if rulebooks cannot be loaded; this one and the next are those of `cerbos compile`."""
 EXIT_TESTS_FAILED: Final = 4
 """The exit code if their tests fail, or leave guardrails untried where that is demanded."""
+LOOK_SECONDS: Final = 0.3
+"""Seconds between two looks at the files. Chosen: shorter than an author needs to look at the terminal."""
 FILE_PATH: Final = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -123,8 +134,6 @@ def test_command(out: Output, path: Path | None, require_coverage: bool, junit: 
     if watch:
         if out.json_wanted:
             raise click.UsageError("--watch is for people: it prints no JSON.")
-        from cstp_grpc.cli.file_watching import wait_for_changes
-
         # Ctrl-C is the regular end of a watch.
         with suppress(KeyboardInterrupt):
             for _ in wait_for_changes(rules_path):
@@ -134,6 +143,28 @@ def test_command(out: Output, path: Path | None, require_coverage: bool, junit: 
     code = run_and_report(out, rules_path, junit, require_coverage=require_coverage)
     if code:
         click.get_current_context().exit(code)
+
+
+def wait_for_changes(path: Path) -> Iterator[Sequence[rulebook_files.RulebookFile]]:
+    """Yield the files of the rulebooks at a path at once, and again whenever they are others."""
+    seen: Sequence[rulebook_files.RulebookFile] | None = None
+    while True:
+        # By their content: editors replace files, and stamps are too coarse for two changes in a row.
+        found = read_present_files(path)
+        if found != seen:
+            seen = found
+            yield found
+        else:
+            time.sleep(LOOK_SECONDS)
+
+
+def read_present_files(path: Path) -> Sequence[rulebook_files.RulebookFile]:
+    """Return the files of the rulebooks at a path, with what they extend; none where there is nothing to read."""
+    try:
+        return extended_rulebooks.collect_rulebook_files(path, lambda _path, _error: None)
+    except OSError:
+        # The tests are run without, and say why they cannot be.
+        return []
 
 
 def run_and_report(out: Output, path: Path, junit: Path | None, *, require_coverage: bool) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from types import FrameType
 from typing import TypeAlias
 
@@ -21,12 +21,11 @@ from pydantic import ValidationError
 from rich.text import Text
 
 from cstp_grpc.cli import developer_setup
-from cstp_grpc.cli.command_decorators import FILE, config_option, current_state
+from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, startup_errors_as_failures
 from cstp_grpc.cli.developer_setup import DeveloperToken
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import ServerStack
-from cstp_grpc.cli.startup_errors import startup_errors_as_failures
 from cstp_grpc.common.extras import require_extra
 from cstp_grpc.contract.caller import APPROVER, DEVELOPER
 from cstp_grpc.contract.enums import RulePreset
@@ -209,33 +208,15 @@ class StartupMessages:
 
 ServeEvent: TypeAlias = int | ChildRestarted | ChildProcessFailed
 """A signal, or what became of a process that had died."""
-
-
-class ServeEvents:
-    """The queue of events that the main thread of a server waits for."""
-
-    def __init__(self) -> None:
-        # A signal handler runs in the main thread, possibly within `wait`. Event.set() would then deadlock on the lock
-        # that the interrupted Event.wait() holds; SimpleQueue.put() is reentrant by design.
-        self._queue: SimpleQueue[ServeEvent] = SimpleQueue()
-
-    def add(self, event: ServeEvent) -> None:
-        """Add an event; safe in signal handlers and other threads."""
-        self._queue.put(event)
-
-    def wait(self, timeout: float | None = None) -> ServeEvent | None:
-        """Wait for the next event and return it, or None after `timeout` seconds."""
-        try:
-            return self._queue.get(timeout=timeout)
-        except Empty:
-            return None
+ServeEvents: TypeAlias = "SimpleQueue[ServeEvent]"
+"""The events that the main thread of a server waits for."""
 
 
 def supervise_until_stopped(stack: ServerStack, announced: StartupMessages, events: ServeEvents) -> None:
     """Supervise the processes until asked to stop. Raises ChildProcessFailed if one keeps dying."""
-    stack.keep_alive(events.add)
+    stack.keep_alive(events.put)
     while True:
-        event = events.wait()
+        event = events.get()
         if isinstance(event, ChildProcessFailed):
             raise event
         if isinstance(event, ChildRestarted):
@@ -257,10 +238,12 @@ def receive_signals() -> Iterator[ServeEvents]:
 
     A second SIGINT or SIGTERM ends the process at once.
     """
-    events = ServeEvents()
+    # A signal handler runs in the main thread, possibly while it waits. Event.set() would then deadlock on the lock
+    # that the interrupted Event.wait() holds; SimpleQueue.put() is reentrant by design.
+    events: ServeEvents = SimpleQueue()
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
-        events.add(number)
+        events.put(number)
         if number != signal.SIGHUP:
             for each in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(each, signal.SIG_DFL)

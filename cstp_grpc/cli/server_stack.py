@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import SecretStr
 
@@ -19,10 +19,10 @@ from cstp_grpc.cli.process_supervision import (
     ChildProgram,
     ChildRestarted,
     PortReservation,
+    ProcessGroup,
     ReadinessReport,
     RestartCallback,
     SupervisedProcess,
-    stop_all,
 )
 from cstp_grpc.core.guardrails.rulebook_files import RulebookCopy
 from cstp_grpc.platform.child_process import GRACE_SECONDS
@@ -48,7 +48,7 @@ class BridgeAddress:
     """The URL of the metrics of all bridges; None if there are none."""
 
 
-class BridgeProcesses:
+class BridgeProcesses(ProcessGroup):
     """One or more bridges to a server on the same two ports.
 
     `config_file` is what they read; `environment` replaces that of this process.
@@ -80,11 +80,6 @@ class BridgeProcesses:
             for index in range(number)
         ]
 
-    def prepare(self) -> None:
-        """Start the processes, which load their modules and then wait for their task."""
-        for each in self.processes:
-            each.prepare()
-
     def start(self, target: str, announced: str) -> BridgeAddress:
         """Have them serve the server at `target`, and return their address.
 
@@ -107,14 +102,8 @@ class BridgeProcesses:
             each.assign(json.dumps(given).encode())
         reports = [each.wait_until_ready() for each in self.processes]
         if self._metrics:
-            self._metrics.endpoint.start()
-            self._opened.callback(self._metrics.endpoint.stop)
+            self._metrics.start(self._opened)
         return self.address(reports[0])
-
-    def keep_alive(self, notify: RestartCallback) -> None:
-        """Restart each process whenever it dies."""
-        for each in self.processes:
-            each.keep_alive(notify)
 
     def runs(self, program: ChildProgram) -> bool:
         return any(each.program is program for each in self.processes)
@@ -127,11 +116,6 @@ class BridgeProcesses:
             None if a2a is None else to_local_address(a2a),
             self._metrics.endpoint.url if self._metrics else report["metrics"],
         )
-
-    def stop(self) -> None:
-        """Stop all processes concurrently and wait for them to exit."""
-        stop_all(self.processes)
-        self._opened.close()
 
     def _reserve(self) -> dict[str, int]:
         server, a2a = self._settings.server, self._settings.a2a
@@ -157,7 +141,7 @@ STOP_SECONDS = 10.0
 """Seconds that a worker may take to stop after draining. Chosen: for open streams and a batch for the index."""
 
 
-class WorkerProcesses:
+class WorkerProcesses(ProcessGroup):
     """Runs `number` servers with the same settings, which share a port and the data folder.
 
     The kernel spreads connections over the live ones. Each also serves the bridges on a loopback port of its own,
@@ -230,8 +214,7 @@ class WorkerProcesses:
         They load their modules concurrently. The first one starts serving alone: it finds errors in the settings, so
         that they are printed once, and migrates the database.
         """
-        for each in self.processes:
-            each.prepare()
+        self.prepare()
         for index, each in enumerate(self.processes):
             each.assign(self._encode_task(index))
             if index == 0:
@@ -240,23 +223,12 @@ class WorkerProcesses:
         for each in self.processes[1:]:
             each.wait_until_ready()
         if self._metrics:
-            self._metrics.endpoint.start()
-            self._opened.callback(self._metrics.endpoint.stop)
-
-    def keep_alive(self, notify: RestartCallback) -> None:
-        """Restart each process whenever it dies."""
-        for each in self.processes:
-            each.keep_alive(notify)
+            self._metrics.start(self._opened)
 
     def reload(self) -> None:
         """Have every server read its files again."""
         for each in self.processes:
             each.request_reload()
-
-    def stop(self) -> None:
-        """Stop all processes concurrently, let calls in progress drain, and wait for them to exit."""
-        stop_all(self.processes)
-        self._opened.close()
 
     def _encode_task(self, index: int) -> bytes:
         deployment = Deployment(
@@ -279,6 +251,10 @@ class WorkerMetrics:
     ports: Sequence[PortReservation]
     """Of each process, on loopback."""
     endpoint: MetricsServer
+
+    def start(self, opened: ExitStack) -> None:
+        self.endpoint.start()
+        opened.callback(self.endpoint.stop)
 
 
 def build_worker_metrics(
@@ -323,29 +299,6 @@ def start_index(opened: ExitStack, settings: Settings) -> str | None:
     return f"http://{LOOPBACK}:{port}"
 
 
-class RunningServer(Protocol):
-    """A running server, in this process or in child processes."""
-
-    @property
-    def target(self) -> str:
-        """The `host:port` for clients on this machine."""
-
-    @property
-    def url(self) -> str:
-        """The same as a URL, `grpc://` or `grpcs://`."""
-
-    @property
-    def private_target(self) -> str:
-        """The `host:port` without TLS for this process and its children."""
-
-    @property
-    def metrics_url(self) -> str | None:
-        """The URL of its metrics; None if there are none."""
-
-    def reload(self) -> None:
-        """Have files read again that may change while it runs; return at once."""
-
-
 class ServerStack:
     """A running server, with a bridge if `bridge` is set; a `with` block stops everything at its end.
 
@@ -355,7 +308,7 @@ class ServerStack:
     WorkerProcesses and BridgeProcesses raise, and ConfigError if the bridge's certificate is unusable.
     """
 
-    server: RunningServer
+    server: App | WorkerProcesses
 
     def __init__(
         self,

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.text import Text
 
-from cstp_grpc.cli.console import TextTable
-from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant
+from cstp_grpc.cli.answer_fields import entry_text, enum_word, field_texts, format_instant, print_listing
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.gen.cstp.v1 import admin_pb2, options_pb2
 
@@ -41,25 +40,20 @@ def describe_new_token(token: admin_pb2.AgentToken) -> str:
 
 
 def print_tokens(console: Console, found: Sequence[admin_pb2.AgentToken]) -> None:
-    """Print a list of tokens."""
-    if not found:
-        console.print("There are no such tokens.")
-        return
-    table = TextTable()
-    for token in found:
+    def row(token: admin_pb2.AgentToken) -> tuple[str | Text, ...]:
         status = token_status(token)
-        used = f"used at {format_instant(token.last_used_at)}" if token.HasField("last_used_at") else "never used"
         ended = format_instant(token.revoked_at if token.HasField("revoked_at") else token.expires_at)
         details = [
             token.id,
             permission_words(token),
             f"made by {token.created_by}",
-            used,
+            *(field_texts(token, "used at {last_used_at}") or ["never used"]),
             f"{'until' if status == 'usable' else 'ended at'} {ended}",
         ]
         title = f"{token.agent}: {token.note}" if token.HasField("note") else token.agent
-        table.add_row(Text(status, style=STATUS_STYLES[status]), entry_text(title, details))
-    console.print(table)
+        return Text(status, style=STATUS_STYLES[status]), entry_text(title, details)
+
+    print_listing(console, found, row, "There are no such tokens.")
 
 
 def print_revoked(console: Console, token: admin_pb2.AgentToken) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.cli.file_watching import LOOK_SECONDS, wait_for_changes
+from cstp_grpc.cli.rulebook_authoring import LOOK_SECONDS, wait_for_changes
 from tests.core.guardrails.rulebooks import content, rule, write
 
 EXTENDING = """\

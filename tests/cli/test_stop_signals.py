@@ -13,16 +13,22 @@ ROUNDS = 200
 BOUND = 60.0
 """Seconds after which a process that should have ended has not."""
 WAITING = f"""
+from queue import Empty
+
 from cstp_grpc.cli.serve import receive_signals
 
 for _ in range({ROUNDS}):
     with receive_signals() as events:
         # It never sleeps, so that the signal comes while it is about to; and it is long at it when the signal comes.
         waited = 0
-        while events.wait(0) is None:
-            waited += 1
-            if waited == 2000:
-                print("waiting", flush=True)
+        heard = None
+        while heard is None:
+            try:
+                heard = events.get(timeout=0)
+            except Empty:
+                waited += 1
+                if waited == 2000:
+                    print("waiting", flush=True)
 """
 
 
