@@ -6,13 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
     Column,
     Index,
     Integer,
-    Row,
     Table,
     Text,
     delete,
@@ -23,9 +21,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.modules.callbacks.model import Citation, Notification, NotificationKind
+from cstp_grpc.modules.callbacks.model import Citation, Notification
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.delivery_queue import SqlDeliveryQueue
+from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
 from cstp_grpc.platform.storage.unit_of_work import (
     IDENTIFIER,
     UnitOfWork,
@@ -75,6 +74,11 @@ A server leases one before it sends it by setting `next_attempt_at` ahead, so th
 
 citation_columns = citations.c
 callback_columns = callbacks.c
+NOTIFICATION = RowMapper(
+    Notification,
+    callbacks,
+    codecs={"response": ColumnCodec(lambda response: json.dumps(dict(response)), json.loads)},
+)
 KEY = (citation_columns.decision_id, citation_columns.agent, citation_columns.correlation_id)
 
 
@@ -82,7 +86,7 @@ class SqlCallbackStore(SqlDeliveryQueue[Notification]):
     """Stores citations and notifications in the tables `citations` and `callbacks`."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database, callbacks, ("id",), notification_from_row)
+        super().__init__(database, callbacks, ("id",), NOTIFICATION.reader(tuple(callbacks.c)))
         insertion = postgresql.insert if database.dialect.name == "postgresql" else sqlite.insert
         added = insertion(citations)
         # `told_at` is not among the changed columns: a repeated announcement is not told of the same failure twice.
@@ -131,20 +135,4 @@ class SqlCallbackStore(SqlDeliveryQueue[Notification]):
     def add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
         self.hold(unit_of_work)
         if notifications:
-            unit_of_work.execute(
-                insert(callbacks), [notification_to_row(notification) for notification in notifications]
-            )
-
-
-def notification_to_row(notification: Notification) -> dict[str, object]:
-    row = {name: getattr(notification, name) for name in callback_columns.keys()}  # noqa: SIM118 - iterating over a column collection yields columns, not names
-    response = notification.response
-    return row | {"kind": notification.kind.value, "response": None if response is None else json.dumps(dict(response))}
-
-
-def notification_from_row(row: Row[Any]) -> Notification:
-    """Convert a row of `callbacks` to a notification."""
-    values = row._asdict()
-    values["kind"] = NotificationKind(values["kind"])
-    values["response"] = None if values["response"] is None else json.loads(values["response"])
-    return Notification(**values)
+            unit_of_work.execute(insert(callbacks), list(map(NOTIFICATION.to_row, notifications)))

@@ -43,14 +43,14 @@ from cstp_grpc.modules.liaison.model import (
 )
 from cstp_grpc.modules.liaison.sql_tables import (
     DUE_HOLD,
+    EVENT_ROW,
+    SHARE_ROW,
     TO_DELIVER,
     activation_row,
     chat_messages,
     chat_sessions,
     decode_activation,
-    delivery_values,
     event_from_row,
-    event_row,
     liaison_activations,
     liaison_event_counters,
     liaison_events,
@@ -153,8 +153,7 @@ class SqlRoutingStore(SqlDeliveryQueue[Share]):
         The columns are delivery, attempts, next_attempt_at, task_id and delivered_at.
         """
         self.hold(unit_of_work)
-        values = {"tenant": share.tenant, "id": replace_unstorable(share.id), **delivery_values(share)}
-        return self._delivered.run(unit_of_work, values) == 1
+        return self._delivered.run(unit_of_work, SHARE_ROW.to_row(share)) == 1
 
     def postpone(self, unit_of_work: UnitOfWork, item: Share) -> None:
         """Store when a share is due next, how many attempts failed and the task that they left, if it is pending."""
@@ -166,7 +165,7 @@ class SqlRoutingStore(SqlDeliveryQueue[Share]):
         self._order.hold(unit_of_work)
         ((sequence,),) = self._count_event.all(unit_of_work, {"tenant": event.tenant})
         numbered = replace(event, sequence=sequence)
-        self._add_event.run(unit_of_work, event_row(numbered))
+        self._add_event.run(unit_of_work, EVENT_ROW.to_row(numbered))
         return numbered
 
     def events(self, unit_of_work: UnitOfWork, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:

@@ -14,16 +14,15 @@ from cstp_grpc.common.unicode_text import replace_unstorable
 from cstp_grpc.modules.liaison.model import (
     Activation,
     ChatMessage,
-    DeliveryState,
     Event,
     EventType,
     MessageContent,
-    MessageRole,
     RoutingDecision,
     Session,
     SessionStatus,
     Share,
 )
+from cstp_grpc.platform.storage.row_mapper import ColumnCodec, RowMapper
 from cstp_grpc.platform.storage.unit_of_work import IDENTIFIER, UtcDateTime, metadata, partial_index
 
 OPEN_SESSION = "status = 'active'"
@@ -217,72 +216,30 @@ decode_canonical_json = json.JSONDecoder(parse_int=parse_int_or_double).decode
 """Decodes a text that `encode_canonical_json` returned; integers beyond 2**53 - 1 become the doubles they were."""
 
 
+JSON = ColumnCodec(encode_canonical_json, decode_canonical_json)
+OMITTED = ColumnCodec(lambda _: None, decode_canonical_json)
+"""Of JSON that takes long to encode and is encoded only where it is written."""
+SESSION_ROW = RowMapper(Session, chat_sessions, codecs={"context": OMITTED})
+MESSAGE_ROW = RowMapper(
+    ChatMessage,
+    chat_messages,
+    nested={
+        "body": RowMapper(MessageContent, chat_messages, codecs={"metadata": JSON, "content": ColumnCodec()}),
+    },
+)
+SHARE_ROW = RowMapper(Share, liaison_shares, codecs={"shared_context": OMITTED})
+EVENT_ROW = RowMapper(Event, liaison_events, codecs={"data": JSON})
+
+session_values = SESSION_ROW.to_row
+"""Returns all columns of a session but its context."""
+session_from_row = SESSION_ROW.reader(tuple(chat_sessions.c))
+message_from_row = MESSAGE_ROW.reader(tuple(chat_messages.c))
+share_from_row = SHARE_ROW.reader(tuple(liaison_shares.c))
+event_from_row = EVENT_ROW.reader(tuple(liaison_events.c))
+
+
 def session_row(session: Session) -> RowValues:
     return {**session_values(session), "context": encode_canonical_json(session.context)}
-
-
-def session_values(session: Session) -> RowValues:
-    """Return all columns of a session but its context."""
-    return {
-        "tenant": session.tenant,
-        "id": replace_unstorable(session.id),
-        "user_id": replace_unstorable(session.user_id),
-        "active_agent": session.active_agent,
-        "status": session.status.value,
-        "version": session.version,
-        "routing_epoch": session.routing_epoch,
-        "message_count": session.message_count,
-        "opened_hash": session.opened_hash,
-        "activation_key": session.activation_key,
-        "claimed_by": session.claimed_by and replace_unstorable(session.claimed_by),
-        "claimed_until": session.claimed_until,
-        "claim_number": session.claim_number,
-        "created_at": session.created_at,
-        "updated_at": session.updated_at,
-        "closed_at": session.closed_at,
-    }
-
-
-def session_from_row(row: Row) -> Session:
-    """Return a session from a row of `chat_sessions`."""
-    (
-        tenant,
-        session_id,
-        user_id,
-        active_agent,
-        status,
-        version,
-        routing_epoch,
-        message_count,
-        opened_hash,
-        activation_key,
-        claimed_by,
-        claimed_until,
-        claim_number,
-        created_at,
-        updated_at,
-        closed_at,
-        context,
-    ) = row
-    return Session(
-        tenant=tenant,
-        id=session_id,
-        user_id=user_id,
-        context=decode_canonical_json(context),
-        opened_hash=opened_hash,
-        created_at=created_at,
-        updated_at=updated_at,
-        active_agent=active_agent,
-        status=SessionStatus(status),
-        version=version,
-        routing_epoch=routing_epoch,
-        message_count=message_count,
-        activation_key=activation_key,
-        claimed_by=claimed_by,
-        claimed_until=claimed_until,
-        claim_number=claim_number,
-        closed_at=closed_at,
-    )
 
 
 def row_context_json(row: Row) -> str:
@@ -309,119 +266,15 @@ def hold_row(session: Session, due_at: datetime) -> RowValues:
 
 def message_row(tenant: str, session_id: str, message: ChatMessage) -> RowValues:
     """Return a message as a row of `chat_messages`."""
-    body = message.body
-    return {
-        "tenant": tenant,
-        "session_id": replace_unstorable(session_id),
-        "sequence": message.sequence,
-        "message_id": body.message_id and replace_unstorable(body.message_id),
-        "role": body.role.value,
-        "active_agent": message.active_agent,
-        "author": message.author,
-        "sent_at": message.sent_at,
-        "metadata": None if body.metadata is None else encode_canonical_json(body.metadata),
-        "content": body.content,
-    }
-
-
-def message_from_row(row: Row) -> ChatMessage:
-    _tenant, _session_id, sequence, message_id, role, active_agent, author, sent_at, metadata, content = row
-    body = MessageContent(
-        MessageRole(role), content, None if metadata is None else decode_canonical_json(metadata), message_id
-    )
-    return ChatMessage(sequence, body, active_agent, author, sent_at)
+    return {"tenant": tenant, "session_id": replace_unstorable(session_id), **MESSAGE_ROW.to_row(message)}
 
 
 def share_row(share: Share) -> RowValues:
     """Return a share as a row of `liaison_shares`."""
     return {
-        "tenant": share.tenant,
-        "id": replace_unstorable(share.id),
-        "source_agent": replace_unstorable(share.source_agent),
-        "target_agent": replace_unstorable(share.target_agent),
-        "conversation_id": share.conversation_id and replace_unstorable(share.conversation_id),
-        "context_hash": share.context_hash,
-        "shared_by": share.shared_by,
-        "shared_at": share.shared_at,
-        "execution_id": share.execution_id,
-        **delivery_values(share),
-        "traceparent": share.traceparent,
+        **SHARE_ROW.to_row(share),
         "shared_context": share.context_json or encode_canonical_json(share.shared_context),
     }
-
-
-def delivery_values(share: Share) -> RowValues:
-    return {
-        "delivery": share.delivery.value,
-        "attempts": share.attempts,
-        "next_attempt_at": share.next_attempt_at,
-        "task_id": share.task_id and replace_unstorable(share.task_id),
-        "delivered_at": share.delivered_at,
-    }
-
-
-def share_from_row(row: Row) -> Share:
-    """Return a share from a row of `liaison_shares`."""
-    (
-        tenant,
-        share_id,
-        source_agent,
-        target_agent,
-        conversation_id,
-        context_hash,
-        shared_by,
-        shared_at,
-        execution_id,
-        delivery,
-        attempts,
-        next_attempt_at,
-        task_id,
-        delivered_at,
-        traceparent,
-        shared_context,
-    ) = row
-    return Share(
-        tenant=tenant,
-        id=share_id,
-        source_agent=source_agent,
-        target_agent=target_agent,
-        conversation_id=conversation_id,
-        shared_context=decode_canonical_json(shared_context),
-        context_hash=context_hash,
-        shared_by=shared_by,
-        shared_at=shared_at,
-        execution_id=execution_id,
-        delivery=DeliveryState(delivery),
-        attempts=attempts,
-        next_attempt_at=next_attempt_at,
-        task_id=task_id,
-        delivered_at=delivered_at,
-        traceparent=traceparent,
-    )
-
-
-def event_row(event: Event) -> RowValues:
-    """Return a numbered event as a row of `liaison_events`."""
-    return {**event_values(event), "sequence": event.sequence, "data": encode_canonical_json(event.data)}
-
-
-def event_values(event: Event) -> RowValues:
-    """Return all columns of an event but its sequence and data."""
-    return {
-        "tenant": event.tenant,
-        "type": event.type.value,
-        "session_id": event.session_id and replace_unstorable(event.session_id),
-        "user_id": event.user_id and replace_unstorable(event.user_id),
-        "agent": replace_unstorable(event.agent),
-        "occurred_at": event.occurred_at,
-    }
-
-
-def event_from_row(row: Row) -> Event:
-    tenant, sequence, kind, session_id, user_id, agent, occurred_at, data = row
-    return Event(
-        tenant, EventType(kind), agent, occurred_at, session_id, user_id, decode_canonical_json(data), sequence
-    )
 
 
 def activation_row(tenant: str, activation: Activation) -> RowValues:
@@ -437,7 +290,7 @@ def activation_row(tenant: str, activation: Activation) -> RowValues:
             "idempotency_key": decision.idempotency_key,
         },
         "session": {**instants_to_text(session_values(session)), "context": session.context},
-        "event": {**instants_to_text(event_values(event)), "data": event.data, "sequence": event.sequence},
+        "event": {**instants_to_text(EVENT_ROW.to_row(event)), "data": event.data},
         "execution_id": activation.execution_id,
     }
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,11 +12,12 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, exists, func
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.common.unicode_text import replace_unstorable
-from cstp_grpc.contract.enums import PushFormat, TaskState
+from cstp_grpc.contract.enums import TaskState
 from cstp_grpc.modules.tasks.model import PushConfig, Task, TaskNotification
 from cstp_grpc.modules.tasks.sql_store import push_configs, task_notifications
 from cstp_grpc.platform.storage.database import Database
 from cstp_grpc.platform.storage.delivery_queue import SqlDeliveryQueue
+from cstp_grpc.platform.storage.row_mapper import RowMapper
 from cstp_grpc.platform.storage.unit_of_work import CompiledStatement, UnitOfWork, bind_parameters
 
 config_columns = push_configs.c
@@ -28,6 +29,9 @@ KEY = (
     notification_columns.config_id,
     notification_columns.version,
 )
+CONFIG = RowMapper(PushConfig, push_configs)
+config_from_row = CONFIG.reader(tuple(config_columns))
+NOTIFICATION = RowMapper(TaskNotification, task_notifications)
 KEY_NAMES = tuple(column.name for column in KEY)
 CONFIGS = (
     select(push_configs)
@@ -84,7 +88,7 @@ class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
 
     def put_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config: PushConfig, at: datetime) -> None:
         """Store a configuration of a task, replacing one of the same id."""
-        row = {**asdict(config), "agent": agent, "task_id": task_id, "set_at": at, "format": config.format.value}
+        row = {**CONFIG.to_row(config), "agent": agent, "task_id": task_id, "set_at": at}
         statement = self._upsert(push_configs).values(row)
         unit_of_work.execute(statement.on_conflict_do_update(index_elements=CONFIG_KEY, set_=row))
 
@@ -124,15 +128,7 @@ class SqlPushStore(SqlDeliveryQueue[TaskNotification]):
         """Store a version of a task with the notifications about it, because it is about to be replaced."""
         self._keep_snapshot.run(
             unit_of_work,
-            {
-                "of_agent": agent,
-                "of_task": task.id,
-                "of_version": task.version,
-                "context_id": task.context_id,
-                "state": task.state.value,
-                "changed_at": task.updated_at,
-                "content": task.content,
-            },
+            {"of_agent": agent, "of_task": task.id, "of_version": task.version, **snapshot_columns(task)},
         )
 
 
@@ -153,45 +149,26 @@ def first_in_line_condition() -> ColumnElement[bool]:
     return ~exists(select(1).where(*same, earlier.c.version < notification_columns.version))
 
 
-def config_from_row(row: Sequence[Any]) -> PushConfig:
-    """Convert a row of `push_configs` to a configuration."""
-    # By position, in the order of the columns of the table: rows of compiled statements are plain tuples.
-    _agent, _task_id, config_id, _set_at, push_format, url, token, scheme, credentials = row
-    return PushConfig(config_id, PushFormat(push_format), url, token, scheme, credentials)
-
-
-def notification_to_row(notification: TaskNotification) -> dict[str, object]:
+def notification_to_row(notification: TaskNotification) -> dict[str, Any]:
     """Convert a notification to a row of `task_notifications`."""
     snapshot = notification.snapshot
+    return {**NOTIFICATION.to_row(notification), **snapshot_columns(snapshot)}
+
+
+def snapshot_columns(task: Task | None) -> dict[str, Any]:
+    """Return the columns of the version of a task that a notification is about; None for the stored version."""
     return {
-        "agent": notification.agent,
-        "task_id": notification.task_id,
-        "config_id": notification.config_id,
-        "version": notification.version,
-        "id": notification.id,
-        "caused_at": notification.caused_at,
-        "attempts": notification.attempts,
-        "next_attempt_at": notification.next_attempt_at,
-        "context_id": None if snapshot is None else snapshot.context_id,
-        "state": None if snapshot is None else snapshot.state.value,
-        "changed_at": None if snapshot is None else snapshot.updated_at,
-        "content": None if snapshot is None else snapshot.content,
+        "context_id": task and task.context_id,
+        "state": task and task.state.value,
+        "changed_at": task and task.updated_at,
+        "content": task and task.content,
     }
 
 
 def notification_from_row(row: Row[Any]) -> TaskNotification:
     """Convert a row of `task_notifications` to a notification."""
-    snapshot = None
-    if row.content is not None:
-        snapshot = Task(row.task_id, row.context_id, TaskState(row.state), row.content, row.version, row.changed_at)
-    return TaskNotification(
-        row.id,
-        row.agent,
-        row.task_id,
-        row.config_id,
-        row.version,
-        row.caused_at,
-        row.next_attempt_at,
-        row.attempts,
-        snapshot,
-    )
+    notification = NOTIFICATION.from_row(row._mapping)
+    if row.content is None:
+        return notification
+    snapshot = Task(row.task_id, row.context_id, TaskState(row.state), row.content, row.version, row.changed_at)
+    return replace(notification, snapshot=snapshot)

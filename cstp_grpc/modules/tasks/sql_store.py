@@ -51,6 +51,7 @@ from cstp_grpc.platform.storage.pagination import (
     from_microseconds,
     to_microseconds,
 )
+from cstp_grpc.platform.storage.row_mapper import RowMapper
 from cstp_grpc.platform.storage.unit_of_work import (
     IDENTIFIER,
     CompiledStatement,
@@ -138,6 +139,10 @@ KEPT_TASK = TASK.where(task_columns.settles_at > bindparam("expired"))
 EXPIRED_TASK = delete(tasks).where(*OF_TASK, task_columns.settles_at <= bindparam("expired"))
 CHANGED_COLUMNS = ("context_id", "state", "version", "updated_at", "settles_at", "content")
 """The columns that another version of a task changes."""
+
+TASK_ROW = RowMapper(Task, tasks)
+record_from_row = RowMapper(TaskRecord, tasks, nested={"task": TASK_ROW}).reader(tuple(tasks.c))
+"""Converts a row of `tasks`, with any further columns, to the task as it was saved."""
 
 
 class SqlTaskStore:
@@ -320,16 +325,7 @@ def count_query(parts: Iterable[ListingBranch]) -> Select[Any]:
 
 def task_to_row(agent: str, task: Task, settles_at: datetime) -> dict[str, object]:
     """Convert a task to a row of `tasks`."""
-    return {
-        "agent": agent,
-        "id": task.id,
-        "context_id": replace_unstorable(task.context_id),
-        "state": task.state.value,
-        "version": task.version,
-        "updated_at": task.updated_at,
-        "settles_at": settles_at,
-        "content": task.content,
-    }
+    return {"agent": agent, "settles_at": settles_at, **TASK_ROW.to_row(task)}
 
 
 def task_key_values(agent: str, task_id: str) -> dict[str, object]:
@@ -364,13 +360,6 @@ def task_from_row(row: Row, observed: ObservationTime) -> Task:
     if settles_at > observed.now:
         return task
     return replace(task, state=STATE_AFTER_TIMEOUT.get(task.state, task.state), updated_at=settles_at)
-
-
-def record_from_row(row: Row) -> TaskRecord:
-    """Convert a row of `tasks`, with any further columns, to the task as it was saved."""
-    # By position: rows of a compiled statement are plain tuples, in the order of the columns of the table.
-    _agent, task_id, context_id, state, version, updated_at, settles_at, content = row[: len(task_columns)]
-    return TaskRecord(Task(task_id, context_id, TaskState(state), content, version, updated_at), settles_at)
 
 
 def next_page_token(last: Task, conditions: TaskFilter) -> str:
